@@ -1,0 +1,28 @@
+"""Stochastic-gradient MCMC for TensorFlow Probability and Keras 3.
+
+What is sampled (`Posterior`) x how its gradient is estimated (`gradients`) x
+how the particle moves (`SGLD`, `SGHMC`, `SGNHT`): a sampler is a choice of one
+of each, and runs in `tfp.mcmc.sample_chain`.
+"""
+
+from tfp_sgmcmc.internal import environment as _environment
+
+_environment.check()
+
+from tfp_sgmcmc import gradients
+from tfp_sgmcmc import preconditioners
+from tfp_sgmcmc import random
+from tfp_sgmcmc.mcmc import SGHMC
+from tfp_sgmcmc.mcmc import SGLD
+from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.posterior import Posterior
+
+__all__ = [
+    'Posterior',
+    'SGHMC',
+    'SGLD',
+    'SGNHT',
+    'gradients',
+    'preconditioners',
+    'random',
+]

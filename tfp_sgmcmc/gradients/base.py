@@ -1,0 +1,103 @@
+"""What an estimator of the gradient of a log density is."""
+
+import abc
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc import posterior as posterior_lib
+
+__all__ = [
+    'GradientEstimate',
+    'GradientEstimator',
+    'NoResults',
+]
+
+Target = posterior_lib.Posterior | Callable[..., tf.Tensor]
+
+
+class GradientEstimate(NamedTuple):
+  """An estimate of a log density and of its gradient at one state.
+
+  Attributes:
+    target_log_prob: The log density, shape `chains`.
+    grads_target_log_prob: List with the gradient by each part of the state.
+  """
+  target_log_prob: tf.Tensor
+  grads_target_log_prob: list[tf.Tensor]
+
+
+class NoResults(NamedTuple):
+  """The state of an estimator that has none."""
+
+
+class GradientEstimator(abc.ABC):
+  """Estimates the gradient of a log density: one protocol for all ways.
+
+  It is that of a `tfp.mcmc.TransitionKernel`: `bootstrap_results` makes the
+  estimator's first state, `one_step` gives an estimate and the next state. All
+  of it is in tensors, so that the estimators live in compiled chains. An
+  estimator knows no kernel.
+  """
+
+  def check_target(self, target: Target) -> None:
+    """Raises where the gradient of `target` cannot be estimated this way.
+
+    Args:
+      target: `Posterior`, or a callable that returns the log density.
+
+    Raises:
+      TypeError: If the estimator needs a `Posterior` and this is none.
+      ValueError: If the posterior does not fit the estimator.
+    """
+    if not isinstance(target, posterior_lib.Posterior):
+      raise TypeError(
+          f'{type(self).__name__} works on minibatches, so it needs a '
+          'Posterior(log_prior_fn, log_likelihood_fn, data), and got the plain '
+          f'function {target!r}. If the kernel was wrapped in '
+          'tfp.mcmc.TransformedTransitionKernel, which turns the posterior '
+          'into a plain function: sample posterior.transform(bijector) in its '
+          'place. For a density without data, leave gradient_estimator out.')
+
+  def bootstrap_results(
+      self, target: Target, state_parts: Sequence[tf.Tensor]) -> Any:
+    """The estimator's first state; none unless overridden.
+
+    Args:
+      target: `Posterior`, or a callable that returns the log density.
+      state_parts: List of float tensors.
+
+    Returns:
+      results: `NamedTuple` of tensors.
+    """
+    del target, state_parts
+    return NoResults()
+
+  @abc.abstractmethod
+  def one_step(
+      self,
+      target: Target,
+      state_parts: Sequence[tf.Tensor],
+      previous_results: Any,
+      seed: tf.Tensor,
+  ) -> tuple[GradientEstimate, Any]:
+    """Estimates the log density and its gradient.
+
+    Args:
+      target: `Posterior`, or a callable that returns the log density.
+      state_parts: List of float tensors.
+      previous_results: What `bootstrap_results` or `one_step` returned.
+      seed: Stateless seed, `int32[2]`.
+
+    Returns:
+      estimate: `GradientEstimate`.
+      results: The estimator's next state.
+    """
+
+  def __repr__(self):
+    arguments = ', '.join(
+        f'{name.lstrip("_")}={value!r}' for name, value in vars(self).items())
+    return f'{type(self).__name__}({arguments})'

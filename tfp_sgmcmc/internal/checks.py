@@ -1,0 +1,87 @@
+"""Checks of what users pass, with messages in their words."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def static_value(value: Any) -> np.ndarray | None:
+  """The value as NumPy, or None where it is only known when a graph runs."""
+  if tf.is_tensor(value) or isinstance(value, tf.Variable):
+    return tf.get_static_value(value)
+  return np.asarray(value)
+
+
+def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
+  """Raises where `value` is no number or tensor above `minimum`.
+
+  Args:
+    name: The argument's name, as the user knows it.
+    value: A number or tensor; checked as far as it is known while tracing.
+    minimum: What `value` has to be above.
+    strict: Whether `value` may not equal `minimum`.
+  """
+  number = static_value(value)
+  if number is None:
+    return
+  if not np.issubdtype(number.dtype, np.number):
+    raise TypeError(
+        f'{name} is {value!r}, of type {type(value).__name__}: pass a number '
+        'or a float tensor.')
+  if not np.all(np.isfinite(number)):
+    raise ValueError(f'{name} is {_show(number)}: it has to be finite.')
+  if np.any(number <= minimum if strict else number < minimum):
+    relation = 'greater than' if strict else 'at least'
+    raise ValueError(
+        f'{name} is {_show(number)}: it has to be {relation} {minimum:g}.')
+
+
+def fraction(name: str, value: Any) -> None:
+  """Raises where `value` is not in [0, 1]."""
+  numeric(name, value, 0., strict=False)
+  number = static_value(value)
+  if number is not None and np.any(number > 1.):
+    raise ValueError(f'{name} is {_show(number)}: it has to be at most 1.')
+
+
+def schedule(
+    name: str, value: Any, minimum: float, strict: bool = True) -> None:
+  """As `numeric`, where `value` may also be a callable of the step counter."""
+  if not callable(value):
+    numeric(name, value, minimum, strict)
+    return
+  try:
+    first = value(tf.zeros([], tf.int64))
+  except Exception as error:
+    raise ValueError(
+        f'{name} is the callable {value!r}, and calling it with the step '
+        f'counter, an int64 scalar, raised {error!r}. A schedule maps the '
+        'number of the step to a number.') from error
+  # A schedule may warm up from, or decay to, the minimum itself.
+  numeric(f'{name} at step 0', first, minimum, strict=False)
+
+
+def positive_integer(name: str, value: Any) -> int:
+  """Returns `value` as an `int`, or raises."""
+  number = static_value(value)
+  if (number is None or number.ndim
+      or not np.issubdtype(number.dtype, np.integer)):
+    raise TypeError(
+        f'{name} is {value!r}: it has to be a Python integer, because it sets '
+        'the shapes of the compiled step.')
+  if number <= 0:
+    raise ValueError(f'{name} is {int(number)}: it has to be at least 1.')
+  return int(number)
+
+
+def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+  """Raises where `value` is none of `choices`."""
+  if value not in choices:
+    raise ValueError(
+        f'{name} is {value!r}: it has to be one of '
+        f'{", ".join(map(repr, choices))}.')
+
+
+def _show(number):
+  return f'{number:g}' if number.ndim == 0 else str(number)

@@ -1,0 +1,20 @@
+"""The one place that touches private modules of TensorFlow and TFP."""
+
+import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
+from tensorflow_probability.python.internal import prefer_static
+
+__all__ = [
+    'in_xla_context',
+    'shape',
+]
+
+# A tensor's shape: as NumPy where it is known while tracing, else as a tensor.
+shape = prefer_static.shape
+
+
+def in_xla_context() -> bool:
+  """Whether the code being traced is part of a `jit_compile=True` function."""
+  return not tf.executing_eagerly() and (
+      control_flow_util.GraphOrParentsInXlaContext(
+          tf.compat.v1.get_default_graph()))

@@ -1,0 +1,93 @@
+"""States of Markov chains: a tensor, or a list of tensors (the parts).
+
+The leading axes of all parts are the chains; how many there are is the rank of
+the log density. The rest of a part's axes are its coordinates.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import compat
+
+
+def to_parts(state: Any) -> list[tf.Tensor]:
+  """The state's parts as float tensors; raises where they are not floats."""
+  parts = list(state) if isinstance(state, (list, tuple)) else [state]
+  if not parts:
+    raise ValueError('The state is an empty list: it needs at least one part.')
+  parts = [tf.convert_to_tensor(part) for part in parts]
+  for k, part in enumerate(parts):
+    if not part.dtype.is_floating:
+      raise TypeError(
+          f'Part {k} of the state has dtype {part.dtype.name}: these samplers '
+          'move continuously and need a float dtype. Pass, for instance, '
+          f'tf.cast(state, tf.float32).')
+  return parts
+
+
+def like(state: Any, parts: Sequence[tf.Tensor]) -> Any:
+  """Packs `parts` as `state` is packed: a tensor, a list or a tuple."""
+  if not isinstance(state, (list, tuple)):
+    return parts[0]
+  if hasattr(state, '_fields'):
+    return type(state)(*parts)
+  return type(state)(parts)
+
+
+def value_and_gradients(
+    fn: Callable[..., tf.Tensor], parts: Sequence[tf.Tensor],
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  """The value and the gradients of `fn(*parts)`, summed over chains."""
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    # New tensors: a bijector that has seen the old ones would hand back, from
+    # its cache, a result that this tape knows nothing of.
+    parts = [tf.identity(part) for part in parts]
+    tape.watch(parts)
+    value = fn(*parts)
+  gradients = tape.gradient(value, parts)
+  for k, gradient in enumerate(gradients):
+    if gradient is None:
+      raise ValueError(
+          f'The log density does not depend on part {k} of the state (shape '
+          f'{parts[k].shape}), or not through TensorFlow operations that have '
+          'a gradient. Every part has to have an influence, through a prior at '
+          'least.')
+  return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def event_rank(part: tf.Tensor, chain_rank: int) -> int:
+  return part.shape.rank - chain_rank
+
+
+def expand(per_chain: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+  """Gives a tensor of the chains' shape the axes to broadcast with a part."""
+  ones = [1] * event_rank(part, per_chain.shape.rank)
+  return tf.reshape(per_chain, tf.concat([tf.shape(per_chain), ones], axis=0))
+
+
+def flatten(parts: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
+  """All coordinates of all parts as one vector a chain: `chains + [d]`."""
+  flat = [
+      tf.reshape(part, tf.concat([tf.shape(part)[:chain_rank], [-1]], axis=0))
+      for part in parts]
+  return tf.concat(flat, axis=-1)
+
+
+def unflatten(
+    flat: tf.Tensor, parts: Sequence[tf.Tensor], chain_rank: int,
+) -> list[tf.Tensor]:
+  """The inverse of `flatten`, in the shapes of `parts`."""
+  sizes = [
+      tf.reduce_prod(compat.shape(part)[chain_rank:]) for part in parts]
+  return [
+      tf.reshape(piece, compat.shape(part))
+      for piece, part in zip(tf.split(flat, sizes, axis=-1), parts)]
+
+
+def num_coordinates(parts: Sequence[tf.Tensor], chain_rank: int) -> Any:
+  """d: the number of coordinates of one chain, over all parts."""
+  return sum(
+      tf.reduce_prod(compat.shape(part)[chain_rank:]) for part in parts)

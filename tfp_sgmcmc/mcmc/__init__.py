@@ -1,0 +1,17 @@
+"""How the particle moves in discrete time: one kernel a file."""
+
+from tfp_sgmcmc.mcmc.sghmc import SGHMC
+from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
+from tfp_sgmcmc.mcmc.sgld import SGLD
+from tfp_sgmcmc.mcmc.sgld import SGLDResults
+from tfp_sgmcmc.mcmc.sgnht import SGNHT
+from tfp_sgmcmc.mcmc.sgnht import SGNHTResults
+
+__all__ = [
+    'SGHMC',
+    'SGHMCResults',
+    'SGLD',
+    'SGLDResults',
+    'SGNHT',
+    'SGNHTResults',
+]

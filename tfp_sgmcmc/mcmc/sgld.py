@@ -1,0 +1,171 @@
+"""Stochastic gradient Langevin dynamics, with and without preconditioner.
+
+  theta <- theta + h g + sqrt(2 h T) xi,  xi ~ N(0, I)
+
+g is the estimate of the gradient of the log posterior density. Welling and Teh
+(2011), equation 4, with their epsilon = 2 h and T = 1. With a diagonal
+preconditioner G, Li et al. (2016), algorithm 1 (their epsilon too is 2 h):
+
+  theta <- theta + h G g + sqrt(2 h T G) xi
+
+Their drift term Gamma = dG/dtheta is left out, as in their experiments.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import preconditioners
+from tfp_sgmcmc import random
+from tfp_sgmcmc.mcmc import base
+
+__all__ = ['SGLD', 'SGLDResults']
+
+
+class SGLDResults(NamedTuple):
+  """Results of `SGLD`.
+
+  Attributes:
+    step: `int64` scalar, the number of steps made.
+    target_log_prob: The estimate of the log density with which the step was
+      made, at the state before it; shape `chains`.
+    grads_target_log_prob: List with its gradient by each part.
+    gradient_estimator_results: The state of the gradient estimator.
+    preconditioner_results: The state of the preconditioner, `()` for none.
+  """
+  step: tf.Tensor
+  target_log_prob: tf.Tensor
+  grads_target_log_prob: list[tf.Tensor]
+  gradient_estimator_results: Any
+  preconditioner_results: Any
+
+
+class SGLD(base.LangevinKernel):
+  """Stochastic gradient Langevin dynamics.
+
+    theta <- theta + h G g + sqrt(2 h T G) xi,  xi ~ N(0, I)
+
+  with g the estimated gradient of the log density and G the identity, or the
+  diagonal that the preconditioner gives (pSGLD). The stationary law is that of
+  density^(1/T), with an error of order h: for an exact gradient on N(0, 1) the
+  variance is T / (1 - h / 2). The noise of minibatches, with covariance C,
+  adds about h C / 2 of the density's own precision to it.
+
+  #### Examples
+
+  >>> x = tf.random.stateless_normal([1000], [0, 1])
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), x)
+  >>> kernel = sgmcmc.SGLD(
+  ...     posterior, step_size=1e-4,
+  ...     gradient_estimator=sgmcmc.gradients.Uniform(batch_size=100))
+  >>> @tf.function(jit_compile=True)
+  ... def run():
+  ...   return tfp.mcmc.sample_chain(
+  ...       1000, tf.zeros([50]), kernel=kernel, num_burnin_steps=100,
+  ...       trace_fn=None, seed=[0, 0])
+  >>> run().shape
+  TensorShape([1000, 50])
+
+  Keras schedules are step sizes, here the restarts of cyclical sampling:
+
+  >>> cyclical = sgmcmc.SGLD(
+  ...     posterior, gradient_estimator=sgmcmc.gradients.Uniform(100),
+  ...     step_size=keras.optimizers.schedules.CosineDecayRestarts(
+  ...         1e-3, first_decay_steps=500, t_mul=1.))
+
+  #### References
+
+  [1]: Max Welling and Yee Whye Teh. Bayesian Learning via Stochastic Gradient
+       Langevin Dynamics. _ICML_, 2011.
+  [2]: Chunyuan Li, Changyou Chen, David Carlson, Lawrence Carin. Preconditioned
+       Stochastic Gradient Langevin Dynamics for Deep Neural Networks. _AAAI_,
+       2016.
+  """
+
+  def __init__(
+      self,
+      target_log_prob_fn: Any,
+      step_size: Any,
+      gradient_estimator: gradients_lib.GradientEstimator | None = None,
+      preconditioner: preconditioners.RMSProp | None = None,
+      temperature: Any = 1.,
+      name: str | None = None,
+  ):
+    """Makes the kernel.
+
+    Args:
+      target_log_prob_fn: `Posterior`, or a callable of the state's parts that
+        returns the log density, one value a chain.
+      step_size: h, half of Welling and Teh's epsilon: a positive number, a
+        tensor that broadcasts with each part of the state, or a callable of
+        the step counter (an `int64` scalar), such as a Keras schedule.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
+        gradient.
+      preconditioner: None, or `preconditioners.RMSProp()` for pSGLD. It sees
+        the gradient over N.
+      temperature: T, in the forms of `step_size`; zero gives gradient descent.
+      name: Python `str`, the name of the operations.
+
+    Raises:
+      ValueError: If a number is out of its range or the estimator does not fit
+        the posterior.
+      TypeError: If the estimator needs a `Posterior` and gets a function.
+    """
+    super().__init__(dict(
+        target_log_prob_fn=target_log_prob_fn,
+        step_size=step_size,
+        gradient_estimator=gradient_estimator,
+        preconditioner=preconditioner,
+        temperature=temperature,
+        name=name))
+    self._preconditioner = preconditioner
+
+  def _mean_gradients(self, gradients):
+    return [g / self._num_examples for g in gradients]
+
+  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+    preconditioner_results = ()
+    if self._preconditioner is not None:
+      preconditioner_results = self._preconditioner.bootstrap_results(
+          self._mean_gradients(estimate.grads_target_log_prob))
+    return SGLDResults(
+        tf.zeros([], tf.int64), *estimate, estimator_results,
+        preconditioner_results)
+
+  def _one_step(self, parts, previous, seeds):
+    estimate, estimator_results = self._estimate(parts, previous, seeds)
+    gradients = estimate.grads_target_log_prob
+    diagonal, preconditioner_results = None, ()
+    if self._preconditioner is not None:
+      diagonal, preconditioner_results = self._preconditioner.one_step(
+          self._mean_gradients(gradients), previous.preconditioner_results)
+    next_parts = langevin_step(
+        parts, gradients, diagonal,
+        self._at_step('step_size', previous.step, parts),
+        self._at_step('temperature', previous.step, parts),
+        random.normal_like(parts, seeds.noise))
+    return next_parts, SGLDResults(
+        previous.step + 1, *estimate, estimator_results,
+        preconditioner_results)
+
+
+def langevin_step(
+    parts: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+    diagonal: Sequence[tf.Tensor] | None,
+    step_size: Sequence[tf.Tensor],
+    temperature: Sequence[tf.Tensor],
+    noise: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """theta + h G g + sqrt(2 h T G) xi; each argument is a list over parts."""
+  if diagonal is not None:
+    step_size = [h * d for h, d in zip(step_size, diagonal)]
+  return [
+      theta + h * g + tf.sqrt(2. * h * t) * xi
+      for theta, g, h, t, xi in zip(
+          parts, gradients, step_size, temperature, noise)]

@@ -1,0 +1,250 @@
+"""Stochastic gradient Nose-Hoover thermostat.
+
+Ding et al. (2014), algorithm 1. With g the estimate of the gradient of the log
+posterior density, p the momentum and d the number of coordinates,
+
+  p     <- p + h g - h xi p + sqrt(2 A T h) N(0, I)
+  theta <- theta + h p                                     with the new momentum
+  xi    <- xi + h (p' p / d - T)                           scalar thermostat
+  xi_i  <- xi_i + h (p_i^2 - T)                            diagonal
+  Xi    <- Xi + h (p p' - T I) / mu                        matrix, equation 11
+
+The thermostat xi takes up the unknown noise of the gradient: its mean is A plus
+that noise. The scalar is equation 11 with mu = d; the diagonal is Li et al.
+(2015). In the symbols of algorithm 2 of the paper, eta = h^2, a = A h,
+u = p h and alpha = xi h: `step_size=sqrt(eta)`, `diffusion=a / sqrt(eta)`.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.mcmc import base
+from tfp_sgmcmc.mcmc import sghmc
+
+__all__ = ['SGNHT', 'SGNHTResults']
+
+
+class SGNHTResults(NamedTuple):
+  """Results of `SGNHT`.
+
+  Attributes:
+    step: `int64` scalar, the number of steps made.
+    target_log_prob: The estimate of the log density with which the step was
+      made, at the state before it; shape `chains`.
+    grads_target_log_prob: List with its gradient by each part.
+    gradient_estimator_results: The state of the gradient estimator.
+    momentum: List with p for each part, N(0, T I) at the start.
+    thermostat: xi: shape `chains` ("scalar"), a list in the shapes of the parts
+      ("diagonal"), or `chains + [d, d]` ("matrix"); A at the start.
+  """
+  step: tf.Tensor
+  target_log_prob: tf.Tensor
+  grads_target_log_prob: list[tf.Tensor]
+  gradient_estimator_results: Any
+  momentum: list[tf.Tensor]
+  thermostat: Any
+
+
+class SGNHT(base.LangevinKernel):
+  """Stochastic gradient Nose-Hoover thermostat.
+
+    p     <- p + h g - h xi p + sqrt(2 A T h) N(0, I)
+    theta <- theta + h p
+    xi    <- xi + h (p' p / d - T)
+
+  The friction xi adapts until the kinetic energy is that of temperature T, and
+  so makes up for gradient noise of unknown size, provided that it is about the
+  same in all directions ("scalar"), or about the same along the way
+  ("diagonal", "matrix"). d counts all coordinates of all parts of one chain.
+
+  #### Examples
+
+  >>> x = tf.random.stateless_normal([1000], [0, 1])
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), x)
+  >>> kernel = sgmcmc.SGNHT(
+  ...     posterior, step_size=0.001, diffusion=10.,
+  ...     gradient_estimator=sgmcmc.gradients.Uniform(batch_size=100))
+  >>> _, thermostat = tfp.mcmc.sample_chain(
+  ...     10, tf.zeros([50]), kernel=kernel, seed=[0, 0],
+  ...     trace_fn=lambda _, results: results.thermostat)
+  >>> thermostat.shape
+  TensorShape([10, 50])
+
+  #### References
+
+  [1]: Nan Ding, Youhan Fang, Ryan Babbush, Changyou Chen, Robert D. Skeel,
+       Hartmut Neven. Bayesian Sampling Using Stochastic Gradient Thermostats.
+       _NeurIPS_, 2014.
+  [2]: Chunyuan Li, Changyou Chen, Kai Fan, Lawrence Carin. High-Order
+       Stochastic Gradient Thermostats for Bayesian Learning of Deep Models.
+       _AAAI_, 2016; arXiv:1512.07662, 2015.
+  """
+
+  def __init__(
+      self,
+      target_log_prob_fn: Any,
+      step_size: Any,
+      diffusion: Any,
+      gradient_estimator: gradients_lib.GradientEstimator | None = None,
+      thermostat: str = 'scalar',
+      thermostat_mass: Any = 1.,
+      temperature: Any = 1.,
+      name: str | None = None,
+  ):
+    """Makes the kernel.
+
+    Args:
+      target_log_prob_fn: `Posterior`, or a callable of the state's parts that
+        returns the log density, one value a chain.
+      step_size: h, in units of time: a positive number, a tensor that
+        broadcasts with each part of the state, or a callable of the step
+        counter (an `int64` scalar), such as a Keras schedule.
+      diffusion: A, per unit of time: a number of at least zero; the noise that
+        is added, and the friction at the start.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
+        gradient.
+      thermostat: "scalar" (one friction a chain), "diagonal" (one a
+        coordinate: mSGNHT) or "matrix" (d by d, for small d).
+      thermostat_mass: mu, a positive number: the inertia of the thermostat,
+        by which its change is divided. The default is that of the update
+        above: in equation 11 of the paper, mu = d for the scalar thermostat,
+        mu = 1 for the others.
+      temperature: T, in the forms of `step_size`.
+      name: Python `str`, the name of the operations.
+
+    Raises:
+      ValueError: If a number is out of its range, the thermostat is unknown, or
+        the estimator does not fit the posterior.
+      TypeError: If the estimator needs a `Posterior` and gets a function.
+    """
+    checks.numeric('diffusion', diffusion, 0., strict=False)
+    checks.numeric('thermostat_mass', thermostat_mass, 0.)
+    checks.one_of('thermostat', thermostat, tuple(_THERMOSTATS))
+    super().__init__(dict(
+        target_log_prob_fn=target_log_prob_fn,
+        step_size=step_size,
+        diffusion=diffusion,
+        gradient_estimator=gradient_estimator,
+        thermostat=thermostat,
+        thermostat_mass=thermostat_mass,
+        temperature=temperature,
+        name=name))
+    self._thermostat = _THERMOSTATS[thermostat]
+
+  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+    step = tf.zeros([], tf.int64)
+    temperature = self._at_step('temperature', step, parts)
+    diffusion = self._at_step('diffusion', step, parts)
+    momentum = sghmc.initial_momentum(parts, temperature, seeds.noise)
+    thermostat = self._thermostat.start(
+        diffusion, parts, estimate.target_log_prob)
+    return SGNHTResults(
+        step, *estimate, estimator_results, momentum, thermostat)
+
+  def _one_step(self, parts, previous, seeds):
+    estimate, estimator_results = self._estimate(parts, previous, seeds)
+    step_size, diffusion, mass, temperature = (
+        self._at_step(name, previous.step, parts) for name in (
+            'step_size', 'diffusion', 'thermostat_mass', 'temperature'))
+    noise = random.normal_like(parts, seeds.noise)
+    chain_rank = estimate.target_log_prob.shape.rank
+    friction_force = self._thermostat.force(
+        previous.thermostat, previous.momentum, chain_rank)
+    momentum = [
+        p + h * g - h * f + tf.sqrt(2. * a * t * h) * z
+        for p, h, g, f, a, t, z in zip(
+            previous.momentum, step_size, estimate.grads_target_log_prob,
+            friction_force, diffusion, temperature, noise)]
+    parts = [
+        theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
+    rate = [h / mu for h, mu in zip(step_size, mass)]
+    thermostat = self._thermostat.update(
+        previous.thermostat, momentum, rate, temperature, chain_rank)
+    return parts, SGNHTResults(
+        previous.step + 1, *estimate, estimator_results, momentum, thermostat)
+
+
+class _Scalar:
+  """xi: one number a chain; xi <- xi + h (p' p / d - T)."""
+
+  @staticmethod
+  def start(diffusion, parts, target_log_prob):
+    return tf.zeros_like(target_log_prob) + tf.reduce_mean(
+        tf.cast(diffusion[0], target_log_prob.dtype))
+
+  @staticmethod
+  def force(xi, momentum, chain_rank):
+    del chain_rank
+    return [tf.cast(states.expand(xi, p), p.dtype) * p for p in momentum]
+
+  @staticmethod
+  def update(xi, momentum, rate, temperature, chain_rank):
+    """Averages h (p_i^2 - T) over all coordinates of all parts of a chain."""
+    excess = [
+        h * (tf.square(p) - t) for p, h, t in zip(momentum, rate, temperature)]
+    total = sum(
+        tf.cast(_sum_event(e, chain_rank), xi.dtype) for e in excess)
+    return xi + total / tf.cast(
+        states.num_coordinates(momentum, chain_rank), xi.dtype)
+
+
+def _sum_event(x, chain_rank):
+  return tf.reduce_sum(x, axis=range(chain_rank, x.shape.rank))
+
+
+class _Diagonal:
+  """xi_i: one number a coordinate; xi_i <- xi_i + h (p_i^2 - T)."""
+
+  @staticmethod
+  def start(diffusion, parts, target_log_prob):
+    del target_log_prob
+    return [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)]
+
+  @staticmethod
+  def force(xi, momentum, chain_rank):
+    del chain_rank
+    return [x * p for x, p in zip(xi, momentum)]
+
+  @staticmethod
+  def update(xi, momentum, rate, temperature, chain_rank):
+    del chain_rank
+    return [
+        x + h * (tf.square(p) - t)
+        for x, p, h, t in zip(xi, momentum, rate, temperature)]
+
+
+class _Matrix:
+  """Xi: a matrix over all coordinates; Xi <- Xi + h (p p' - T I)."""
+
+  @staticmethod
+  def start(diffusion, parts, target_log_prob):
+    flat = states.flatten(
+        [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)],
+        target_log_prob.shape.rank)
+    return tf.linalg.diag(flat)
+
+  @staticmethod
+  def force(xi, momentum, chain_rank):
+    flat = states.flatten(momentum, chain_rank)
+    return states.unflatten(tf.linalg.matvec(xi, flat), momentum, chain_rank)
+
+  @staticmethod
+  def update(xi, momentum, rate, temperature, chain_rank):
+    p, h, t = (
+        states.flatten(
+            [tf.zeros_like(p) + v for p, v in zip(momentum, values)],
+            chain_rank)
+        for values in (momentum, rate, temperature))
+    outer = p[..., :, tf.newaxis] * p[..., tf.newaxis, :]
+    return xi + h[..., tf.newaxis] * (outer - tf.linalg.diag(t))
+
+
+_THERMOSTATS = {'scalar': _Scalar, 'diagonal': _Diagonal, 'matrix': _Matrix}

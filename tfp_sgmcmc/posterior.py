@@ -1,0 +1,345 @@
+"""A posterior density: log prior, log likelihood of each example, and data.
+
+  log p(theta | data) = log p(theta) + sum_{i=1}^N log p(data_i | theta) + const
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
+
+__all__ = ['Posterior']
+
+
+class Posterior:
+  """The unnormalised log posterior density of a model of many examples.
+
+  Calling it gives the exact value on all the data,
+
+    log p(theta) + sum_{i=1}^N log p(data_i | theta),
+
+  so that it is a `target_log_prob_fn` for any kernel of TensorFlow Probability.
+  The kernels of this library also know its parts, and estimate its gradient
+  from minibatches.
+
+  #### Examples
+
+  Logistic regression; `...` in the likelihood lets one function serve a single
+  chain, many chains, and a minibatch for each chain:
+
+  >>> x = tf.random.stateless_normal([1000, 3], [0, 1])
+  >>> y = tf.cast(tf.reduce_sum(x, -1) > 0., tf.float32)
+  >>> prior = tfd.MultivariateNormalDiag(tf.zeros(3))
+  >>> def log_likelihood(theta, batch):
+  ...   logits = tf.einsum('...nd,...d->...n', batch['x'], theta)
+  ...   return tfd.Bernoulli(logits=logits).log_prob(batch['y'])
+  >>> posterior = sgmcmc.Posterior(
+  ...     prior.log_prob, log_likelihood, {'x': x, 'y': y})
+  >>> posterior.num_examples
+  1000
+  >>> posterior(tf.zeros([5, 3])).shape
+  TensorShape([5])
+  """
+
+  def __init__(
+      self,
+      log_prior_fn: Callable[..., tf.Tensor],
+      log_likelihood_fn: Callable[..., tf.Tensor],
+      data: Any = None,
+      num_examples: int | None = None,
+      example_state: Any = None,
+  ):
+    """Makes a posterior.
+
+    Args:
+      log_prior_fn: Callable of the parts of the state; returns the log prior
+        density, one value a chain (shape `chains`; `[]` for a single one). A
+        bound `log_prob` of a distribution will do.
+      log_likelihood_fn: Callable `(*state_parts, batch)`; returns one log
+        likelihood an example, shape `chains + [n]`. `batch` has the structure
+        of `data`, its leaves the leading axis n, or `chains + [n]` where each
+        chain has a minibatch of its own.
+      data: Nested tensors (or NumPy arrays) with a common leading axis N. None
+        where the data come from elsewhere (`gradients.Stream`); then
+        `num_examples` is needed and the exact density is not to be had.
+      num_examples: Python `int`, N; read off `data` by default. With both, the
+        `data` count as a sample of a larger set: their likelihood is scaled by
+        `num_examples` over their number.
+      example_state: A state to try the functions on, at once, with a few
+        examples. Where it is absent and `log_prior_fn` is the `log_prob` of a
+        distribution, a draw from that serves; else the kernels try the state
+        that they are started with.
+
+    Raises:
+      ValueError: If the data are empty or differ in their leading axis, or a
+        function returns another shape than it has to.
+      TypeError: If an argument is of the wrong type.
+    """
+    for name, fn in (('log_prior_fn', log_prior_fn),
+                     ('log_likelihood_fn', log_likelihood_fn)):
+      if not callable(fn):
+        raise TypeError(
+            f'{name} is {fn!r}, of type {type(fn).__name__}: it has to be '
+            'callable. Of a distribution, pass its log_prob.')
+    self._log_prior_fn = log_prior_fn
+    self._log_likelihood_fn = log_likelihood_fn
+    self._data = None if data is None else _to_tensors(data)
+    if num_examples is not None:
+      self._num_examples = checks.positive_integer('num_examples', num_examples)
+    elif data is None:
+      raise ValueError(
+          'There are neither data nor num_examples: without data, say how many '
+          'examples there are in all, num_examples=..., which is what scales a '
+          "minibatch's likelihood.")
+    else:
+      self._num_examples = self._num_rows
+    if example_state is not None:
+      self.check_state(states.to_parts(example_state))
+    else:
+      self._check_prior_draw()
+
+  @property
+  def data(self) -> Any:
+    """The data as nested tensors, or None."""
+    return self._data
+
+  @property
+  def num_examples(self) -> int:
+    """N, the number of examples."""
+    return self._num_examples
+
+  @property
+  def _num_rows(self):
+    return tf.nest.flatten(self._data)[0].shape[0]
+
+  def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
+    """The exact log density, on all the data.
+
+    Args:
+      *state_parts: The parts of the state.
+
+    Returns:
+      log_prob: One value a chain.
+
+    Raises:
+      ValueError: If the posterior has no data, or a function returns another
+        shape than it has to.
+    """
+    if self._data is None:
+      raise ValueError(
+          'This posterior holds no data (data=None), so its exact density '
+          'cannot be computed. Use an estimator that brings its own '
+          'minibatches (gradients.Stream), or pass data.')
+    return self.log_prob_estimate(*state_parts, batch=self._data)
+
+  def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
+    """The log prior density, one value a chain."""
+    return tf.convert_to_tensor(self._log_prior_fn(*state_parts))
+
+  def log_likelihood(self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
+    """The log likelihood of each example of a batch, `chains + [n]`."""
+    return tf.convert_to_tensor(self._log_likelihood_fn(*state_parts, batch))
+
+  def log_prob_estimate(
+      self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
+    """Estimates the log density from a batch of n examples.
+
+      log p(theta) + N / n sum_{i in batch} log p(data_i | theta)
+
+    Args:
+      *state_parts: The parts of the state.
+      batch: Examples in the structure of the data, leading axis n or
+        `chains + [n]`.
+
+    Returns:
+      log_prob: One value a chain.
+
+    Raises:
+      ValueError: If a function returns another shape than it has to.
+    """
+    log_prior = self.log_prior(*state_parts)
+    log_likelihood = self.log_likelihood(*state_parts, batch=batch)
+    self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+    batch_size = tf.cast(
+        compat.shape(log_likelihood)[-1], log_likelihood.dtype)
+    scale = self._num_examples / batch_size
+    return log_prior + scale * tf.reduce_sum(log_likelihood, axis=-1)
+
+  def gather(self, indices: tf.Tensor) -> Any:
+    """The examples at `indices`, in the structure of the data."""
+    return tf.nest.map_structure(
+        lambda leaf: tf.gather(leaf, indices), self._data)
+
+  def transform(self, bijector: Any) -> 'Posterior':
+    """The posterior of unconstrained parameters.
+
+    With theta = b(phi), the density of phi is
+
+      log p(b(phi) | data) + log |det db/dphi|,
+
+    the Jacobian counted once, whatever the minibatch. States of chains on the
+    result are unconstrained; `bijector.forward` maps draws back.
+
+    Args:
+      bijector: A `tfp.bijectors.Bijector` from unconstrained to constrained
+        parameters, or a list of them, one for each part of the state.
+
+    Returns:
+      posterior: A `Posterior` on the same data.
+
+    Raises:
+      TypeError: If `bijector` is not a bijector or a list of them.
+
+    #### Examples
+
+    The scale of a normal sample, sampled through its logarithm:
+
+    >>> posterior = sgmcmc.Posterior(
+    ...     tfd.HalfNormal(5.).log_prob,
+    ...     lambda scale, x: tfd.Normal(0., scale[..., tf.newaxis]).log_prob(x),
+    ...     data=tf.constant([1., -2., 3.]))
+    >>> unconstrained = posterior.transform(tfb.Exp())
+    >>> difference = unconstrained(tf.constant(0.5)) - posterior(tf.exp(0.5))
+    >>> round(float(difference), 4)
+    0.5
+    """
+    is_list = isinstance(bijector, (list, tuple))
+    bijectors = list(bijector) if is_list else [bijector]
+    for b in bijectors:
+      if not isinstance(b, tfp.bijectors.Bijector):
+        raise TypeError(
+            f'{b!r} is not a tfp.bijectors.Bijector. Pass one bijector, or a '
+            'list with one for each part of the state.')
+
+    def forward(phi):
+      if len(bijectors) != len(phi):
+        raise ValueError(
+            f'There are {len(bijectors)} bijectors for a state of {len(phi)} '
+            'part(s): one is needed for each part.')
+      return [b.forward(part) for b, part in zip(bijectors, phi)]
+
+    def log_prior(*phi):
+      log_density = self.log_prior(*forward(phi))
+      for b, part in zip(bijectors, phi):
+        log_density += b.forward_log_det_jacobian(
+            part, event_ndims=part.shape.rank - log_density.shape.rank)
+      return log_density
+
+    def log_likelihood(*phi_and_batch):
+      *phi, batch = phi_and_batch
+      return self.log_likelihood(*forward(phi), batch=batch)
+
+    return Posterior(log_prior, log_likelihood, self._data, self._num_examples)
+
+  def check_state(self, state_parts: Sequence[tf.Tensor]) -> None:
+    """Tries both functions on a state and a few examples.
+
+    Nothing is checked where the posterior holds no data.
+
+    Args:
+      state_parts: List of float tensors.
+
+    Raises:
+      ValueError: If a function raises, or returns another shape than it has to.
+    """
+    if self._data is None:
+      return
+    batch = self._few_examples(state_parts)
+    try:
+      log_prior = self.log_prior(*state_parts)
+      log_likelihood = self.log_likelihood(*state_parts, batch=batch)
+    except Exception as error:
+      raise ValueError(
+          f'log_prior_fn or log_likelihood_fn raised '
+          f'{type(error).__name__} for a state of {_describe(state_parts)} and '
+          f'a batch of {_describe(batch)}: {error}') from error
+    self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+
+  def _check_prior_draw(self):
+    """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
+    distribution = getattr(self._log_prior_fn, '__self__', None)
+    if self._data is None or not isinstance(
+        distribution, tfp.distributions.Distribution):
+      return
+    state_parts = tf.nest.flatten(
+        distribution.sample(seed=tf.constant([0, 0], tf.int32)))
+    batch = self._few_examples(state_parts)
+    try:
+      log_prior = self.log_prior(*state_parts)
+      log_likelihood = self.log_likelihood(*state_parts, batch=batch)
+    except Exception:  # pylint: disable=broad-except
+      return  # The functions may be written for states with chain axes only.
+    self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+
+  def _few_examples(self, state_parts):
+    """A batch whose length is no other axis' length, to show a wrong axis."""
+    lengths = {length for part in state_parts for length in part.shape}
+    for leaf in tf.nest.flatten(self._data):
+      lengths.update(leaf.shape[1:])
+    batch_size = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
+    return tf.nest.map_structure(lambda leaf: leaf[:batch_size], self._data)
+
+  def _check_shapes(self, state_parts, batch, log_prior, log_likelihood):
+    """Raises where the shapes are not `chains` and `chains + [n]`."""
+    chains = log_prior.shape
+    if any(not part.shape[:chains.rank].is_compatible_with(chains)
+           or part.shape.rank < chains.rank for part in state_parts):
+      raise ValueError(
+          f'log_prior_fn returned shape {chains} for a state of '
+          f'{_describe(state_parts)}. It has to return one value a chain: the '
+          'leading axes that all parts of the state share, [] for a single '
+          'chain. A prior over a vector has to sum over it: '
+          'tfd.Independent(...), tfd.Sample(...) or tf.reduce_sum.')
+    leaf = tf.nest.flatten(batch)[0]
+    batch_axis = 0
+    if self._data is not None:
+      batch_axis = leaf.shape.rank - tf.nest.flatten(self._data)[0].shape.rank
+    wanted = chains + leaf.shape[batch_axis:batch_axis + 1]
+    if not log_likelihood.shape.is_compatible_with(wanted):
+      raise ValueError(
+          f'log_likelihood_fn returned shape {log_likelihood.shape}, and '
+          f'{wanted} is needed: chains {chains} (the shape of the log prior) '
+          f'and one value for each example. The state was '
+          f'{_describe(state_parts)}, the batch {_describe(batch)}. Do not sum '
+          'or average over examples; for several outputs an example, sum over '
+          'these; for several chains, let the chains be leading axes '
+          "(tf.einsum('...nd,...d->...n', x, theta)).")
+
+
+def _to_tensors(data):
+  """`data` as tensors with a common leading axis, or an error."""
+  leaves = tf.nest.flatten(data)
+  if not leaves:
+    raise ValueError('The data are an empty structure: there are no tensors.')
+  # Outside any function being traced: an array would become a constant of it.
+  with tf.init_scope():
+    tensors = [tf.convert_to_tensor(leaf) for leaf in leaves]
+  shapes = [tensor.shape for tensor in tensors]
+  if any(shape.rank == 0 for shape in shapes):
+    raise ValueError(
+        f'The data have leaves of shapes {[str(s) for s in shapes]}: each leaf '
+        'needs a leading axis of examples.')
+  lengths = [shape[0] for shape in shapes]
+  if len(set(lengths)) > 1:
+    raise ValueError(
+        f'The leaves of the data have different leading axes, {lengths}: they '
+        'have to hold the same number of examples, N, along the first axis. '
+        f'The shapes are {[str(s) for s in shapes]}.')
+  if lengths[0] == 0:
+    raise ValueError(
+        f'The data are empty: leaves of shapes {[str(s) for s in shapes]}. At '
+        'least one example is needed.')
+  return tf.nest.pack_sequence_as(data, tensors)
+
+
+def _describe(tensors):
+  """Shapes and dtypes of nested tensors, for a message."""
+  described = tf.nest.map_structure(
+      lambda t: f'{t.dtype.name}{t.shape.as_list()}', tensors)
+  return str(described).replace("'", '')

@@ -1,0 +1,108 @@
+"""Diagonal preconditioners, adapted from the gradients as the chain runs."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import checks
+
+__all__ = ['RMSProp', 'RMSPropResults']
+
+
+class RMSPropResults(NamedTuple):
+  """State of `RMSProp`.
+
+  Attributes:
+    second_moment: List with V for each part of the state, in its shape.
+  """
+  second_moment: list[tf.Tensor]
+
+
+class RMSProp:
+  """The preconditioner of pSGLD: inverse root mean square of the gradients.
+
+    V = decay V + (1 - decay) gbar^2,  gbar = g / N
+    G = 1 / (regularizer + sqrt(V))
+
+  with g the estimate of the gradient of the log density and N the number of
+  examples (1 for a density without data), so that gbar is on the scale of one
+  example. Li et al. (2016), equations 4 and 5; `decay` is their alpha and
+  `regularizer` their lambda. V starts from the first gradient: from zero, the
+  first step would have a standard deviation of sqrt(2 h / regularizer).
+
+  G depends on the past of the chain, so the chain is only nearly one of the
+  posterior. With `decay=1.` V stays as it is: adapt first, then go on from the
+  last kernel results with a frozen preconditioner and an exact drift term,
+
+  ```python
+  frozen = kernel.copy(preconditioner=sgmcmc.preconditioners.RMSProp(decay=1.))
+  ```
+
+  #### References
+
+  [1]: Chunyuan Li, Changyou Chen, David Carlson, Lawrence Carin. Preconditioned
+       Stochastic Gradient Langevin Dynamics for Deep Neural Networks. _AAAI_,
+       2016.
+  """
+
+  def __init__(self, decay: Any = 0.99, regularizer: Any = 1e-5):
+    """Makes the preconditioner.
+
+    Args:
+      decay: Number in [0, 1], alpha: the weight of the past.
+      regularizer: Positive number, lambda: the preconditioner is at most its
+        inverse.
+
+    Raises:
+      ValueError: If an argument is out of its range.
+    """
+    checks.fraction('decay', decay)
+    checks.numeric('regularizer', regularizer, 0.)
+    self._decay = decay
+    self._regularizer = regularizer
+
+  def bootstrap_results(
+      self, mean_gradients: Sequence[tf.Tensor]) -> RMSPropResults:
+    """The state after the first gradient.
+
+    Args:
+      mean_gradients: List of gradients over the number of examples.
+
+    Returns:
+      results: `RMSPropResults`.
+    """
+    return RMSPropResults([tf.square(g) for g in mean_gradients])
+
+  def one_step(
+      self,
+      mean_gradients: Sequence[tf.Tensor],
+      previous_results: RMSPropResults,
+  ) -> tuple[list[tf.Tensor], RMSPropResults]:
+    """Takes in a gradient.
+
+    Args:
+      mean_gradients: List of gradients over the number of examples.
+      previous_results: `RMSPropResults`.
+
+    Returns:
+      preconditioner: List with the diagonal of G for each part.
+      results: `RMSPropResults`.
+
+    #### Examples
+
+    >>> rmsprop = sgmcmc.preconditioners.RMSProp(decay=0.5, regularizer=1e-6)
+    >>> results = rmsprop.bootstrap_results([tf.constant(2.)])
+    >>> (diagonal,), _ = rmsprop.one_step([tf.constant(2.)], results)
+    >>> round(float(diagonal), 4)
+    0.5
+    """
+    second_moment, preconditioner = [], []
+    for g, v in zip(mean_gradients, previous_results.second_moment):
+      decay = tf.cast(self._decay, g.dtype)
+      v = decay * v + (1. - decay) * tf.square(g)
+      second_moment.append(v)
+      preconditioner.append(
+          1. / (tf.cast(self._regularizer, g.dtype) + tf.sqrt(v)))
+    return preconditioner, RMSPropResults(second_moment)

@@ -1,0 +1,392 @@
+"""One counter-based random generator: the same numbers on every device.
+
+Threefry-2x32 with 20 rounds [1], written in integer TensorFlow operations. The
+key is a stateless seed (`int32[2]`); random word `i` of stream `s` is the first
+word of the encryption of the counter `(i, s)`. There is no state, so each
+number can be computed alone, and the bits are the same in eager mode, in a
+graph and under XLA, on CPU, GPU and TPU. (TensorFlow's own stateless float
+generators draw other numbers under XLA.)
+
+XLA fuses these functions with whatever consumes the numbers into one loop,
+which is what makes a sampler's step cheap. Outside XLA each call runs as a
+small compiled function of its own.
+
+Shapes are what `tf.reshape` takes, of fewer than 2^31 elements. Seeds are
+`int32[2]` tensors, as made by `tfp.random.sanitize_seed`.
+
+#### References
+
+[1]: John K. Salmon, Mark A. Moraes, Ron O. Dror, David E. Shaw. Parallel
+     Random Numbers: As Easy as 1, 2, 3. _SC_, 2011.
+"""
+
+from collections.abc import Sequence
+import functools
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import compat
+
+__all__ = [
+    'bits',
+    'fold_in',
+    'indices',
+    'normal',
+    'normal_like',
+    'threefry_2x32',
+    'uniform',
+]
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_KEY_PARITY = 0x1BD11BDA
+_GOLDEN_RATIO = 0x9E3779B9
+_FOLD_STREAM = 0xFFFFFFFF
+
+
+def threefry_2x32(
+    key: tuple[tf.Tensor, tf.Tensor],
+    counter: tuple[tf.Tensor, tf.Tensor],
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Encrypts counters with Threefry-2x32, 20 rounds.
+
+  Args:
+    key: Pair of `uint32` tensors that broadcast with the counters.
+    counter: Pair of `uint32` tensors.
+
+  Returns:
+    words: Pair of `uint32` tensors.
+
+  #### Examples
+
+  >>> zero = tf.constant(0, tf.uint32)
+  >>> [hex(word) for word in threefry_2x32((zero, zero), (zero, zero))]
+  ['0x6b200159', '0x99ba4efe']
+  """
+  keys = (key[0], key[1], key[0] ^ key[1] ^ _uint32(_KEY_PARITY))
+  x, y = counter[0] + keys[0], counter[1] + keys[1]
+  for block in range(5):
+    for rotation in _ROTATIONS[block % 2]:
+      x = x + y
+      y = x ^ (_left(y, rotation) | _right(y, 32 - rotation))
+    x = x + keys[(block + 1) % 3]
+    y = y + keys[(block + 2) % 3] + _uint32(block + 1)
+  return x, y
+
+
+def _uint32(value):
+  return tf.constant(value & 0xFFFFFFFF, tf.uint32)
+
+
+def _left(x, distance):
+  return tf.bitwise.left_shift(x, tf.constant(distance, x.dtype))
+
+
+def _right(x, distance):
+  return tf.bitwise.right_shift(x, tf.constant(distance, x.dtype))
+
+
+def _words(shape, seed, stream):
+  """Both words of counters `(0, stream), (1, stream), ...`, in `shape`."""
+  counter = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
+  return threefry_2x32(
+      tf.unstack(tf.bitcast(seed, tf.uint32), 2),
+      (tf.bitcast(counter, tf.uint32), _uint32(stream)))
+
+
+def _compiled(fn):
+  """Makes `fn(shape, seed, **static)` run under XLA whoever calls it."""
+  @functools.cache
+  def compiled(**static):
+    return tf.function(
+        functools.partial(fn, **static), jit_compile=True, autograph=False)
+
+  @functools.wraps(fn)
+  def wrapper(shape, seed, **static):
+    shape = tf.convert_to_tensor(shape, tf.int32)
+    seed = tf.convert_to_tensor(seed, tf.int32)
+    if compat.in_xla_context():
+      return fn(shape, seed, **static)
+    return tf.reshape(compiled(**static)(shape, seed), shape)
+
+  return wrapper
+
+
+@_compiled
+def _bits(shape, seed, *, stream):
+  return _words(shape, seed, stream)[0]
+
+
+@_compiled
+def _uniform(shape, seed, *, dtype, stream):
+  return _significand(shape, seed, stream, dtype)
+
+
+@_compiled
+def _normal(shape, seed, *, dtype, stream):
+  # The midpoints of equal cells of (-1, 1): exact in `dtype`, symmetric, and
+  # never an end point, so that erfinv is finite.
+  midpoints = _significand(shape, seed, stream, dtype, midpoints=True)
+  return tf.math.erfinv(midpoints) * tf.constant(math.sqrt(2.), dtype)
+
+
+def _significand(shape, seed, stream, dtype, midpoints=False):
+  """Random `k` of 24 (53) bits, as `k / 2^24` or `(2 k + 1 - 2^24) / 2^24`."""
+  first, second = _words(shape, seed, stream)
+  if dtype == tf.float64:
+    precision = 53
+    k = tf.cast(_right(_join(first, second), 64 - precision), tf.int64)
+  else:
+    precision = 24
+    k = tf.cast(_right(first, 32 - precision), tf.int32)
+  if midpoints:
+    k = 2 * k + (1 - 2**precision)
+  return tf.cast(k, dtype) * tf.constant(2.**-precision, dtype)
+
+
+def _join(high, low):
+  return _left(tf.cast(high, tf.uint64), 32) | tf.cast(low, tf.uint64)
+
+
+@_compiled
+def _indices_with_replacement(shape, seed, *, num_examples):
+  # floor(N w / 2^64) for the 64-bit word w = (high, low): bias below N / 2^64.
+  high, low = (tf.cast(w, tf.uint64) for w in _words(shape, seed, 0))
+  n = tf.constant(num_examples, tf.uint64)
+  return tf.cast(_right(high * n + _right(low * n, 32), 32), tf.int32)
+
+
+@_compiled
+def _indices_without_replacement(shape, seed, *, num_examples):
+  batch_size = shape[-1]
+  keys = [
+      word[..., tf.newaxis] for word in _words(shape[:-1], seed, 0)]
+  positions = tf.bitcast(tf.range(batch_size), tf.uint32)
+  return tf.bitcast(
+      _permute(positions, keys, num_examples), tf.int32)
+
+
+def _permute(x, key, size):
+  """A keyed pseudo-random permutation of `0, ..., size - 1`, elementwise.
+
+  A Feistel network on the pairs (x // b, x % b) of an a-by-b rectangle with
+  a b >= size; where it leaves `0, ..., size - 1` it is applied again (cycle
+  walking). Its cost does not depend on `size`.
+  """
+  if size < 4:  # Rotations: every subset of one size is equally likely.
+    return (x + _scale(key[0], size)) % _uint32(size)
+  a, b = _rectangle(size)
+  # A pair of positions is uniform up to about a^(-num_rounds / 2).
+  num_rounds = max(6, 2 * math.ceil(15 / math.log2(a)))
+  multiplier = key[1] | _uint32(1)
+
+  def add(half, other, modulus, round_):
+    word = _mix(other * multiplier + (key[0] ^ _uint32(round_ * _GOLDEN_RATIO)))
+    half = half + _scale(word, modulus)
+    return tf.minimum(half, half - _uint32(modulus))  # Wraps where too small.
+
+  def network(x):
+    left, right = x // _uint32(b), x % _uint32(b)
+    for round_ in range(0, num_rounds, 2):
+      left = add(left, right, a, round_)
+      right = add(right, left, b, round_ + 1)
+    return left * _uint32(b) + right
+
+  x = network(x)
+  if a * b == size:
+    return x
+
+  def outside(x):
+    return x >= _uint32(size)
+
+  return tf.while_loop(
+      lambda x: tf.reduce_any(outside(x)),
+      lambda x: [tf.where(outside(x), network(x), x)], [x])[0]
+
+
+@functools.cache
+def _rectangle(size):
+  """Sides `a <= b` of a near-square rectangle that holds `size` tightly."""
+  root = math.isqrt(size)
+  sides = ((a, -(-size // a)) for a in range(max(2, -(-root // 2)), root + 1))
+  return min(sides, key=lambda side: (side[0] * side[1], -side[0]))
+
+
+def _mix(x):
+  """A bijection of 32-bit words in which each bit depends on each."""
+  x = (x ^ _right(x, 16)) * _uint32(0x21F0AAAD)
+  x = (x ^ _right(x, 15)) * _uint32(0xD35A2D97)
+  return x ^ _right(x, 15)
+
+
+def _scale(word, size):
+  """Maps 32-bit words onto `0, ..., size - 1`, `size <= 2^16`, evenly."""
+  return _right(_right(word, 16) * _uint32(size), 16)
+
+
+@_compiled
+def _fold_in(shape, seed, *, data):
+  key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
+  words = threefry_2x32(key, (_uint32(data), _uint32(_FOLD_STREAM)))
+  return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
+
+
+def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
+  """Random `uint32` words.
+
+  Args:
+    shape: Shape of the result.
+    seed: Stateless seed, `int32[2]`.
+    stream: Python `int` below 2^32 - 1: which of the seed's independent
+      streams of numbers.
+
+  Returns:
+    words: `uint32` tensor, each word uniform.
+
+  #### Examples
+
+  >>> hex(bits([1], [0, 0])[0])
+  '0x6b200159'
+  """
+  return _bits(shape, seed, stream=stream)
+
+
+def uniform(
+    shape: Any,
+    seed: tf.Tensor,
+    dtype: tf.DType = tf.float32,
+    stream: int = 0,
+) -> tf.Tensor:
+  """Uniform numbers in [0, 1): multiples of 2^-24, of 2^-53 in float64.
+
+  Args:
+    shape: Shape of the result.
+    seed: Stateless seed, `int32[2]`.
+    dtype: Float dtype of the result.
+    stream: Python `int`: which of the seed's independent streams.
+
+  Returns:
+    uniform: Tensor of `dtype`.
+
+  #### Examples
+
+  >>> bool(tf.reduce_all(uniform([1000], [1, 2]) < 1.))
+  True
+  """
+  wide = _wide(dtype)
+  return tf.cast(_uniform(shape, seed, dtype=wide, stream=stream), dtype)
+
+
+def normal(
+    shape: Any,
+    seed: tf.Tensor,
+    dtype: tf.DType = tf.float32,
+    stream: int = 0,
+) -> tf.Tensor:
+  """Standard normal numbers, by inversion: one word a number, two in float64.
+
+  The inverse distribution function is taken at midpoints of 2^24 equal cells
+  (2^53 in float64), so the largest number is 5.42 (8.29).
+
+  Args:
+    shape: Shape of the result.
+    seed: Stateless seed, `int32[2]`.
+    dtype: Float dtype of the result.
+    stream: Python `int`: which of the seed's independent streams.
+
+  Returns:
+    normal: Tensor of `dtype`.
+
+  #### Examples
+
+  >>> z = normal([100_000], [1, 2])
+  >>> bool(abs(tf.math.reduce_std(z) - 1.) < 0.02)
+  True
+  """
+  wide = _wide(dtype)
+  return tf.cast(_normal(shape, seed, dtype=wide, stream=stream), dtype)
+
+
+def _wide(dtype):
+  """The dtype to compute in: half precision is rounded at the end."""
+  dtype = tf.as_dtype(dtype)
+  return tf.float64 if dtype == tf.float64 else tf.float32
+
+
+def normal_like(
+    parts: Sequence[tf.Tensor], seed: tf.Tensor) -> list[tf.Tensor]:
+  """Standard normal numbers in the shapes and dtypes of `parts`.
+
+  Args:
+    parts: List of float tensors.
+    seed: Stateless seed, `int32[2]`.
+
+  Returns:
+    normals: List of tensors, independent of each other.
+
+  #### Examples
+
+  >>> [z.shape for z in normal_like([tf.zeros([3]), tf.zeros([2, 2])], [1, 2])]
+  [TensorShape([3]), TensorShape([2, 2])]
+  """
+  return [
+      normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
+      for stream, part in enumerate(parts)]
+
+
+def indices(
+    num_examples: int,
+    shape: Any,
+    seed: tf.Tensor,
+    replacement: bool = False,
+) -> tf.Tensor:
+  """Random indices of examples, `0 <= index < num_examples`.
+
+  Without replacement the indices along the last axis are distinct: position
+  `i` of a keyed pseudo-random permutation of all examples, computed alone.
+  The cost is O(n) for n indices, whatever `num_examples`.
+
+  Args:
+    num_examples: Python `int`, N, at most 2^30.
+    shape: Shape of the result, with at least one axis; one set of distinct
+      indices along the last axis, an independent one for each leading index.
+    seed: Stateless seed, `int32[2]`.
+    replacement: Python `bool`: independent indices, which may repeat.
+
+  Returns:
+    indices: `int32` tensor of `shape`.
+
+  Raises:
+    ValueError: If `num_examples` is larger than 2^30.
+
+  #### Examples
+
+  >>> sorted(indices(5, [5], [1, 2]).numpy().tolist())
+  [0, 1, 2, 3, 4]
+  """
+  if num_examples > 2**30:
+    raise ValueError(
+        f'There are {num_examples} examples, and indices are drawn among at '
+        'most 2^30. Read larger data with gradients.Stream.')
+  if replacement:
+    return _indices_with_replacement(shape, seed, num_examples=num_examples)
+  return _indices_without_replacement(shape, seed, num_examples=num_examples)
+
+
+def fold_in(seed: tf.Tensor, data: int) -> tf.Tensor:
+  """A new seed from a seed and a number; numbers give independent seeds.
+
+  Args:
+    seed: Stateless seed, `int32[2]`.
+    data: Python `int` below 2^32.
+
+  Returns:
+    seed: Stateless seed, `int32[2]`.
+
+  #### Examples
+
+  >>> fold_in([1, 2], 0).shape
+  TensorShape([2])
+  """
+  return _fold_in([2], seed, data=data)
