@@ -163,6 +163,8 @@ class Posterior:
     Raises:
       ValueError: If a function returns another shape than it has to.
     """
+    state_parts = [tf.convert_to_tensor(part) for part in state_parts]
+    batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
     log_prior = self.log_prior(*state_parts)
     log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     self._check_shapes(state_parts, batch, log_prior, log_likelihood)

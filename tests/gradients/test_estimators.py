@@ -1,0 +1,202 @@
+"""Estimators: unbiased, with the variance that they say, and their refusals."""
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
+
+FALSE_ALARM_RATE = 1e-6
+NUM_CHAINS = 200_000
+DATA = np.random.default_rng(2).normal(size=[9, 2])
+Z = scipy.stats.norm.isf(FALSE_ALARM_RATE / 8.)
+
+
+def poisson_regression():
+  """Two parts, gradients that differ from example to example."""
+  x, y = DATA.astype(np.float32), np.arange(9, dtype=np.float32) % 3
+
+  def log_likelihood(slope, intercept, batch):
+    x, y = batch
+    rate = tf.einsum(
+        '...nd,...d->...n', x, slope) + intercept[..., tf.newaxis]
+    return tfd.Poisson(log_rate=rate).log_prob(y)
+
+  return sgmcmc.Posterior(
+      lambda slope, intercept: (
+          tf.reduce_sum(tfd.Normal(0., 1.).log_prob(slope), axis=-1)
+          + tfd.Normal(0., 5.).log_prob(intercept)), log_likelihood, (x, y))
+
+
+def state(chains=()):
+  return [tf.broadcast_to(tf.constant([0.3, -0.5]), [*chains, 2]),
+          tf.broadcast_to(tf.constant(0.2), chains)]
+
+
+def estimates(estimator, posterior, chains=(NUM_CHAINS,), seed=(5, 6)):
+  parts = state(chains)
+  estimate, _ = estimator.one_step(
+      posterior, parts, estimator.bootstrap_results(posterior, parts),
+      seed=tf.constant(seed))
+  return estimate
+
+
+def as_array(gradients, num):
+  return np.concatenate(
+      [np.reshape(g, [num, -1]) for g in gradients], axis=1).astype(float)
+
+
+@pytest.mark.parametrize('estimator', [
+    sgmcmc.gradients.Uniform(1),
+    sgmcmc.gradients.Uniform(4),
+    sgmcmc.gradients.Uniform(9),
+    sgmcmc.gradients.Uniform(1, replacement=True),
+    sgmcmc.gradients.Uniform(12, replacement=True),
+], ids=repr)
+def test_uniform_is_unbiased_with_the_variance_it_says(estimator):
+  posterior = poisson_regression()
+  exact = estimates(sgmcmc.gradients.Exact(), posterior, chains=(1,))
+  estimate = estimates(estimator, posterior)
+  gradients = as_array(estimate.grads_target_log_prob, NUM_CHAINS)
+  variance = as_array(estimator.variance(posterior, state()), 1)[0]
+  wanted = as_array(exact.grads_target_log_prob, 1)[0]
+  rounding = 1e-5
+  assert np.all(np.abs(gradients.mean(axis=0) - wanted) < (
+      Z * np.sqrt(variance / NUM_CHAINS) + rounding))
+  fourth = np.mean((gradients - wanted)**4, axis=0)
+  error = np.sqrt((fourth - variance**2).clip(0.) / NUM_CHAINS)
+  assert np.all(
+      np.abs(gradients.var(axis=0) - variance) < Z * error + rounding)
+  spread = np.std(estimate.target_log_prob)
+  assert abs(np.mean(estimate.target_log_prob)
+             - exact.target_log_prob[0]) < (
+                 Z * spread / np.sqrt(NUM_CHAINS) + rounding * 20)
+
+
+def test_variance_needs_the_population_factor():
+  """The power of the test above: 1 - n/N left out is far outside."""
+  posterior = poisson_regression()
+  without = sgmcmc.gradients.Uniform(4).variance(posterior, state())[0]
+  wrong = sgmcmc.gradients.Uniform(4, replacement=True).variance(
+      posterior, state())[0]
+  assert np.all(wrong / without > 1.5)
+
+
+def test_chains_have_minibatches_of_their_own_unless_shared():
+  posterior = poisson_regression()
+  own = estimates(sgmcmc.gradients.Uniform(3), posterior, chains=(40,))
+  shared = estimates(
+      sgmcmc.gradients.Uniform(3, share_minibatch=True), posterior,
+      chains=(40,))
+  assert len(np.unique(own.target_log_prob)) > 30
+  assert np.ptp(shared.target_log_prob) < 1e-5
+
+
+def test_a_new_minibatch_for_each_seed_and_the_same_for_the_same():
+  posterior = poisson_regression()
+  one, again, other = (
+      estimates(sgmcmc.gradients.Uniform(3), posterior, (100,), seed)
+      for seed in ((0, 1), (0, 1), (0, 2)))
+  np.testing.assert_array_equal(one.target_log_prob, again.target_log_prob)
+  assert np.mean(
+      one.target_log_prob.numpy() != other.target_log_prob.numpy()) > 0.9
+
+
+def test_noisy():
+  scale, posterior = 3., poisson_regression()
+  exact = estimates(sgmcmc.gradients.Exact(), posterior, chains=(1,))
+  for base in (None, sgmcmc.gradients.Uniform(4)):
+    estimator = sgmcmc.gradients.Noisy(scale, base)
+    gradients = as_array(
+        estimates(estimator, posterior).grads_target_log_prob, NUM_CHAINS)
+    variance = scale**2
+    if base is not None:
+      variance += as_array(base.variance(posterior, state()), 1)[0]
+    error = gradients.mean(axis=0) - as_array(
+        exact.grads_target_log_prob, 1)[0]
+    assert np.all(np.abs(error) < Z * np.sqrt(variance / NUM_CHAINS))
+    # Sub-Gaussian up to the minibatch's kurtosis: twice the normal error.
+    np.testing.assert_allclose(
+        gradients.var(axis=0), variance,
+        rtol=2. * Z * np.sqrt(2. / NUM_CHAINS))
+
+
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_stream(in_graph):
+  """An epoch of batches averages to the exact gradient, each seen once."""
+  posterior = poisson_regression()
+  exact = estimates(sgmcmc.gradients.Exact(), posterior, chains=())
+  dataset = tf.data.Dataset.from_tensor_slices(posterior.data).shuffle(
+      9, seed=1).batch(3)
+  estimator = sgmcmc.gradients.Stream(dataset)
+  streamed = sgmcmc.Posterior(
+      posterior.log_prior,
+      lambda *args: posterior.log_likelihood(*args[:-1], batch=args[-1]),
+      num_examples=9)
+
+  def step():
+    return estimator.one_step(
+        streamed, state(), (), seed=[0, 0])[0].grads_target_log_prob
+  step = tf.function(step) if in_graph else step
+  gradients = [as_array(step(), 1) for _ in range(6)]
+  for epoch in (gradients[:3], gradients[3:]):
+    np.testing.assert_allclose(
+        np.mean(epoch, axis=0), as_array(exact.grads_target_log_prob, 1),
+        rtol=1e-4)
+  assert not np.allclose(gradients[0], gradients[3])
+
+
+def test_stream_says_that_xla_cannot_compile_it():
+  dataset = tf.data.Dataset.from_tensor_slices(DATA.astype('float32')).batch(3)
+  posterior = sgmcmc.Posterior(
+      lambda mu: -tf.reduce_sum(mu**2),
+      lambda mu, x: -tf.reduce_sum((x - mu)**2, axis=-1), num_examples=9)
+  kernel = sgmcmc.SGLD(
+      posterior, 0.01, gradient_estimator=sgmcmc.gradients.Stream(dataset))
+
+  @tf.function(jit_compile=True)
+  def run():
+    return tfp.mcmc.sample_chain(
+        3, tf.zeros(2), kernel=kernel, trace_fn=None, seed=[0, 0])
+  with pytest.raises(ValueError, match='XLA cannot compile'):
+    run()
+
+
+@pytest.mark.parametrize('make, error, message', [
+    (lambda: sgmcmc.gradients.Uniform(0), ValueError, 'at least 1'),
+    (lambda: sgmcmc.gradients.Uniform(-3), ValueError, 'at least 1'),
+    (lambda: sgmcmc.gradients.Uniform(2.5), TypeError, 'Python integer'),
+    (lambda: sgmcmc.gradients.Noisy(-1.), ValueError, 'at least 0'),
+    (lambda: sgmcmc.gradients.Noisy(np.nan), ValueError, 'finite'),
+    (lambda: sgmcmc.gradients.Stream(DATA), TypeError, 'tf.data.Dataset'),
+    (lambda: sgmcmc.gradients.Stream(
+        tf.data.Dataset.from_tensor_slices(DATA[:, 0])), ValueError,
+     'dataset.batch'),
+    (lambda: sgmcmc.gradients.Stream(
+        tf.data.Dataset.from_tensor_slices(DATA).batch(2).take(0)),
+     ValueError, 'empty'),
+    (lambda: sgmcmc.SGLD(
+        poisson_regression(), 0.1,
+        gradient_estimator=sgmcmc.gradients.Uniform(10)), ValueError,
+     'batch_size is 10, and there are only 9 examples'),
+    (lambda: sgmcmc.SGLD(
+        tfd.Normal(0., 1.).log_prob, 0.1,
+        gradient_estimator=sgmcmc.gradients.Uniform(10)), TypeError,
+     'posterior.transform'),
+    (lambda: sgmcmc.SGLD(
+        poisson_regression(), 0.1, gradient_estimator=100), TypeError,
+     'gradients.Uniform'),
+    (lambda: sgmcmc.SGLD(
+        sgmcmc.Posterior(abs, abs, num_examples=3), 0.1,
+        gradient_estimator=sgmcmc.gradients.Uniform(1)), ValueError,
+     'gradients.Stream'),
+    (lambda: sgmcmc.gradients.Uniform(2).variance(
+        poisson_regression(), state([3])), ValueError, 'single chain'),
+])
+def test_refusals(make, error, message):
+  with pytest.raises(error, match=message):
+    make()

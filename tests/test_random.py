@@ -1,0 +1,202 @@
+"""The generator: known answers, distribution, independence, sameness.
+
+Each statistical test has a p-value threshold of 1e-6.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from tfp_sgmcmc import random
+
+FALSE_ALARM_RATE = 1e-6
+SEED = [11, 12]
+
+
+def words(values):
+  return tuple(tf.constant(value, tf.uint32) for value in values)
+
+
+@pytest.mark.parametrize('key, counter, expected', [
+    # Salmon et al.'s known-answer vectors of threefry2x32-20.
+    ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+    ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+    ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3),
+     (0xC4923A9C, 0x483DF7A0)),
+])
+def test_threefry_known_answers(key, counter, expected):
+  result = random.threefry_2x32(words(key), words(counter))
+  assert tuple(int(word) for word in result) == expected
+
+
+def draws(seed):
+  return {
+      'bits': random.bits([50], seed),
+      'uniform': random.uniform([2, 25], seed),
+      'uniform64': random.uniform([50], seed, tf.float64),
+      'normal': random.normal([50], seed),
+      'normal64': random.normal([5, 10], seed, tf.float64),
+      'half': random.uniform([50], seed, tf.bfloat16),
+      'stream': random.normal([50], seed, stream=3),
+      'indices': random.indices(1013, [50], seed),
+      'chains': random.indices(1_000_000, [3, 50], seed),
+      'replaced': random.indices(1000, [50], seed, replacement=True),
+      'folded': random.fold_in(seed, 5),
+  }
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_same_eager_graph_and_xla(jit_compile):
+  compiled = tf.function(draws, jit_compile=jit_compile)(tf.constant(SEED))
+  for name, value in draws(tf.constant(SEED)).items():
+    assert value.shape == compiled[name].shape
+    # Words, uniforms and indices exactly; normals up to erfinv's rounding.
+    exact = not name.startswith(('normal', 'stream'))
+    np.testing.assert_allclose(
+        tf.cast(value, tf.float64), tf.cast(compiled[name], tf.float64),
+        rtol=0. if exact else 8. * np.finfo(np.float32).eps, err_msg=name)
+
+
+def test_static_shape_in_a_graph_and_dynamic_shapes():
+  @tf.function(input_signature=[tf.TensorSpec([None], tf.int32)])
+  def dynamic(shape):
+    return random.normal(shape, SEED)
+
+  @tf.function
+  def static():
+    z = random.normal([3, 4], SEED)
+    assert z.shape == [3, 4]
+    return z
+
+  np.testing.assert_allclose(dynamic([3, 4]), static(), rtol=1e-6)
+  assert random.normal([], SEED).shape == []
+  assert random.normal([0], SEED).shape == [0]
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_uniform_distribution(dtype):
+  u = random.uniform([1_000_000], SEED, dtype).numpy()
+  assert 0. <= u.min() and u.max() < 1.
+  assert scipy.stats.kstest(u, 'uniform').pvalue > FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_normal_distribution(dtype):
+  num = 10_000_000
+  z = random.normal([num], SEED, dtype).numpy().astype(np.float64)
+  assert np.all(np.isfinite(z))
+  assert scipy.stats.kstest(z[:1_000_000], 'norm').pvalue > FALSE_ALARM_RATE
+  bound = scipy.stats.norm.isf(FALSE_ALARM_RATE / 2.)
+  for power, mean, variance in (
+      (1, 0., 1.), (2, 1., 2.), (3, 0., 15.), (4, 3., 96.)):
+    error = np.mean(z**power) - mean
+    assert abs(error) < bound * math.sqrt(variance / num), power
+  for tail in (3., 4., 4.5, 5.):
+    for sign in (-1, 1):
+      count = np.sum(sign * z > tail)
+      expected = num * scipy.stats.norm.sf(tail)
+      assert scipy.stats.poisson.sf(count - 1, expected) > FALSE_ALARM_RATE
+      assert scipy.stats.poisson.cdf(count, expected) > FALSE_ALARM_RATE
+
+
+def test_float64_refines_float32():
+  np.testing.assert_allclose(
+      random.normal([10_000], SEED),
+      random.normal([10_000], SEED, tf.float64), atol=2e-2, rtol=2e-2)
+
+
+def correlation_is_noise(x, y):
+  z = np.corrcoef(x, y)[0, 1] * math.sqrt(len(x))
+  return 2. * scipy.stats.norm.sf(abs(z)) > FALSE_ALARM_RATE
+
+
+def test_no_correlation_across_counters_keys_streams_and_chains():
+  z = random.normal([1_000_000], SEED).numpy()
+  for lag in (1, 2, 3, 7, 20, 100, 1024):
+    assert correlation_is_noise(z[:-lag], z[lag:]), lag
+    assert correlation_is_noise(z[:-lag]**2, z[lag:]**2), lag
+  others = {
+      'key 0': random.normal([1_000_000], [12, 12]),
+      'key 1': random.normal([1_000_000], [11, 13]),
+      'swapped key': random.normal([1_000_000], [12, 11]),
+      'stream': random.normal([1_000_000], SEED, stream=1),
+      'fold': random.normal([1_000_000], random.fold_in(SEED, 0)),
+      'other fold': random.normal([1_000_000], random.fold_in(SEED, 1)),
+  }
+  for name, other in others.items():
+    assert correlation_is_noise(z, other.numpy()), name
+    assert correlation_is_noise(z**2, other.numpy()**2), name
+
+
+def test_bits_are_fair_and_keys_avalanche():
+  num = 200_000
+  one = random.bits([num], SEED).numpy()
+  ones = ((one[:, np.newaxis] >> np.arange(32, dtype=np.uint32)) & 1).mean(0)
+  bound = scipy.stats.norm.isf(FALSE_ALARM_RATE / 64.) / math.sqrt(num) / 2.
+  assert np.abs(ones - 0.5).max() < bound
+  for bit in (0, 1, 15, 30):
+    flipped = one ^ random.bits([num], [SEED[0] ^ (1 << bit), SEED[1]]).numpy()
+    share = ((flipped[:, np.newaxis] >> np.arange(32, dtype=np.uint32)) & 1)
+    assert np.abs(share.mean(0) - 0.5).max() < bound, bit
+
+
+@pytest.mark.parametrize('num_examples', [
+    1, 2, 3, 4, 5, 7, 13, 64, 100, 1009, 65_536, 99_991])
+def test_permutation(num_examples):
+  """All the indices, each once: so the map is one to one."""
+  indices = random.indices(num_examples, [2, num_examples], SEED).numpy()
+  for row in indices:
+    np.testing.assert_array_equal(np.sort(row), np.arange(num_examples))
+
+
+@pytest.mark.parametrize('num_examples', [10**6, 2**30 - 35, 2**30])
+def test_distinct_and_in_range_for_large_data(num_examples):
+  indices = random.indices(num_examples, [20_000], SEED).numpy()
+  assert indices.min() >= 0 and indices.max() < num_examples
+  assert len(set(indices.tolist())) == len(indices)
+
+
+@pytest.mark.parametrize('num_examples, size', [
+    (3, 2), (4, 2), (5, 2), (5, 3), (6, 3), (10, 3), (17, 2), (23, 3), (64, 2)])
+def test_every_subset_is_equally_likely(num_examples, size):
+  num = 1_000_000
+  indices = np.sort(random.indices(num_examples, [num, size], SEED), axis=1)
+  codes = indices @ num_examples**np.arange(size)
+  num_subsets = math.comb(num_examples, size)
+  counts = np.unique(codes, return_counts=True)[1]
+  counts = np.append(counts, np.zeros(num_subsets - len(counts)))
+  assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
+
+
+def test_pairs_of_many_examples_are_equally_likely():
+  num_examples, counts = 211, 0.
+  for seed in range(4):
+    pair = random.indices(num_examples, [2_000_000, 2], [seed, 9]).numpy()
+    counts = counts + np.bincount(
+        pair[:, 0] * num_examples + pair[:, 1], minlength=num_examples**2)
+  counts = counts.reshape([num_examples, num_examples])
+  assert np.all(np.diag(counts) == 0.)
+  off_diagonal = counts[~np.eye(num_examples, dtype=bool)]
+  assert scipy.stats.chisquare(off_diagonal).pvalue > FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('replacement', [False, True])
+def test_examples_are_equally_likely(replacement):
+  num_examples, size, num = 1000, 20, 200_000
+  indices = random.indices(
+      num_examples, [num, size], SEED, replacement=replacement).numpy()
+  counts = np.bincount(indices.ravel(), minlength=num_examples)
+  expected = num * size / num_examples
+  scale = 1. if replacement else (
+      (1. - size / num_examples) * num_examples / (num_examples - 1.))
+  statistic = np.sum((counts - expected)**2) / expected / scale
+  p_value = scipy.stats.chi2.sf(statistic, num_examples - 1)
+  assert FALSE_ALARM_RATE < p_value < 1. - FALSE_ALARM_RATE
+
+
+def test_too_many_examples():
+  with pytest.raises(ValueError, match='2\\^30'):
+    random.indices(2**30 + 1, [5], SEED)
