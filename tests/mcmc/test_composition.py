@@ -1,0 +1,379 @@
+"""The kernels in TFP's company: modes, states, drivers, wrappers, refusals."""
+
+import functools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import oracle
+import tfp_sgmcmc as sgmcmc
+
+tfb, tfd = tfp.bijectors, tfp.distributions
+
+UNIFORM = sgmcmc.gradients.Uniform(4)
+KERNELS = {
+    'sgld': functools.partial(sgmcmc.SGLD, step_size=0.05),
+    'psgld': functools.partial(
+        sgmcmc.SGLD, step_size=0.05,
+        preconditioner=sgmcmc.preconditioners.RMSProp()),
+    'sghmc': functools.partial(sgmcmc.SGHMC, step_size=0.1, friction=1.),
+    'baoab': functools.partial(
+        sgmcmc.SGHMC, step_size=0.1, friction=1., integrator='baoab'),
+    'sgnht': functools.partial(sgmcmc.SGNHT, step_size=0.1, diffusion=1.),
+    'msgnht': functools.partial(
+        sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='diagonal'),
+    'matrix': functools.partial(
+        sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix'),
+}
+all_kernels = pytest.mark.parametrize('name', KERNELS)
+
+
+@pytest.fixture(autouse=True)
+def _no_warning_of_uncalibrated_kernels():
+  with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', '.*not calibrated.*')
+    yield
+
+
+def make(name, dtype=np.float32, num_parts=1, estimator=UNIFORM):
+  posterior = oracle.GaussianModel(dtype=dtype).posterior(num_parts)
+  return KERNELS[name](posterior, gradient_estimator=estimator)
+
+
+def start(num_parts, chains, dtype=np.float32):
+  if num_parts == 1:
+    return tf.zeros([*chains, 3], dtype)
+  return [tf.zeros([*chains, 2], dtype), tf.zeros(chains, dtype)]
+
+
+def chain(kernel, state, num_results=12, seed=(3, 4), **arguments):
+  return tfp.mcmc.sample_chain(
+      num_results, state, kernel=kernel, seed=tf.convert_to_tensor(seed),
+      **dict(dict(trace_fn=None), **arguments))
+
+
+def steps(kernel, state, seed, num_steps=6):
+  """The last state of a loop of one_step, with seeds of our own generator."""
+  def body(step, state, results, seed):
+    state, results = kernel.one_step(state, results, seed=seed)
+    return step + 1, state, results, sgmcmc.random.fold_in(seed, 0)
+
+  return tf.while_loop(
+      lambda step, *_: step < num_steps, body,
+      (0, state, kernel.bootstrap_results(state), seed))[1]
+
+
+@all_kernels
+@pytest.mark.parametrize('dtype, num_parts, chains', [
+    (np.float64, 1, ()), (np.float32, 2, (2, 3))])
+def test_same_chain_eager_graph_and_xla(name, dtype, num_parts, chains):
+  kernel = make(name, dtype, num_parts)
+  state = start(num_parts, chains, dtype)
+  run = functools.partial(steps, kernel, state)
+  seed = tf.constant([3, 4])
+  eager, again = run(seed), run(seed)
+  rtol = 1e-10 if dtype == np.float64 else 2e-4
+  close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
+  tf.nest.map_structure(np.testing.assert_array_equal, eager, again)
+  tf.nest.map_structure(close, eager, tf.function(run)(seed))
+  tf.nest.map_structure(close, eager, tf.function(run, jit_compile=True)(seed))
+  for draws, part in zip(tf.nest.flatten(eager), tf.nest.flatten(state)):
+    assert draws.dtype == dtype and draws.shape == part.shape
+    assert np.all(np.isfinite(draws)) and np.all(draws != part)
+
+
+@all_kernels
+def test_sample_chain_is_the_same_eager_and_in_a_graph(name):
+  """Under XLA it is another chain: sample_chain splits its seeds otherwise."""
+  kernel, state = make(name), start(1, (5,))
+  run = functools.partial(chain, kernel, state)
+  seed = tf.constant([3, 4])
+  np.testing.assert_allclose(
+      run(seed=seed), tf.function(run)(seed=seed), rtol=2e-4, atol=2e-4)
+
+
+@all_kernels
+def test_other_seeds_give_other_chains_and_chains_differ(name):
+  kernel, state = make(name), start(1, (4,))
+  one, other = chain(kernel, state), chain(kernel, state, seed=(3, 5))
+  assert not np.any(one[-1].numpy() == other[-1].numpy())
+  assert len(np.unique(one[-1, :, 0])) == 4
+
+
+@all_kernels
+def test_one_chain_is_the_same_in_float32_and_float64(name):
+  np.testing.assert_allclose(
+      chain(make(name), start(1, ())),
+      chain(make(name, np.float64), start(1, (), np.float64)),
+      rtol=2e-2, atol=2e-2)
+
+
+@all_kernels
+def test_warm_restart(name):
+  """Two runs, the second from the first's results: as one_step by one_step."""
+  kernel, state = make(name), start(2, (5,))[:]
+  kernel = make(name, num_parts=2)
+  first, trace, results = chain(
+      kernel, state, 3, trace_fn=lambda _, r: r.step,
+      return_final_kernel_results=True)
+  np.testing.assert_array_equal(trace, [1, 2, 3])
+  last = [part[-1] for part in first]
+  second, trace = chain(
+      kernel, last, 3, trace_fn=lambda _, r: r.step,
+      previous_kernel_results=results)
+  np.testing.assert_array_equal(trace, [4, 5, 6])
+  assert all(np.all(np.isfinite(part)) for part in second)
+
+
+@all_kernels
+def test_a_thousand_chains_compile_to_one_step(name):
+  kernel = make(name)
+  run = tf.function(
+      lambda: chain(kernel, start(1, (1000,)), 5), jit_compile=True)
+  assert run().shape == [5, 1000, 3]
+
+
+@all_kernels
+def test_thinning_and_reducers_of_tfp(name):
+  experimental = tfp.experimental.mcmc
+  kernel, state = make(name), start(1, (6,))
+  thinned = experimental.ThinningKernel(kernel, num_steps_to_skip=2)
+  assert chain(thinned, state, 3).shape == [3, 6, 3]
+  reducer = experimental.VarianceReducer()
+  variance, _, _ = experimental.sample_fold(
+      20, state, kernel=kernel, reducer=reducer, seed=tf.constant([0, 1]))
+  assert variance.shape == [6, 3] and np.all(variance > 0.)
+
+
+@all_kernels
+def test_copy_and_parameters(name):
+  kernel = make(name)
+  assert not kernel.is_calibrated
+  assert kernel.gradient_estimator is UNIFORM
+  copy = kernel.copy(step_size=0.01)
+  assert copy.parameters['step_size'] == 0.01
+  assert {**copy.parameters, 'step_size': None} == {
+      **kernel.parameters, 'step_size': None}
+
+
+@all_kernels
+def test_results_are_lean(name):
+  """A trace of all results holds a few states a step, and no data."""
+  kernel, state = make(name), start(1, (7,))
+  results = kernel.bootstrap_results(state)
+  size = sum(tf.size(t).numpy() for t in tf.nest.flatten(results))
+  limit = 1 + 7 + 4 * 21 + (7 * 9 if name == 'matrix' else 0)
+  assert size <= limit
+
+
+def positive_normal(posterior_class=sgmcmc.Posterior):
+  """Mean and scale of 8 numbers; the scale is positive."""
+  x = np.array([2.1, 0.4, 3.9, 1.3, -0.8, 2.6, 1.9, 0.9], np.float32)
+  return posterior_class(
+      lambda mu, scale: (
+          tfd.Normal(0., 5.).log_prob(mu)
+          + tfd.Gamma(2., 1.).log_prob(scale)),
+      lambda mu, scale, x: tfd.Normal(
+          mu[..., tf.newaxis], scale[..., tf.newaxis]).log_prob(x), x)
+
+
+def hmc_moments(target, num_chains=500, num_results=400):
+  """Means and standard deviations by long HMC, as the truth."""
+  kernel = tfp.mcmc.HamiltonianMonteCarlo(
+      target, step_size=0.15, num_leapfrog_steps=20)
+  run = tf.function(lambda: tfp.mcmc.sample_chain(
+      num_results, [tf.zeros([num_chains])] * 2, kernel=kernel,
+      num_burnin_steps=100, trace_fn=None, seed=tf.constant([9, 9])),
+      jit_compile=True)
+  draws = np.stack(run(), axis=-1).reshape([-1, 2])
+  return draws.mean(axis=0), draws.std(axis=0)
+
+
+def constrained_errors(transformed):
+  """Means in posterior sds and sds relative to HMC's on the right target."""
+  bijectors = [tfb.Identity(), tfb.Exp()]
+  mean, sd = hmc_moments(positive_normal().transform(bijectors))
+  kernel = sgmcmc.SGHMC(
+      transformed, step_size=0.005, friction=4.,
+      gradient_estimator=sgmcmc.gradients.Uniform(4))
+  run = tf.function(lambda: chain(
+      kernel, [tf.zeros([2000])] * 2, 50, num_burnin_steps=4000,
+      num_steps_between_results=399), jit_compile=True)
+  draws = np.stack(run(), axis=-1).reshape([-1, 2])
+  return np.concatenate(
+      [(draws.mean(axis=0) - mean) / sd, draws.std(axis=0) / sd - 1.])
+
+
+# 100,000 draws, a fifth of them independent: means to 0.007 sd and sds to 0.5%
+# (standard errors), HMC's to as much; the rest is the bias of the step and the minibatches.
+TOLERANCE = 0.03
+
+
+def test_constrained_parameter_against_hmc():
+  transformed = positive_normal().transform([tfb.Identity(), tfb.Exp()])
+  assert np.abs(constrained_errors(transformed)).max() < TOLERANCE
+
+
+def test_planted_errors_in_the_jacobian_are_seen():
+  class WithoutJacobian(tfb.Exp):
+    def _forward_log_det_jacobian(self, x):
+      return tf.zeros_like(x)
+
+  class JacobianTwice(tfb.Exp):
+    def _forward_log_det_jacobian(self, x):
+      return 2. * x
+
+  for wrong in (WithoutJacobian(), JacobianTwice()):
+    transformed = positive_normal().transform([tfb.Identity(), wrong])
+    assert np.abs(constrained_errors(transformed)).max() > 2. * TOLERANCE
+
+
+def test_transformed_transition_kernel():
+  """It works with the exact gradient, and gives the transformed posterior's."""
+  bijectors = [tfb.Identity(), tfb.Exp()]
+  posterior = positive_normal()
+  inner = sgmcmc.SGHMC(posterior, step_size=0.05, friction=1.)
+  wrapped = tfp.mcmc.TransformedTransitionKernel(inner, bijectors)
+  mu, scale = chain(wrapped, [tf.zeros([4]), tf.ones([4])])
+  direct = chain(
+      inner.copy(target_log_prob_fn=posterior.transform(bijectors)),
+      [tf.zeros([4]), tf.zeros([4])])
+  np.testing.assert_allclose(mu, direct[0], rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(scale, tf.exp(direct[1]), rtol=1e-4)
+
+  with pytest.raises(TypeError, match='posterior.transform'):
+    tfp.mcmc.TransformedTransitionKernel(
+        sgmcmc.SGLD(posterior, 0.1, gradient_estimator=UNIFORM), bijectors)
+
+
+def test_schedules_of_keras():
+  """Step sizes and temperatures follow the step counter, compiled too."""
+  schedule = keras.optimizers.schedules.CosineDecayRestarts(
+      0.1, first_decay_steps=4, t_mul=1.)
+  kernel = sgmcmc.SGLD(
+      lambda x: tf.zeros_like(x) * x, schedule,
+      temperature=keras.optimizers.schedules.PiecewiseConstantDecay(
+          [5], [1., 0.]))
+  run = tf.function(
+      lambda: chain(kernel, tf.zeros([100_000]), 10), jit_compile=True)
+  steps = np.diff(run(), axis=0, prepend=0.)
+  expected = [
+      2. * float(schedule(k)) * (1. if k <= 5 else 0.) for k in range(10)]
+  np.testing.assert_allclose(steps.var(axis=1), expected, rtol=0.03)
+
+
+def test_step_size_a_chain_and_a_coordinate():
+  step_size = tf.constant([[0.1], [0.4]])
+  kernel = sgmcmc.SGLD(lambda x: tf.reduce_sum(0. * x, -1), step_size)
+  moved, _ = kernel.one_step(
+      tf.zeros([2, 50_000]), kernel.bootstrap_results(tf.zeros([2, 50_000])),
+      seed=tf.constant([0, 1]))
+  np.testing.assert_allclose(
+      np.var(moved, axis=1), 2. * step_size[:, 0], rtol=0.05)
+
+
+def test_temperature_zero_descends():
+  kernel = sgmcmc.SGLD(lambda x: -x**2 / 2., 0.1, temperature=0.)
+  np.testing.assert_allclose(
+      chain(kernel, tf.ones([]), 3), 0.9**np.arange(1, 4), rtol=1e-6)
+
+
+def test_rmsprop_from_its_definition():
+  kernel = sgmcmc.SGLD(
+      lambda x: -x**2 / 2., 0.1, temperature=0.,
+      preconditioner=sgmcmc.preconditioners.RMSProp(0.9, 0.01))
+  draws, trace = chain(
+      kernel, tf.constant(2.), 3,
+      trace_fn=lambda _, r: r.preconditioner_results.second_moment[0])
+  x, v = 2., 4.
+  for draw, second_moment in zip(draws, trace):
+    v = 0.9 * v + 0.1 * x**2
+    x = x - 0.1 * x / (0.01 + np.sqrt(v))
+    np.testing.assert_allclose([draw, second_moment], [x, v], rtol=1e-5)
+
+
+def test_sharded():
+  """Under tfp's Sharded, replicas hold chains of their own."""
+  devices = tf.config.list_logical_devices('CPU')
+  strategy = tf.distribute.MirroredStrategy([devices[0].name])
+  kernel = tfp.experimental.mcmc.Sharded(make('sghmc'), 'chains')
+
+  def run(seed):
+    return chain(kernel, start(1, (3,)), 4, seed=seed)
+  draws = strategy.run(run, args=(tf.constant([1, 2]),))
+  assert draws.shape == [4, 3, 3] and np.all(np.isfinite(draws))
+
+
+def normal(x):
+  return -tf.reduce_sum(x**2, axis=-1)
+
+
+@pytest.mark.parametrize('build, error, message', [
+    (lambda: sgmcmc.SGLD(normal, 0.), ValueError, 'step_size is 0'),
+    (lambda: sgmcmc.SGLD(normal, -0.1), ValueError, 'greater than 0'),
+    (lambda: sgmcmc.SGLD(normal, np.nan), ValueError, 'finite'),
+    (lambda: sgmcmc.SGLD(normal, 'small'), TypeError, 'pass a number'),
+    (lambda: sgmcmc.SGLD(normal, lambda: 0.1), ValueError, 'step counter'),
+    (lambda: sgmcmc.SGLD(normal, tf.constant([0.1, 0.])), ValueError,
+     'greater than 0'),
+    (lambda: sgmcmc.SGLD(normal, 0.1, temperature=-1.), ValueError,
+     'temperature'),
+    (lambda: sgmcmc.SGLD(3., 0.1), TypeError, 'has to be a Posterior'),
+    (lambda: sgmcmc.SGHMC(normal, 0.1, 0.), ValueError, 'friction is 0'),
+    (lambda: sgmcmc.SGHMC(normal, 0.1, 1., noise_estimate=2.), ValueError,
+     'Raise the friction'),
+    (lambda: sgmcmc.SGHMC(normal, 0.1, 1., integrator='leapfrog'), ValueError,
+     "'euler', 'baoab'"),
+    (lambda: sgmcmc.SGNHT(normal, 0.1, -1.), ValueError, 'diffusion is -1'),
+    (lambda: sgmcmc.SGNHT(normal, 0.1, 1., thermostat='vector'), ValueError,
+     "'scalar', 'diagonal', 'matrix'"),
+    (lambda: sgmcmc.SGNHT(normal, 0.1, 1., thermostat_mass=0.), ValueError,
+     'thermostat_mass'),
+    (lambda: sgmcmc.preconditioners.RMSProp(1.5), ValueError, 'at most 1'),
+    (lambda: sgmcmc.preconditioners.RMSProp(0.9, 0.), ValueError,
+     'regularizer'),
+])
+def test_refused_at_construction(build, error, message):
+  with pytest.raises(error, match=message):
+    build()
+
+
+def logarithm(x):
+  return tf.reduce_sum(tf.math.log(x), axis=-1)
+
+
+@all_kernels
+@pytest.mark.parametrize('target, state, error, message', [
+    (normal, np.zeros(3, int), TypeError, 'dtype int64'),
+    (normal, [], ValueError, 'empty list'),
+    (logarithm, np.zeros(3, np.float32), ValueError, 'not finite'),
+    (logarithm, np.full(3, np.nan, np.float32), ValueError, 'not finite'),
+    (lambda x: tf.reduce_sum(x) * tf.ones(5), np.zeros(3, np.float32),
+     ValueError, r'returned shape \(5,\)'),
+    (lambda x, y: tf.reduce_sum(x), [np.zeros(3, np.float32)] * 2, ValueError,
+     'does not depend on part 1'),
+])
+def test_refused_at_the_start(name, target, state, error, message):
+  kernel = KERNELS[name](target)
+  with pytest.raises(error, match=message):
+    kernel.bootstrap_results(state)
+
+
+def test_wrong_likelihood_shape_is_refused_at_the_start():
+  posterior = sgmcmc.Posterior(
+      lambda x: -tf.reduce_sum(x**2),
+      lambda x, batch: tf.reduce_mean(batch @ x[:, tf.newaxis]),
+      np.ones([10, 3], np.float32))
+  kernel = sgmcmc.SGLD(posterior, 0.1, gradient_estimator=UNIFORM)
+  with pytest.raises(ValueError, match='one value for each example'):
+    kernel.bootstrap_results(tf.zeros(3))
+
+
+def test_nan_likelihood_at_the_start_in_a_graph():
+  kernel = sgmcmc.SGLD(logarithm, 0.1)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='not finite'):
+    tf.function(lambda: chain(kernel, tf.zeros([3])))()

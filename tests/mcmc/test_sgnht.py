@@ -1,0 +1,206 @@
+"""SGNHT against its stationary law, and against the values of Ding et al.
+
+With enough small steps the law is exp(-U/T) for theta, N(0, T I) for the
+momentum, and for the thermostat N(A + B, T / mu), mu = d for the scalar one
+(equation 11 of the paper and below it; B is the gradient's noise). Variances
+over 20,000 chains have a standard error of 1%; the bounds are at 6%, five of
+these and 1% for the step: a false alarm once in about 10^5 entries.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import oracle
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.mcmc import sgnht
+
+tfd = tfp.distributions
+
+NUM_CHAINS = 20_000
+SCALES = np.array([0.5, 1., 2., 1., 0.7], np.float32)
+
+
+def target_log_prob(first, second):
+  """Independent normals, d = 5 coordinates in parts of 2 and 3."""
+  return -0.5 * (
+      tf.reduce_sum(tf.square(first / SCALES[:2]), axis=-1)
+      + tf.reduce_sum(tf.square(second / SCALES[2:]), axis=-1))
+
+
+def run(thermostat, temperature=1., noise_scale=0., diffusion=1., h=0.04):
+  """Draws, momenta and thermostats, each relative to its stationary law."""
+  kernel = sgmcmc.SGNHT(
+      target_log_prob, h, diffusion, thermostat=thermostat,
+      temperature=temperature,
+      gradient_estimator=sgmcmc.gradients.Noisy(noise_scale))
+  state = [tf.zeros([NUM_CHAINS, 2]), tf.zeros([NUM_CHAINS, 3])]
+  state, results = oracle.run_chains(kernel, state, 1500)
+  theta = oracle.join_parts(state, NUM_CHAINS) / SCALES
+  momentum = oracle.join_parts(results.momentum, NUM_CHAINS)
+  xi = oracle.join_parts(results.thermostat, NUM_CHAINS)
+  return theta, momentum, xi
+
+
+@pytest.mark.parametrize('thermostat, variance', [
+    ('scalar', 1. / 5.), ('diagonal', 1.),
+    # Xi stays symmetric: two entries move as one, with twice the inertia.
+    ('matrix', np.where(np.eye(5), 1., 0.5).ravel())])
+@pytest.mark.parametrize('temperature, noise_scale', [(1., 0.), (0.5, 5.)])
+def test_stationary_law(thermostat, variance, temperature, noise_scale):
+  h = 0.04
+  theta, momentum, xi = run(thermostat, temperature, noise_scale, h=h)
+  np.testing.assert_allclose(theta.var(axis=0), temperature, rtol=0.06)
+  np.testing.assert_allclose(momentum.var(axis=0), temperature, rtol=0.06)
+  mean = 1. + h * noise_scale**2 / 2. / temperature
+  # A step damps by (1 - h xi)^2 = 1 - 2 h (xi - h xi^2 / 2).
+  mean = mean + h * mean**2 / 2.
+  if thermostat == 'matrix':
+    mean = mean * np.eye(5).ravel()
+  variance = temperature * variance
+  np.testing.assert_allclose(xi.var(axis=0), variance, rtol=0.06)
+  error = 5. * np.sqrt(variance / NUM_CHAINS)
+  # What is left of order h: 1.5 h.
+  assert np.all(np.abs(xi.mean(axis=0) - mean) < error + 1.5 * h)
+
+
+def _over_all_chains(xi, momentum, rate, temperature, chain_rank):
+  del chain_rank
+  total = sum(tf.reduce_mean(h * (tf.square(p) - t))
+              for p, h, t in zip(momentum, rate, temperature))
+  return xi + total / len(momentum)
+
+
+def _over_parts_one_by_one(xi, momentum, rate, temperature, chain_rank):
+  del chain_rank
+  return xi + sum(
+      tf.reduce_mean(h * (tf.square(p) - t), axis=-1)
+      for p, h, t in zip(momentum, rate, temperature))
+
+
+def _sum_for_mean(xi, momentum, rate, temperature, chain_rank):
+  del chain_rank
+  return xi + sum(
+      tf.reduce_sum(h * (tf.square(p) - t), axis=-1)
+      for p, h, t in zip(momentum, rate, temperature))
+
+
+@pytest.mark.parametrize('wrong', [
+    _over_all_chains, _over_parts_one_by_one, _sum_for_mean])
+def test_planted_wrong_averages_are_seen(wrong, monkeypatch):
+  monkeypatch.setattr(sgnht._Scalar, 'update', staticmethod(wrong))
+  xi = run('scalar')[2]
+  assert not np.allclose(xi.var(axis=0), 1. / 5., rtol=0.06)
+
+
+def test_mass_slows_the_thermostat():
+  """mu divides the change: with mu = d / 5 = 4, the variance is 1 / 20."""
+  kernel = sgmcmc.SGNHT(target_log_prob, 0.04, 1., thermostat_mass=4.)
+  state = [tf.zeros([NUM_CHAINS, 2]), tf.zeros([NUM_CHAINS, 3])]
+  _, results = oracle.run_chains(kernel, state, 1500)
+  np.testing.assert_allclose(
+      np.var(results.thermostat), 1. / 20., rtol=0.06)
+
+
+def double_well(t):
+  return -((t + 4.) * (t + 1.) * (t - 1.) * (t - 3.) / 14. + 0.5)
+
+
+def total_variation(draws):
+  """Of a histogram with 60 bins against the density's probabilities."""
+  edges = np.linspace(-6., 6., 61)
+  fine = np.linspace(-6., 6., 6001)
+  density = np.exp(double_well(fine))
+  middle = 0.5 * (density[1:] + density[:-1]).reshape([60, -1]).sum(axis=1)
+  counts = np.histogram(draws, edges)[0] / np.size(draws)
+  return 0.5 * np.abs(counts - middle / middle.sum()).sum()
+
+
+def sample_double_well(kernel):
+  """Draws and mean kinetic energies of 2,000 chains, by sample_chain."""
+  @tf.function(jit_compile=True)
+  def compiled():
+    return tfp.mcmc.sample_chain(
+        100, tf.zeros([2000]), kernel=kernel, num_burnin_steps=5000,
+        num_steps_between_results=99, seed=[1, 2],
+        trace_fn=lambda _, results: (
+            tf.reduce_mean(tf.square(results.momentum[0])) / 2.,
+            tf.reduce_mean(getattr(results, 'thermostat', tf.zeros([])))))
+  draws, (kinetic, xi) = compiled()
+  return total_variation(draws), np.mean(kinetic), np.mean(xi)
+
+
+NOISE = sgmcmc.gradients.Noisy(np.sqrt(2. * 1. / 0.01))  # B = 1, h = 0.01
+
+
+def test_double_well_of_figure_1_with_the_thermostat():
+  distance, kinetic, xi = sample_double_well(sgmcmc.SGNHT(
+      double_well, 0.01, diffusion=0., gradient_estimator=NOISE))
+  assert distance < 0.06
+  assert abs(kinetic - 0.5) < 0.01
+  assert abs(xi - 1.) < 0.02
+
+
+@pytest.mark.parametrize('friction, kinetic_wanted', [
+    (1., 0.503), (10., 0.053), (0.1, 4.95)])
+def test_double_well_of_figure_1_with_fixed_friction(friction, kinetic_wanted):
+  """All noise comes from the gradient; only friction 1 balances it."""
+  distance, kinetic, _ = sample_double_well(sgmcmc.SGHMC(
+      double_well, 0.01, friction, noise_estimate=friction,
+      gradient_estimator=NOISE))
+  assert abs(kinetic / kinetic_wanted - 1.) < 0.05
+  if friction == 1.:
+    assert distance < 0.06
+  else:
+    assert distance > 0.4
+
+
+# h, A: variance by SGHMC, by SGNHT over the true one; mean of the thermostat.
+NORMAL_MEAN = {
+    (0.01, 1.): (6.9, 0.97, 7.1),
+    (0.01, 10.): (1.6, 0.91, 17.4),
+    (0.001, 1.): (1.6, 1.00, 1.6),
+    (0.001, 10.): (1.05, 1.00, 10.6),
+}
+
+
+def normal_mean_posterior():
+  """Mean of 100 points, flat prior; their variance is the one tabulated for."""
+  x = np.random.default_rng(0).normal(size=100)
+  x = (x - x.mean()) / x.std(ddof=1) * np.sqrt(1.3)
+  return sgmcmc.Posterior(
+      tf.zeros_like,
+      lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x),
+      x.astype(np.float32))
+
+
+@pytest.mark.parametrize('h, a', NORMAL_MEAN)
+def test_normal_mean_of_figure_2(h, a):
+  """Gradient noise that SGHMC suffers from and SGNHT takes up."""
+  posterior = normal_mean_posterior()
+  estimator = sgmcmc.gradients.Uniform(10)
+  by_sghmc, by_sgnht, mean_xi = NORMAL_MEAN[h, a]
+  exact = oracle.euler_covariance(
+      np.array([[100.]]), np.array([[1.3 * 100**2 / 10 * 0.9]]), h, a)[0, 0]
+  assert abs(exact * 100. / by_sghmc - 1.) < 0.03
+
+  def sample(kernel):
+    """100 draws of each of 500 chains, half a unit of time apart."""
+    @tf.function(jit_compile=True)
+    def compiled():
+      return tfp.mcmc.sample_chain(
+          100, tf.zeros([500]), kernel=kernel, seed=[1, 2],
+          num_burnin_steps=int(50. / h),
+          num_steps_between_results=int(0.5 / h) - 1,
+          trace_fn=lambda _, results: getattr(
+              results, 'thermostat', tf.zeros([])))
+    return compiled()
+
+  draws, _ = sample(sgmcmc.SGHMC(posterior, h, a, gradient_estimator=estimator))
+  # 50,000 draws, of which at least every second counts as independent.
+  error = 5. * np.sqrt(2. / 25_000)
+  assert abs(np.var(draws) / exact - 1.) < error
+  draws, xi = sample(sgmcmc.SGNHT(posterior, h, a, gradient_estimator=estimator))
+  assert abs(np.var(draws) * 100. - by_sgnht) < error
+  assert abs(np.mean(xi) / mean_xi - 1.) < 0.03
