@@ -209,7 +209,8 @@ def constrained_errors(transformed):
 
 
 # 100,000 draws, a fifth of them independent: means to 0.007 sd and sds to 0.5%
-# (standard errors), HMC's to as much; the rest is the bias of the step and the minibatches.
+# (standard errors), HMC's to as much; the rest is the bias of the step and of
+# the minibatches.
 TOLERANCE = 0.03
 
 

@@ -201,6 +201,7 @@ def test_normal_mean_of_figure_2(h, a):
   # 50,000 draws, of which at least every second counts as independent.
   error = 5. * np.sqrt(2. / 25_000)
   assert abs(np.var(draws) / exact - 1.) < error
-  draws, xi = sample(sgmcmc.SGNHT(posterior, h, a, gradient_estimator=estimator))
+  draws, xi = sample(
+      sgmcmc.SGNHT(posterior, h, a, gradient_estimator=estimator))
   assert abs(np.var(draws) * 100. - by_sgnht) < error
   assert abs(np.mean(xi) / mean_xi - 1.) < 0.03

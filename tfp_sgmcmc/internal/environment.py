@@ -2,23 +2,29 @@
 
 import importlib
 
+_REQUIRED = (
+    ('tensorflow', 'tensorflow>=2.18'),
+    ('tf_keras', 'tf-keras'),
+    ('tensorflow_probability', 'tensorflow-probability==0.25.*'),
+)
+
 
 def check() -> None:
   """Raises an `ImportError` of one sentence where something is missing."""
-  for module, package in (
-      ('tensorflow', 'tensorflow>=2.18'),
-      ('tf_keras', 'tf-keras'),
-      ('tensorflow_probability', 'tensorflow-probability==0.25.*')):
+  for module, requirement in _REQUIRED:
     try:
       importlib.import_module(module)
     except ImportError as error:
       raise ImportError(
           f'tfp_sgmcmc needs {module}, which cannot be imported ({error}): '
-          f'pip install "{package}".') from error
-  import keras  # pylint: disable=g-import-not-at-top
-
-  if keras.backend.backend() != 'tensorflow':
+          f'pip install "{requirement}".') from error
+  try:
+    import keras
+    backend = keras.backend.backend()
+  except ImportError as error:
+    backend = f'one that cannot be imported ({error})'
+  if backend != 'tensorflow':
     raise ImportError(
-        f'tfp_sgmcmc needs Keras to run on TensorFlow, and its backend is '
-        f'{keras.backend.backend()!r}: set the environment variable '
-        'KERAS_BACKEND=tensorflow before keras is first imported.')
+        'tfp_sgmcmc needs Keras to run on TensorFlow, and its backend is '
+        f'{backend}: set the environment variable KERAS_BACKEND=tensorflow '
+        'before keras is first imported.')

@@ -1,0 +1,51 @@
+"""The package as a stranger meets it: import errors, README."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def run_python(code, **environment):
+  return subprocess.run(
+      [sys.executable, '-c', code], capture_output=True, text=True, cwd=ROOT,
+      env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', **environment})
+
+
+def test_wrong_keras_backend_is_one_clear_sentence():
+  result = run_python('import tfp_sgmcmc', KERAS_BACKEND='numpy')
+  last = result.stderr.strip().splitlines()[-1]
+  assert last.startswith('ImportError: tfp_sgmcmc needs Keras to run on')
+  assert 'KERAS_BACKEND=tensorflow' in last
+
+
+@pytest.mark.parametrize('module', [
+    'tensorflow', 'tf_keras', 'tensorflow_probability'])
+def test_missing_module_is_one_clear_sentence(module):
+  result = run_python(
+      f'import sys; sys.modules[{module!r}] = None; import tfp_sgmcmc')
+  last = result.stderr.strip().splitlines()[-1]
+  assert last.startswith(f'ImportError: tfp_sgmcmc needs {module}')
+  assert 'pip install' in last
+
+
+def test_readme_examples_run():
+  text = (ROOT / 'README.md').read_text()
+  blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+  assert blocks
+  names = {}
+  exec('\n'.join(blocks), names)
+  assert names['draws'].shape == [1000, 50, 20]
+
+
+def test_private_modules_are_touched_in_one_file():
+  private = re.compile(r'tensorflow_probability\.python|tensorflow\.python')
+  users = {
+      str(path.relative_to(ROOT)) for path in ROOT.glob('tfp_sgmcmc/**/*.py')
+      if private.search(path.read_text())}
+  assert users == {os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}
