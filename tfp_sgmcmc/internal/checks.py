@@ -22,13 +22,13 @@ def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
     minimum: What `value` has to be above.
     strict: Whether `value` may not equal `minimum`.
   """
-  number = static_value(value)
-  if number is None:
+  number = None if isinstance(value, (list, tuple)) else static_value(value)
+  if number is None and tf.is_tensor(value):
     return
-  if not np.issubdtype(number.dtype, np.number):
+  if number is None or not np.issubdtype(number.dtype, np.number):
     raise TypeError(
-        f'{name} is {value!r}, of type {type(value).__name__}: pass a number '
-        'or a float tensor.')
+        f'{name} is {value!r}, of type {type(value).__name__}: pass a number, '
+        'or a float tensor that broadcasts with each part of the state.')
   if not np.all(np.isfinite(number)):
     raise ValueError(f'{name} is {_show(number)}: it has to be finite.')
   if np.any(number <= minimum if strict else number < minimum):
