@@ -10,8 +10,8 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import quickstart
 
 _SMALL = [
-    '--num_chains=3', '--num_results=20', '--num_burnin_steps=1000',
-    '--num_steps_between_results=19']
+    '--num_chains=3', '--num_results=20', '--num_burnin_steps=2000',
+    '--num_steps_between_results=19', '--prior_scale=2']
 
 
 @pytest.fixture
