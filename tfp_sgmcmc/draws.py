@@ -191,7 +191,8 @@ class NonFiniteError(ArithmeticError):
     step: Python `int`, the number of the step after which a state was not
       finite; the first step, of burn-in where there is one, is 1.
     result: `Draws` with what was sampled before that step. It ends at its last
-      draw, or, without any, where the chain started.
+      draw; where the last chunk has none, and with `gradients.Stream`, where
+      that chunk begins.
   """
 
   def __init__(self, message: str, step: int, result: Draws):

@@ -77,7 +77,7 @@ def find_map(posterior: sgmcmc.Posterior) -> list[tf.Tensor]:
         lambda vector: tfp.math.value_and_gradient(
             lambda v: -posterior(*unpack(v)), vector),
         tf.zeros([(_NUM_PIXELS + 1) * _NUM_CLASSES]),
-        tolerance=0.1, max_iterations=1000)
+        tolerance=0.01, max_iterations=1000)
 
   result = minimize()
   if not result.converged:
@@ -216,12 +216,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
       '--output', type=pathlib.Path, default=pathlib.Path('.'),
       help='folder of quickstart.png (default: this one)')
   for name, default in (
-      ('num_chains', 4), ('num_results', 400), ('num_burnin_steps', 10_000),
-      ('num_steps_between_results', 99), ('batch_size', 300), ('seed', 1)):
+      ('num_chains', 4), ('num_results', 400), ('num_burnin_steps', 6000),
+      ('num_steps_between_results', 99), ('batch_size', 400), ('seed', 1)):
     parser.add_argument(
         f'--{name}', type=int, default=default, help=f'default: {default}')
   for name, default in (
-      ('prior_scale', 10.), ('step_size', 0.03), ('friction', 0.3)):
+      ('prior_scale', 8.), ('step_size', 0.03), ('friction', 0.3)):
     parser.add_argument(
         f'--{name}', type=float, default=default, help=f'default: {default}')
   return parser.parse_args(argv)

@@ -149,10 +149,15 @@ def sample(
         kernel=kernel, current_state=current_state,
         previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
         seed=stateless_seed, **plan._asdict()))
+  compiles = _compiles(kernel)
   program = _Program(
       kernel, trace_fn, start, structure, chunk_size, stateless_seed,
-      jit_compile and _compiles(kernel))
-  return _Run(plan, program, store, start, structure).go(progress_bar)
+      jit_compile and compiles)
+  # What keeps Stream from being compiled, that it reads on, keeps it from
+  # making the same step twice.
+  return _Run(
+      plan, program, store, start, structure, can_repeat=compiles,
+  ).go(progress_bar)
 
 
 class _Position(NamedTuple):
@@ -200,7 +205,6 @@ class _Program:
 
   def __init__(
       self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile):
-    self.compiles = jit_compile
     self.specs = _named(structure, ('state', 'trace'))
     self._seed = seed
     self._start = start
@@ -266,8 +270,9 @@ class _Program:
 class _Run:
   """A run: where it stands, and what it has."""
 
-  def __init__(self, plan, program, store, start, structure):
+  def __init__(self, plan, program, store, start, structure, can_repeat):
     self._plan = plan
+    self._can_repeat = can_repeat
     self._program = program
     self._store = store
     self._structure = structure
@@ -328,7 +333,7 @@ class _Run:
     unfinished = []
     if outcome.num_draws and not is_burnin:
       unfinished = [outcome.draws]
-      if self._program.compiles:  # To the last draw again: the same steps.
+      if self._can_repeat:  # Makes the steps up to the last draw again.
         self._position = self._program(
             self._position, self._step, first, self._plan.thinning,
             outcome.num_draws).position

@@ -136,7 +136,8 @@ def reliability_curve(
 
   #### Examples
 
-  >>> curve = reliability_curve([[0.75, 0.25], [0.75, 0.25]], [0, 1], num_bins=2)
+  >>> probabilities, labels = [[0.75, 0.25], [0.75, 0.25]], [0, 1]
+  >>> curve = reliability_curve(probabilities, labels, num_bins=2)
   >>> curve.confidence.numpy().tolist(), curve.accuracy.numpy().tolist()
   ([nan, 0.75], [nan, 0.5])
   """
