@@ -175,7 +175,7 @@ def draw(
   from tfp_sgmcmc.diagnostics import plots
 
   picture = figure.Figure(figsize=(10., 7.), layout='constrained')
-  top, bottom = picture.subfigures(2, 1, height_ratios=[1.35, 1.])
+  top, bottom = picture.subfigures(2, 1, height_ratios=[1.45, 1.])
   left, right = top.subplots(1, 2, width_ratios=[1., 1.6])
   plots.reliability(left, {
       name: sgmcmc.diagnostics.reliability_curve(p, test.labels, _NUM_BINS)
@@ -186,18 +186,20 @@ def draw(
   posterior_average = probabilities['posterior average'].numpy()
   least_sure = np.argsort(posterior_average.max(axis=1))[:_NUM_IMAGES]
   bottom.suptitle(
-      'The test images it is least sure of, and the digits it thinks of '
-      '(blue: the true one)', fontsize=11)
+      'The test images it is least sure of, and the digits it takes them for '
+      '(blue: right)', fontsize=11)
   grid = bottom.subplots(2, _NUM_IMAGES, height_ratios=[1.5, 1.])
   for k, index in enumerate(least_sure):
     image, chart = grid[:, k]
     image.imshow(test.images[index], cmap='gray_r', vmin=0, vmax=16)
+    image.set_title(f'a {test.labels[index]}', fontsize=9)
+    image.set_anchor('S')
     image.set_axis_off()
     p = posterior_average[index]
     classes = np.argsort(p)[::-1][:3]
     chart.bar(range(3), p[classes], color=[
         'C0' if c == test.labels[index] else '0.78' for c in classes])
-    chart.set(xticks=range(3), yticks=[0., 0.5], ylim=(0., 0.75))
+    chart.set(xticks=range(3), yticks=[0., 0.5], ylim=(0., 0.6))
     chart.set_xticklabels([str(c) for c in classes])
     chart.tick_params(length=0, labelleft=k == 0)
     chart.grid(axis='y', color='0.88', linewidth=0.6)

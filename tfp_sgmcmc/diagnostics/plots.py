@@ -66,7 +66,7 @@ def reliability(
   axes.set(
       xlim=(0., 1.02), ylim=(0., 1.05), aspect='equal', xlabel='confidence',
       ylabel='accuracy')
-  axes.legend(loc='lower right', frameon=False)
+  axes.legend(loc='upper left', edgecolor='none')
   return axes
 
 
