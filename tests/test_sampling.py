@@ -159,6 +159,22 @@ def test_seeds():
     run(seed=-1)
 
 
+def test_seeds_of_steps_are_the_same_from_numbers_and_tensors():
+  fold_in = sgmcmc.random.fold_in
+  compiled = tf.function(fold_in, jit_compile=True)
+  seen = set()
+  for number in (0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**62):
+    wanted = fold_in([3, -4], number).numpy()
+    tensor = tf.constant(number, tf.int64)
+    np.testing.assert_array_equal(fold_in([3, -4], tensor), wanted)
+    np.testing.assert_array_equal(
+        compiled(tf.constant([3, -4]), tensor), wanted)
+    seen.add(tuple(wanted))
+  assert len(seen) == 7
+  np.testing.assert_array_equal(
+      fold_in([3, -4], tf.constant(1)), fold_in([3, -4], 1))
+
+
 def test_first_momentum_depends_on_the_seed():
   """`sample_chain` starts the momentum of all seeds at one value."""
   ends = [
@@ -282,6 +298,13 @@ def test_goes_on_after_a_kill(tmp_path):
   assert_same(draws.states, run(**arguments).states)
 
 
+@pytest.fixture(scope='module')
+def one_run(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('one_run')
+  run(directory=directory)
+  return directory
+
+
 @pytest.mark.parametrize('change, named', [
     (dict(seed=8), 'seed'),
     (dict(num_results=21), 'num_results'),
@@ -294,10 +317,9 @@ def test_goes_on_after_a_kill(tmp_path):
      'kernel.gradient_estimator._batch_size was 20 and is 9'),
     (dict(kernel=sgmcmc.SGLD(make_posterior(), 0.01)), 'kernel.class'),
 ])
-def test_another_call_on_the_same_directory(tmp_path, change, named):
-  run(directory=tmp_path)
+def test_another_call_on_the_same_directory(one_run, change, named):
   with pytest.raises(ValueError, match='other arguments') as error:
-    run(directory=tmp_path, **change)
+    run(directory=one_run, **change)
   assert named in str(error.value)
 
 
@@ -382,8 +404,7 @@ def broken_run(step, **arguments):
 
 @pytest.mark.parametrize('arguments', [{}, {'jit_compile': True}, 'on disk'])
 @pytest.mark.parametrize('step, num_draws', [
-    (1, 0), (5, 0), (6, 0), (7, 1), (9, 1), (10, 2), (18, 4), (19, 5),
-    (63, 19)])
+    (1, 0), (6, 0), (7, 1), (9, 1), (10, 2), (19, 5), (63, 19)])
 def test_finds_the_exact_step_of_a_nan(tmp_path, arguments, step, num_draws):
   if arguments == 'on disk':
     arguments = {'directory': tmp_path}

@@ -81,8 +81,14 @@ def _describe(value, ancestors=()):
 
 
 def _closure(function, describe):
-  cells = inspect.getclosurevars(function).nonlocals
-  return {name: describe(cell) for name, cell in cells.items()}
+  described = {}
+  for name, cell in zip(
+      function.__code__.co_freevars, function.__closure__ or ()):
+    try:
+      described[name] = describe(cell.cell_contents)
+    except ValueError:  # Nothing has been assigned to it yet.
+      described[name] = 'unassigned'
+  return described
 
 
 def _made_with(value, describe):
