@@ -9,20 +9,30 @@ from tfp_sgmcmc.internal import environment as _environment
 
 _environment.check()
 
+from tfp_sgmcmc import datasets
+from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import gradients
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
+from tfp_sgmcmc.draws import Draws
+from tfp_sgmcmc.draws import NonFiniteError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
 from tfp_sgmcmc.posterior import Posterior
+from tfp_sgmcmc.sampling import sample
 
 __all__ = [
+    'Draws',
+    'NonFiniteError',
     'Posterior',
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'datasets',
+    'diagnostics',
     'gradients',
     'preconditioners',
     'random',
+    'sample',
 ]

@@ -96,19 +96,19 @@ def _words(shape, seed, stream):
 
 
 def _compiled(fn):
-  """Makes `fn(shape, seed, **static)` run under XLA whoever calls it."""
+  """Makes `fn(shape, seed, *tensors, **static)` run under XLA in any case."""
   @functools.cache
   def compiled(**static):
     return tf.function(
         functools.partial(fn, **static), jit_compile=True, autograph=False)
 
   @functools.wraps(fn)
-  def wrapper(shape, seed, **static):
+  def wrapper(shape, seed, *tensors, **static):
     shape = tf.convert_to_tensor(shape, tf.int32)
     seed = tf.convert_to_tensor(seed, tf.int32)
     if compat.in_xla_context():
-      return fn(shape, seed, **static)
-    return tf.reshape(compiled(**static)(shape, seed), shape)
+      return fn(shape, seed, *tensors, **static)
+    return tf.reshape(compiled(**static)(shape, seed, *tensors), shape)
 
   return wrapper
 
@@ -226,9 +226,10 @@ def _scale(word, size):
 
 
 @_compiled
-def _fold_in(shape, seed, *, data):
+def _fold_in(shape, seed, data):
   key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
-  words = threefry_2x32(key, (_uint32(data), _uint32(_FOLD_STREAM)))
+  low, high = tf.unstack(tf.bitcast(data, tf.uint32), 2)
+  words = threefry_2x32(key, (low, _uint32(_FOLD_STREAM) - high))
   return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
 
 
@@ -238,7 +239,7 @@ def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
   Args:
     shape: Shape of the result.
     seed: Stateless seed, `int32[2]`.
-    stream: Python `int` below 2^32 - 1: which of the seed's independent
+    stream: Python `int` below 2^31: which of the seed's independent
       streams of numbers.
 
   Returns:
@@ -374,12 +375,13 @@ def indices(
   return _indices_without_replacement(shape, seed, num_examples=num_examples)
 
 
-def fold_in(seed: tf.Tensor, data: int) -> tf.Tensor:
+def fold_in(seed: tf.Tensor, data: int | tf.Tensor) -> tf.Tensor:
   """A new seed from a seed and a number; numbers give independent seeds.
 
   Args:
     seed: Stateless seed, `int32[2]`.
-    data: Python `int` below 2^32.
+    data: Python `int` or scalar integer tensor, `0 <= data < 2^63`; the two
+      give the same seed.
 
   Returns:
     seed: Stateless seed, `int32[2]`.
@@ -389,4 +391,5 @@ def fold_in(seed: tf.Tensor, data: int) -> tf.Tensor:
   >>> fold_in([1, 2], 0).shape
   TensorShape([2])
   """
-  return _fold_in([2], seed, data=data)
+  data = tf.convert_to_tensor(data, dtype_hint=tf.int64)
+  return _fold_in([2], seed, tf.cast(data, tf.int64))

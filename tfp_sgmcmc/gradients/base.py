@@ -43,6 +43,11 @@ class GradientEstimator(abc.ABC):
   estimator knows no kernel.
   """
 
+  @property
+  def compiles(self) -> bool:
+    """Whether XLA can compile `one_step`."""
+    return True
+
   def check_target(self, target: Target) -> None:
     """Raises where the gradient of `target` cannot be estimated this way.
 

@@ -58,6 +58,10 @@ class Noisy(GradientEstimator):
     self._noise_scale = noise_scale
     self._base = Exact() if base is None else base
 
+  @property
+  def compiles(self):
+    return self._base.compiles
+
   def check_target(self, target):
     self._base.check_target(target)
 

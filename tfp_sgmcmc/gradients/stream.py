@@ -66,6 +66,10 @@ class Stream(base.GradientEstimator):
     self._dataset = dataset
     self._iterator = iter(dataset.repeat())
 
+  @property
+  def compiles(self):
+    return False
+
   def one_step(self, target, state_parts, previous_results, seed):
     del seed
     if compat.in_xla_context():

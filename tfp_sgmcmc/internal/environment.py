@@ -1,6 +1,8 @@
 """Checks at import that TensorFlow, TFP and Keras are here and fit."""
 
 import importlib
+import os
+import sys
 
 _REQUIRED = (
     ('tensorflow', 'tensorflow>=2.18'),
@@ -11,6 +13,9 @@ _REQUIRED = (
 
 def check() -> None:
   """Raises an `ImportError` of one sentence where something is missing."""
+  if 'tfp_sgmcmc.quickstart' in sys.orig_argv:
+    # TensorFlow reads it when it is first imported, which is here.
+    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   for module, requirement in _REQUIRED:
     try:
       importlib.import_module(module)

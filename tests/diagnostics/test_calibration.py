@@ -1,0 +1,100 @@
+"""Tests of the scores of predicted probabilities, by plain NumPy loops."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_sgmcmc import diagnostics
+
+
+def forecast(num_examples=500, num_classes=4, seed=0):
+  rng = np.random.default_rng(seed)
+  probabilities = rng.dirichlet(np.ones(num_classes), num_examples)
+  labels = np.array([rng.choice(num_classes, p=p) for p in probabilities])
+  return probabilities, labels
+
+
+def test_accuracy_and_negative_log_likelihood():
+  probabilities, labels = forecast()
+  right = [p.argmax() == y for p, y in zip(probabilities, labels)]
+  assert float(diagnostics.accuracy(probabilities, labels)) == np.mean(right)
+  nll = -np.mean([np.log(p[y]) for p, y in zip(probabilities, labels)])
+  np.testing.assert_allclose(
+      diagnostics.negative_log_likelihood(probabilities, labels), nll)
+
+
+def test_brier_score():
+  probabilities, labels = forecast()
+  wanted = np.mean([
+      sum((p[c] - (c == y))**2 for c in range(4))
+      for p, y in zip(probabilities, labels)])
+  np.testing.assert_allclose(
+      diagnostics.brier_score(probabilities, labels), wanted)
+  sure_and_wrong = diagnostics.brier_score(np.eye(3), np.array([1, 2, 0]))
+  assert float(sure_and_wrong) == 2.
+
+
+@pytest.mark.parametrize('num_bins', [1, 7, 15])
+def test_calibration_error_and_curve(num_bins):
+  probabilities, labels = forecast()
+  confidence, right = probabilities.max(1), probabilities.argmax(1) == labels
+  error = 0.
+  curve = diagnostics.reliability_curve(probabilities, labels, num_bins)
+  for k in range(num_bins):
+    inside = (confidence > k / num_bins) & (confidence <= (k + 1) / num_bins)
+    assert int(curve.count[k]) == inside.sum()
+    if not inside.any():
+      assert np.isnan(curve.confidence[k]) and np.isnan(curve.accuracy[k])
+      continue
+    np.testing.assert_allclose(curve.confidence[k], confidence[inside].mean())
+    np.testing.assert_allclose(curve.accuracy[k], right[inside].mean())
+    error += inside.mean() * abs(
+        right[inside].mean() - confidence[inside].mean())
+  np.testing.assert_allclose(
+      diagnostics.expected_calibration_error(probabilities, labels, num_bins),
+      error)
+
+
+def test_calibration_error_of_known_forecasts():
+  calibrated = diagnostics.expected_calibration_error(*forecast(100_000))
+  assert float(calibrated) < 0.01
+  # Always sure, and right half the time.
+  probabilities = np.tile([[1., 0.]], (10, 1))
+  labels = np.arange(10) % 2
+  error = diagnostics.expected_calibration_error(probabilities, labels)
+  assert float(error) == 0.5
+
+
+def test_tensors_graphs_and_certain_forecasts():
+  probabilities, labels = tf.eye(3), tf.constant([0, 1, 2], tf.int64)
+  for name in ('accuracy', 'negative_log_likelihood', 'brier_score',
+               'expected_calibration_error'):
+    score = getattr(diagnostics, name)
+    compiled = tf.function(score, jit_compile=True)(probabilities, labels)
+    assert compiled.dtype == tf.float32
+    assert float(compiled) == float(score(probabilities, labels))
+  assert np.isinf(diagnostics.negative_log_likelihood(
+      tf.eye(2), tf.constant([1, 0])))
+
+
+@pytest.mark.parametrize('probabilities, labels, error, message', [
+    ([[0.5, 0.5]], [0, 1], ValueError, r'shape \(1, 2\) and labels \(2,\)'),
+    ([0.5, 0.5], [0, 1], ValueError, 'are needed'),
+    (np.ones([3, 2, 2]) / 2, [0, 1], ValueError, 'average the probabilities'),
+    ([[2., 3.]], [0], ValueError, 'softmax'),
+    ([[-0.5, 1.5]], [0], ValueError, 'at least 0'),
+    ([[np.nan, 0.5]], [0], ValueError, 'at least 0'),
+    ([[0.5, 0.5]], [2], ValueError, '0 to 1'),
+    ([[0.5, 0.5]], [-1], ValueError, '0 to 1'),
+    ([[0.5, 0.5]], [0.], TypeError, 'integers'),
+    ([[1, 0]], [0], TypeError, 'floats'),
+    (np.zeros([0, 2]), np.zeros([0], np.int32), ValueError, 'no examples'),
+])
+def test_bad_arguments(probabilities, labels, error, message):
+  with pytest.raises(error, match=message):
+    diagnostics.accuracy(probabilities, labels)
+
+
+def test_bad_number_of_bins():
+  with pytest.raises(ValueError, match='num_bins'):
+    diagnostics.reliability_curve(*forecast(), num_bins=0)

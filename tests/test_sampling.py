@@ -1,0 +1,513 @@
+"""Tests of the driver: seeds, chunks, going on, disk, failures."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import store as store_lib
+
+tfd = tfp.distributions
+
+
+def make_posterior():
+  def log_prior(mu, w):
+    return (tfd.Normal(0., 10.).log_prob(mu)
+            + tf.reduce_sum(tfd.Normal(0., 1.).log_prob(w), axis=-1))
+
+  def log_likelihood(mu, w, batch):
+    mean = mu[..., tf.newaxis] + tf.reduce_sum(w, axis=-1, keepdims=True)
+    return tfd.Normal(mean, 1.).log_prob(batch)
+
+  return sgmcmc.Posterior(
+      log_prior, log_likelihood, tf.random.stateless_normal([200], [0, 1]))
+
+
+def make_kernel(**override):
+  return sgmcmc.SGHMC(**{
+      'target_log_prob_fn': make_posterior(), 'step_size': 0.01,
+      'friction': 5., 'gradient_estimator': sgmcmc.gradients.Uniform(20),
+      **override})
+
+
+def simple_kernel():
+  return sgmcmc.SGHMC(tfd.Normal(0., 1.).log_prob, 0.1, friction=1.)
+
+
+def start(chains=3):
+  return [tf.zeros([chains]), tf.ones([chains, 2])]
+
+
+def trace_target(state, results):
+  del state
+  return results.target_log_prob
+
+
+def run(kernel=None, num_results=20, state=None, seed=7, jit_compile=False,
+        **arguments):
+  """Without XLA unless asked for: it takes seconds to compile a kernel."""
+  return sgmcmc.sample(
+      kernel or make_kernel(), num_results, start() if state is None else state,
+      seed=seed, progress_bar=False, jit_compile=jit_compile, **arguments)
+
+
+def assert_same(first, second):
+  tf.nest.map_structure(
+      lambda a, b: np.testing.assert_array_equal(a, b), first, second)
+
+
+def plain_loop(kernel, state, num_steps, seed):
+  """Every state of a chain, by the seeds that the module promises."""
+  seed = tf.constant([0, seed])
+  results = kernel.bootstrap_results(
+      state, seed=sgmcmc.random.fold_in(seed, 0))
+  step = tf.function(kernel.one_step, jit_compile=True, autograph=False)
+  states = []
+  for t in range(1, num_steps + 1):
+    state, results = step(
+        state, results, seed=sgmcmc.random.fold_in(seed, t))
+    states.append(state)
+  return states, results
+
+
+def test_draws_are_those_of_a_plain_loop_with_the_documented_seeds():
+  draws = run(num_results=6, num_burnin_steps=5, num_steps_between_results=2,
+              jit_compile=True)
+  states, results = plain_loop(make_kernel(), start(), 5 + 1 + 5 * 3, seed=7)
+  for k in range(6):
+    for part, wanted in zip(draws.states, states[5 + 3 * k]):
+      np.testing.assert_allclose(part[k], wanted, rtol=1e-5, atol=1e-6)
+  assert int(draws.kernel_results.step) == int(results.step) == 21
+  for part, wanted in zip(draws.final_state, states[-1]):
+    np.testing.assert_allclose(part, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_burn_in_and_thinning_are_those_of_sample_chain():
+  class Counter(tfp.mcmc.TransitionKernel):
+    is_calibrated = True
+
+    def one_step(self, current_state, previous_kernel_results, seed=None):
+      return current_state + 1., previous_kernel_results
+
+    def bootstrap_results(self, init_state):
+      return ()
+
+  arguments = dict(num_burnin_steps=4, num_steps_between_results=2)
+  wanted = tfp.mcmc.sample_chain(
+      5, tf.zeros([]), kernel=Counter(), trace_fn=None, seed=[0, 0],
+      **arguments)
+  draws = run(Counter(), 5, tf.zeros([]), chunk_size=2, **arguments)
+  assert_same(draws.states, wanted)
+
+
+@pytest.mark.parametrize('chunk_size, jit_compile', [
+    (1, False), (7, True), (1000, False)])
+def test_chunk_size_does_not_change_the_draws(chunk_size, jit_compile):
+  arguments = dict(
+      num_burnin_steps=9, num_steps_between_results=1, trace_fn=trace_target,
+      jit_compile=jit_compile)
+  whole, chunked = run(**arguments), run(chunk_size=chunk_size, **arguments)
+  assert_same(whole.states, chunked.states)
+  assert_same(whole.trace, chunked.trace)
+  assert_same(whole.kernel_results, chunked.kernel_results)
+
+
+def test_is_compiled_once(monkeypatch):
+  traces = []
+  kernel = make_kernel()
+  one_step = kernel.one_step
+  monkeypatch.setattr(
+      kernel, 'one_step',
+      lambda *args, **kwargs: traces.append(0) or one_step(*args, **kwargs))
+  run(kernel, num_results=7, num_burnin_steps=5, chunk_size=3)
+  few = len(traces)
+  traces.clear()
+  run(kernel, num_results=50, num_burnin_steps=50, chunk_size=3)
+  assert len(traces) == few
+
+
+def test_going_on_with_the_same_seed_is_the_same_chain():
+  whole = run(num_results=10)
+  first = run(num_results=4)
+  rest = run(num_results=6, state=first.final_state,
+             previous_kernel_results=first.kernel_results)
+  for a, b, c in zip(whole.states, first.states, rest.states):
+    np.testing.assert_array_equal(a, tf.concat([b, c], axis=0))
+
+
+def test_seeds():
+  def states(seed):
+    return run(simple_kernel(), 3, tf.zeros([2]), seed=seed).states
+
+  by_int = states(7)
+  assert_same(states([0, 7]), by_int)
+  assert_same(states(np.int64(7)), by_int)
+  assert np.all(states(8) != by_int)
+  assert np.all(states(7 + 2**32) != by_int)
+  assert np.all(states(None) != states(None))
+  with pytest.raises(ValueError, match='at least 0'):
+    run(seed=-1)
+
+
+def test_seeds_of_steps_are_the_same_from_numbers_and_tensors():
+  fold_in = sgmcmc.random.fold_in
+  compiled = tf.function(fold_in, jit_compile=True)
+  seen = set()
+  for number in (0, 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**62):
+    wanted = fold_in([3, -4], number).numpy()
+    tensor = tf.constant(number, tf.int64)
+    np.testing.assert_array_equal(fold_in([3, -4], tensor), wanted)
+    np.testing.assert_array_equal(
+        compiled(tf.constant([3, -4]), tensor), wanted)
+    seen.add(tuple(wanted))
+  assert len(seen) == 7
+  np.testing.assert_array_equal(
+      fold_in([3, -4], tf.constant(1)), fold_in([3, -4], 1))
+
+
+def test_first_momentum_depends_on_the_seed():
+  """`sample_chain` starts the momentum of all seeds at one value."""
+  ends = [
+      run(simple_kernel(), 1, tf.zeros([3]), seed=seed)
+      .kernel_results.momentum[0] for seed in range(2)]
+  assert np.all(ends[0] != ends[1])
+  assert np.abs(ends[0] - ends[1]).max() > 0.1
+
+
+def test_kernels_of_tfp_and_nested_ones():
+  kernel = tfp.mcmc.TransformedTransitionKernel(
+      tfp.mcmc.HamiltonianMonteCarlo(
+          tfd.Gamma(3., 2.).log_prob, step_size=0.5, num_leapfrog_steps=3),
+      tfp.bijectors.Exp())
+  draws = run(kernel, 400, tf.ones([20]), num_burnin_steps=50,
+              trace_fn=lambda _, r: r.inner_results.is_accepted)
+  assert draws.trace.dtype == tf.bool
+  assert abs(float(tf.reduce_mean(draws.states)) - 1.5) < 0.1
+
+
+def test_streams_run_without_xla():
+  x = tf.random.stateless_normal([200], [0, 1])
+  posterior = sgmcmc.Posterior(
+      tfd.Normal(0., 10.).log_prob,
+      lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x),
+      num_examples=200)
+  stream = sgmcmc.gradients.Stream(
+      tf.data.Dataset.from_tensor_slices(x).batch(50))
+  for estimator in (stream, sgmcmc.gradients.Noisy(1., base=stream)):
+    draws = run(
+        sgmcmc.SGLD(posterior, 1e-3, gradient_estimator=estimator), 30,
+        tf.zeros([2]), chunk_size=20)
+    assert draws.states.shape == [30, 2]
+
+
+def test_forms_of_states_and_dtypes():
+  kernel = sgmcmc.SGLD(
+      tfd.Normal(tf.constant(0., tf.float64), 1.).log_prob, 0.1)
+  draws = run(kernel, 5, tf.zeros([3], tf.float64))
+  assert draws.states.dtype == tf.float64 and draws.trace is None
+  assert isinstance(run().states, list)
+  assert len(draws) == 5 and 'Draws: 5' in repr(draws)
+
+
+@pytest.mark.parametrize('dtype', [tf.float64, tf.bfloat16])
+def test_disk_is_as_memory(tmp_path, dtype):
+  kernel = sgmcmc.SGHMC(
+      tfd.Normal(tf.zeros([], dtype), 1.).log_prob, 0.1, friction=1.)
+  arguments = dict(
+      num_results=10, state=tf.zeros([3], dtype), chunk_size=4,
+      num_burnin_steps=3, trace_fn=trace_target)
+  memory = run(kernel, **arguments)
+  disk = run(kernel, directory=tmp_path / 'run', **arguments)
+  again = run(kernel, directory=tmp_path / 'run', **arguments)
+  for draws in (disk, again):
+    assert draws.states.dtype == dtype
+    for name in ('states', 'trace', 'final_state', 'kernel_results'):
+      assert_same(getattr(memory, name), getattr(draws, name))
+    assert [len(state) for state, _ in draws.chunks()] == [4, 4, 2]
+    assert len(draws) == 10
+  files = sorted(path.name for path in (tmp_path / 'run').iterdir())
+  assert files == [
+      'checkpoint_13.npz', 'chunk_00000.npz', 'chunk_00001.npz',
+      'chunk_00002.npz', 'manifest.json']
+
+
+@pytest.mark.parametrize('write', [1, 2, 4, 5, 8, 11])
+def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
+  """The process ends in the midst of the n-th file."""
+  arguments = dict(
+      kernel=simple_kernel(), num_results=8, state=tf.zeros([2]),
+      num_burnin_steps=4, chunk_size=3, trace_fn=trace_target)
+  whole = run(**arguments)
+  num_writes = 0
+  replace = os.replace
+
+  def stop(source, target):
+    nonlocal num_writes
+    num_writes += 1
+    if num_writes == write:
+      pathlib.Path(source).write_bytes(b'half of')
+      raise KeyboardInterrupt
+    replace(source, target)
+
+  monkeypatch.setattr(store_lib.os, 'replace', stop)
+  with pytest.raises(KeyboardInterrupt):
+    run(directory=tmp_path, **arguments)
+  monkeypatch.undo()
+  draws = run(directory=tmp_path, **arguments)
+  for name in ('states', 'trace', 'final_state', 'kernel_results'):
+    assert_same(getattr(whole, name), getattr(draws, name))
+
+
+def test_goes_on_after_a_kill(tmp_path):
+  script = textwrap.dedent('''
+      import os, signal, sys
+      import tests.test_sampling as t
+      from tfp_sgmcmc.internal import store
+      if sys.argv[2] == 'kill':
+        commit = store.Store.commit
+        def commit_and_die(self, step, num_draws, checkpoint):
+          commit(self, step, num_draws, checkpoint)
+          if num_draws >= 60:
+            os.kill(os.getpid(), signal.SIGKILL)
+        store.Store.commit = commit_and_die
+      t.run(num_results=200, chunk_size=30, directory=sys.argv[1],
+            jit_compile=True)
+      ''')
+  root = pathlib.Path(__file__).parent.parent
+  environment = {**os.environ, 'PYTHONPATH': str(root)}
+
+  def call(how):
+    return subprocess.run(
+        [sys.executable, '-c', script, str(tmp_path), how], cwd=root,
+        env=environment, capture_output=True, check=False).returncode
+
+  assert call('kill') == -signal.SIGKILL
+  assert json.loads((tmp_path / 'manifest.json').read_text())['num_draws'] == 60
+  arguments = dict(num_results=200, chunk_size=30, jit_compile=True)
+  draws = run(directory=tmp_path, **arguments)
+  assert_same(draws.states, run(**arguments).states)
+
+
+@pytest.fixture(scope='module')
+def one_run(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('one_run')
+  run(directory=directory)
+  return directory
+
+
+@pytest.mark.parametrize('change, named', [
+    (dict(seed=8), 'seed'),
+    (dict(num_results=21), 'num_results'),
+    (dict(num_burnin_steps=1), 'num_burnin_steps'),
+    (dict(state=start(chains=2)), 'current_state.0'),
+    (dict(trace_fn=trace_target), 'trace_fn'),
+    (dict(kernel=make_kernel(step_size=0.02)),
+     'kernel.step_size was 0.01 and is 0.02'),
+    (dict(kernel=make_kernel(gradient_estimator=sgmcmc.gradients.Uniform(9))),
+     'kernel.gradient_estimator._batch_size was 20 and is 9'),
+    (dict(kernel=sgmcmc.SGLD(make_posterior(), 0.01)), 'kernel.class'),
+])
+def test_another_call_on_the_same_directory(one_run, change, named):
+  with pytest.raises(ValueError, match='other arguments') as error:
+    run(directory=one_run, **change)
+  assert named in str(error.value)
+
+
+def test_other_data_or_closures_on_the_same_directory(tmp_path):
+  def kernel(scale, x):
+    return sgmcmc.SGLD(sgmcmc.Posterior(
+        tfd.Normal(0., 10.).log_prob,
+        lambda mu, x: tfd.Normal(mu[..., tf.newaxis], scale).log_prob(x), x),
+        1e-3)
+
+  def call(*arguments):
+    return run(kernel(*arguments), 2, tf.zeros([]), directory=tmp_path)
+
+  call(1., tf.ones([5]))
+  call(1., tf.ones([5]))
+  with pytest.raises(ValueError, match='scale was 1.0 and is 2.0'):
+    call(2., tf.ones([5]))
+  with pytest.raises(ValueError, match='data was'):
+    call(1., tf.zeros([5]))
+
+
+def test_a_missing_chunk_is_a_clear_error(tmp_path):
+  run(directory=tmp_path, chunk_size=5)
+  (tmp_path / 'chunk_00001.npz').unlink()
+  draws = run(directory=tmp_path, chunk_size=5)
+  with pytest.raises(ValueError, match='chunk_00001.npz is missing'):
+    _ = draws.states
+
+
+def test_memory_does_not_grow(tmp_path, monkeypatch):
+  """100 chunks of 2 MB: without a directory this would be 200 MB."""
+  page = os.sysconf('SC_PAGE_SIZE')
+  resident = []
+  commit = store_lib.Store.commit
+
+  def measure(self, *arguments):
+    commit(self, *arguments)
+    pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
+    resident.append(int(pages) * page / 2**20)
+    for path in self._path.glob('chunk_*'):
+      path.unlink()
+
+  if not pathlib.Path('/proc/self/statm').exists():
+    pytest.skip('The size of this process cannot be read here.')
+  monkeypatch.setattr(store_lib.Store, 'commit', measure)
+  kernel = sgmcmc.SGLD(
+      tfd.Independent(tfd.Normal(tf.zeros(50_000), 1.), 1).log_prob, 0.1)
+  run(kernel, 1000, tf.zeros([50_000]), chunk_size=10, directory=tmp_path)
+  assert len(resident) == 100
+  assert max(resident[50:]) - min(resident[10:20]) < 30
+
+
+class Logs(NamedTuple):
+  """Kernel results with nothing but the shape of the chains."""
+  target_log_prob: tf.Tensor
+
+
+class BreaksAt(tfp.mcmc.TransitionKernel):
+  """Counts steps, and makes one value NaN after a given one."""
+
+  is_calibrated = True
+
+  def __init__(self, step):
+    self._step = step
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    x, y = current_state
+    here = tf.scatter_nd([[1, 2]], [1.], [2, 3]) > 0.
+    y = tf.where(here & (x[0] + 1. == self._step), np.inf, y)
+    return [x + 1., y], previous_kernel_results
+
+  def bootstrap_results(self, init_state):
+    return Logs(tf.zeros([2]))
+
+
+def broken_run(step, **arguments):
+  with pytest.raises(sgmcmc.NonFiniteError) as error:
+    run(BreaksAt(step), 20, [tf.zeros([2]), tf.zeros([2, 3])], chunk_size=4,
+        num_burnin_steps=5, num_steps_between_results=2, **arguments)
+  return error.value
+
+
+@pytest.mark.parametrize('arguments', [{}, {'jit_compile': True}, 'on disk'])
+@pytest.mark.parametrize('step, num_draws', [
+    (1, 0), (6, 0), (7, 1), (9, 1), (63, 19)])
+def test_finds_the_exact_step_of_a_nan(tmp_path, arguments, step, num_draws):
+  if arguments == 'on disk':
+    arguments = {'directory': tmp_path}
+  error = broken_run(step, **arguments)
+  assert error.step == step
+  assert len(error.result) == num_draws
+  np.testing.assert_array_equal(
+      error.result.states[0][:, 0], 6. + 3. * np.arange(num_draws))
+  assert np.all(np.isfinite(error.result.states[1]))
+  assert f'After step {step} ' in str(error)
+  assert 'chain 1, part 1, 1 of 3 values' in str(error)
+  if num_draws:
+    np.testing.assert_array_equal(
+        error.result.final_state[0], error.result.states[0][-1])
+
+
+def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
+  kernel = make_kernel(step_size=2., friction=0.1)
+  with pytest.raises(sgmcmc.NonFiniteError, match='step size') as error:
+    run(kernel, 100, jit_compile=True)
+  states, _ = plain_loop(kernel, start(), error.value.step, seed=7)
+  finite = [
+      all(np.all(np.isfinite(part)) for part in state) for state in states]
+  assert finite == [True] * (error.value.step - 1) + [False]
+  result = error.value.result
+  assert len(result) == error.value.step - 1
+  assert int(result.kernel_results.step) == len(result)
+  assert_same(result.final_state, [part[-1] for part in result.states])
+
+
+@pytest.mark.parametrize('arguments, error, message', [
+    (dict(num_results=0), ValueError, 'num_results is 0'),
+    (dict(num_results=2.5), TypeError, 'num_results is 2.5'),
+    (dict(num_burnin_steps=-1), ValueError, 'num_burnin_steps is -1'),
+    (dict(num_burnin_steps='1'), TypeError, 'num_burnin_steps'),
+    (dict(num_steps_between_results=-2), ValueError, 'between_results is -2'),
+    (dict(chunk_size=0), ValueError, 'chunk_size is 0'),
+    (dict(trace_fn=3), TypeError, 'trace_fn is 3'),
+    (dict(kernel=len), TypeError, 'kernel is'),
+    (dict(state=[tf.zeros([3]), tf.constant([1])]), TypeError, 'int32'),
+    (dict(state=[tf.constant(np.nan), tf.zeros(2)]), ValueError, 'not finite'),
+])
+def test_bad_arguments(arguments, error, message):
+  with pytest.raises(error, match=message):
+    run(**arguments)
+
+
+def test_a_directory_needs_a_seed(tmp_path):
+  with pytest.raises(ValueError, match='a seed is needed'):
+    run(seed=None, directory=tmp_path)
+
+
+def test_does_not_warn_of_uncalibrated_kernels(recwarn):
+  run()
+  assert not [w for w in recwarn if 'calibrated' in str(w.message)]
+
+
+def test_progress_with_and_without_tqdm(capfd, monkeypatch):
+  def show():
+    sgmcmc.sample(make_kernel(), 20, start(), num_burnin_steps=20, seed=1,
+                  jit_compile=False)
+
+  show()
+  assert 'sampling: 100%' in capfd.readouterr().err
+  monkeypatch.setitem(sys.modules, 'tqdm', None)
+  show()
+  lines = capfd.readouterr().err.splitlines()
+  assert [line for line in lines if line.startswith('burn-in: ')]
+  assert [line for line in lines if 'sampling: 40 of 40 steps' in line]
+  run()
+  assert not capfd.readouterr().err
+
+
+@pytest.mark.filterwarnings('ignore::FutureWarning')
+def test_to_arviz():
+  pytest.importorskip('arviz')
+  draws = run(trace_fn=lambda _, results: results)
+  exported = draws.to_arviz()
+  assert exported.posterior['state_0'].shape == (3, 20)
+  assert exported.posterior['state_1'].shape == (3, 20, 2)
+  np.testing.assert_array_equal(
+      exported.posterior['state_1'][2, 5], draws.states[1][5, 2])
+  np.testing.assert_array_equal(
+      exported.sample_stats['lp'][1], draws.trace.target_log_prob[:, 1])
+  assert 'step' not in exported.sample_stats
+  named = draws.to_arviz(var_names=['mu', 'w'])
+  assert list(named.posterior.data_vars) == ['mu', 'w']
+  with pytest.raises(ValueError, match='1 names'):
+    draws.to_arviz(var_names=['mu'])
+  single = run(
+      sgmcmc.SGLD(tfd.Normal(0., 1.).log_prob, 0.1), 5, tf.zeros([]))
+  assert single.to_arviz().posterior['state'].shape == (1, 5)
+
+
+def test_to_arviz_without_arviz(monkeypatch):
+  monkeypatch.setitem(sys.modules, 'arviz', None)
+  with pytest.raises(ImportError, match=r'tfp_sgmcmc\[arviz\]'):
+    run().to_arviz()
+
+
+def test_draws_have_the_law_of_the_target():
+  kernel = sgmcmc.SGHMC(
+      tfd.Normal(2., 0.5).log_prob, 0.2, friction=2., integrator='baoab')
+  draws = run(kernel, 500, tf.zeros([200]), num_burnin_steps=100)
+  assert abs(float(tf.reduce_mean(draws.states)) - 2.) < 0.02
+  assert abs(float(tf.math.reduce_std(draws.states)) - 0.5) < 0.02

@@ -1,0 +1,21 @@
+"""How good the draws, and the predictions made with them, are.
+
+`diagnostics.plots` draws them and needs matplotlib (the extra `plots`): import
+it by name, `from tfp_sgmcmc.diagnostics import plots`.
+"""
+
+from tfp_sgmcmc.diagnostics.calibration import ReliabilityCurve
+from tfp_sgmcmc.diagnostics.calibration import accuracy
+from tfp_sgmcmc.diagnostics.calibration import brier_score
+from tfp_sgmcmc.diagnostics.calibration import expected_calibration_error
+from tfp_sgmcmc.diagnostics.calibration import negative_log_likelihood
+from tfp_sgmcmc.diagnostics.calibration import reliability_curve
+
+__all__ = [
+    'ReliabilityCurve',
+    'accuracy',
+    'brier_score',
+    'expected_calibration_error',
+    'negative_log_likelihood',
+    'reliability_curve',
+]

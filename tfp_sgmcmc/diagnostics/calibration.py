@@ -1,0 +1,237 @@
+"""How good predicted probabilities of classes are.
+
+All functions take `probabilities`, float `[n, num_classes]` with rows that sum
+to one, and `labels`, integer `[n]`, as tensors or NumPy arrays. Those of a
+posterior are the mean over draws of each draw's probabilities, not of logits.
+
+#### References
+
+[1]: Glenn W. Brier. Verification of Forecasts Expressed in Terms of
+     Probability. _Monthly Weather Review_, 1950.
+[2]: Chuan Guo, Geoff Pleiss, Yu Sun, Kilian Q. Weinberger. On Calibration of
+     Modern Neural Networks. _ICML_, 2017.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import checks
+
+__all__ = [
+    'ReliabilityCurve',
+    'accuracy',
+    'brier_score',
+    'expected_calibration_error',
+    'negative_log_likelihood',
+    'reliability_curve',
+]
+
+
+class ReliabilityCurve(NamedTuple):
+  """Confidence against accuracy, in bins of equal width of the confidence.
+
+  Attributes:
+    confidence: Mean probability of the predicted class in each bin,
+      `[num_bins]`; NaN in an empty bin.
+    accuracy: Share of right predictions in each bin, likewise.
+    count: Number of examples in each bin, `int32[num_bins]`.
+  """
+  confidence: tf.Tensor
+  accuracy: tf.Tensor
+  count: tf.Tensor
+
+
+def accuracy(probabilities: Any, labels: Any) -> tf.Tensor:
+  """The share of examples whose most probable class is the right one.
+
+  Args:
+    probabilities: `[n, num_classes]`.
+    labels: `[n]`.
+
+  Returns:
+    accuracy: Scalar in [0, 1].
+
+  Raises:
+    ValueError: If a shape, a probability or a label is impossible.
+
+  #### Examples
+
+  >>> float(accuracy([[0.75, 0.25], [0.75, 0.25]], [0, 1]))
+  0.5
+  """
+  probabilities, labels = _check(probabilities, labels)
+  return tf.reduce_mean(_is_right(probabilities, labels))
+
+
+def negative_log_likelihood(probabilities: Any, labels: Any) -> tf.Tensor:
+  """The mean of minus the logarithm of the right class's probability.
+
+  Args:
+    probabilities: `[n, num_classes]`.
+    labels: `[n]`.
+
+  Returns:
+    negative_log_likelihood: Scalar, in nats; infinite where the right class has
+      probability zero.
+
+  Raises:
+    ValueError: If a shape, a probability or a label is impossible.
+
+  #### Examples
+
+  >>> nll = negative_log_likelihood([[0.75, 0.25], [0.75, 0.25]], [0, 1])
+  >>> round(float(nll), 4)
+  0.837
+  """
+  probabilities, labels = _check(probabilities, labels)
+  return -tf.reduce_mean(
+      tf.math.log(tf.gather(probabilities, labels, batch_dims=1)))
+
+
+def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
+  """The mean squared distance of the probabilities from the right class.
+
+    1/n sum_i sum_c (p_ic - [c = label_i])^2
+
+  Args:
+    probabilities: `[n, num_classes]`.
+    labels: `[n]`.
+
+  Returns:
+    brier_score: Scalar in [0, 2].
+
+  Raises:
+    ValueError: If a shape, a probability or a label is impossible.
+
+  #### Examples
+
+  >>> float(brier_score([[0.75, 0.25], [0.75, 0.25]], [0, 1]))
+  0.625
+  """
+  probabilities, labels = _check(probabilities, labels)
+  right = tf.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype)
+  return tf.reduce_mean(
+      tf.reduce_sum(tf.math.squared_difference(probabilities, right), axis=1))
+
+
+def reliability_curve(
+    probabilities: Any, labels: Any, num_bins: int = 15) -> ReliabilityCurve:
+  """Confidence and accuracy in bins of the confidence.
+
+  The confidence is the probability of the predicted class. Bin k, counted from
+  zero, is (k / num_bins, (k + 1) / num_bins].
+
+  Args:
+    probabilities: `[n, num_classes]`.
+    labels: `[n]`.
+    num_bins: Python `int`.
+
+  Returns:
+    curve: `ReliabilityCurve`.
+
+  Raises:
+    ValueError: If a shape, a probability or a label is impossible.
+
+  #### Examples
+
+  >>> probabilities, labels = [[0.75, 0.25], [0.75, 0.25]], [0, 1]
+  >>> curve = reliability_curve(probabilities, labels, num_bins=2)
+  >>> curve.confidence.numpy().tolist(), curve.accuracy.numpy().tolist()
+  ([nan, 0.75], [nan, 0.5])
+  """
+  probabilities, labels = _check(probabilities, labels)
+  num_bins = checks.positive_integer('num_bins', num_bins)
+  confidence = tf.reduce_max(probabilities, axis=1)
+  index = tf.cast(tf.math.ceil(confidence * num_bins), tf.int32) - 1
+  index = tf.clip_by_value(index, 0, num_bins - 1)
+
+  def sums(values):
+    return tf.math.unsorted_segment_sum(values, index, num_bins)
+
+  weight = sums(tf.ones_like(confidence))
+  return ReliabilityCurve(
+      confidence=sums(confidence) / weight,
+      accuracy=sums(_is_right(probabilities, labels)) / weight,
+      count=tf.cast(weight, tf.int32))
+
+
+def expected_calibration_error(
+    probabilities: Any, labels: Any, num_bins: int = 15) -> tf.Tensor:
+  """The mean distance of confidence from accuracy, over bins.
+
+    ECE = sum_bins count / n |accuracy - confidence|
+
+  It is not zero for a perfectly calibrated forecast of few examples: each bin
+  of m examples adds the chance deviation of its accuracy, of order 1/sqrt(m).
+
+  Args:
+    probabilities: `[n, num_classes]`.
+    labels: `[n]`.
+    num_bins: Python `int`, bins of equal width of the confidence.
+
+  Returns:
+    error: Scalar in [0, 1].
+
+  Raises:
+    ValueError: If a shape, a probability or a label is impossible.
+
+  #### Examples
+
+  >>> float(expected_calibration_error([[0.75, 0.25], [0.75, 0.25]], [0, 1]))
+  0.25
+  """
+  curve = reliability_curve(probabilities, labels, num_bins)
+  count = tf.cast(curve.count, curve.confidence.dtype)
+  gaps = tf.math.multiply_no_nan(
+      tf.abs(curve.accuracy - curve.confidence), count)
+  return tf.reduce_sum(gaps) / tf.reduce_sum(count)
+
+
+def _is_right(probabilities, labels):
+  predicted = tf.argmax(probabilities, axis=1, output_type=labels.dtype)
+  return tf.cast(predicted == labels, probabilities.dtype)
+
+
+def _check(probabilities, labels):
+  """Both as tensors, or an error that says what is wrong with them."""
+  probabilities = tf.convert_to_tensor(probabilities)
+  labels = tf.convert_to_tensor(labels)
+  if not probabilities.dtype.is_floating:
+    raise TypeError(
+        f'probabilities have dtype {probabilities.dtype.name}: they have to be '
+        'floats.')
+  if not labels.dtype.is_integer:
+    raise TypeError(
+        f'labels have dtype {labels.dtype.name}: they have to be integers, the '
+        'index of the class.')
+  if (probabilities.shape.rank != 2 or labels.shape.rank != 1
+      or not probabilities.shape[:1].is_compatible_with(labels.shape)):
+    raise ValueError(
+        f'probabilities have shape {probabilities.shape} and labels '
+        f'{labels.shape}: [n, num_classes] and [n] are needed. Of many draws, '
+        'average the probabilities over the draws first.')
+  if probabilities.shape[0] == 0:
+    raise ValueError('There are no examples: at least one is needed.')
+  labels = tf.cast(labels, tf.int32)
+  if tf.executing_eagerly():
+    _check_values(probabilities, labels)
+  return probabilities, labels
+
+
+def _check_values(probabilities, labels):
+  total = tf.reduce_sum(probabilities, axis=1)
+  error = tf.reduce_max(tf.abs(total - 1.))
+  # NaN fails a comparison, and so is found too.
+  if not (tf.reduce_min(probabilities) >= 0. and error < 0.01):
+    raise ValueError(
+        'probabilities have to be at least 0 and to sum to 1 over the last '
+        f'axis: the smallest is {float(tf.reduce_min(probabilities)):g}, a sum '
+        f'is off by {float(error):g}. Of logits, take tf.nn.softmax first.')
+  if tf.reduce_any((labels < 0) | (labels >= probabilities.shape[1])):
+    raise ValueError(
+        f'labels run from {int(tf.reduce_min(labels))} to '
+        f'{int(tf.reduce_max(labels))}, and there are '
+        f'{probabilities.shape[1]} classes: 0 to {probabilities.shape[1] - 1} '
+        'are possible.')

@@ -1,0 +1,208 @@
+"""What `sample` returns: draws, in memory or on disk."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ['Draws', 'NonFiniteError']
+
+
+class Draws:
+  """The draws of a run, and where it stands.
+
+  Made by `sample`. Where that was given a directory the draws stay on disk:
+  `chunks()` reads them one chunk at a time, `states` and `trace` all at once.
+
+  Attributes:
+    final_state: The state after the last draw's step.
+    kernel_results: The kernel's results there. The two are what a further call
+      of `sample` goes on from, as `current_state` and
+      `previous_kernel_results`.
+
+  #### Examples
+
+  >>> kernel = sgmcmc.SGLD(tfd.Normal(0., 1.).log_prob, step_size=0.1)
+  >>> draws = sgmcmc.sample(
+  ...     kernel, 100, tf.zeros([4]), progress_bar=False, seed=1)
+  >>> len(draws), draws.states.shape
+  (100, TensorShape([100, 4]))
+  >>> more = sgmcmc.sample(
+  ...     kernel, 100, draws.final_state, progress_bar=False, seed=1,
+  ...     previous_kernel_results=draws.kernel_results)
+  """
+
+  def __init__(
+      self,
+      chunks: Sequence[Sequence[tf.Tensor]],
+      num_draws: int,
+      structure: Any,
+      final_state: Any,
+      kernel_results: Any,
+      num_chain_axes: int,
+  ):
+    """Holds the parts together.
+
+    Args:
+      chunks: Sequence of chunks, each a list of the tensors of `structure` with
+        a leading axis of draws.
+      num_draws: Python `int`, the number of draws in all chunks.
+      structure: Pair (state, trace) of nested `TensorSpec`s of one draw.
+      final_state: State to go on from.
+      kernel_results: Kernel results to go on from.
+      num_chain_axes: Python `int`, how many leading axes of a state are chains.
+    """
+    self._chunks = chunks
+    self._num_draws = num_draws
+    self._structure = structure
+    self._num_chain_axes = num_chain_axes
+    self.final_state = final_state
+    self.kernel_results = kernel_results
+
+  def __len__(self):
+    return self._num_draws
+
+  def __repr__(self):
+    shapes = tf.nest.map_structure(
+        lambda spec: spec.shape.as_list(), self._structure[0])
+    return f'<Draws: {len(self):,} states of shape {shapes}>'
+
+  @property
+  def states(self) -> Any:
+    """All draws, in the form of the state, with a leading axis of draws."""
+    return self._all()[0]
+
+  @property
+  def trace(self) -> Any:
+    """What `trace_fn` returned, with a leading axis of draws; None without."""
+    return self._all()[1]
+
+  def chunks(self) -> Iterator[tuple[Any, Any]]:
+    """Goes through the draws, a chunk at a time.
+
+    Yields:
+      states: In the form of the state, with a leading axis of draws.
+      trace: In the form of what `trace_fn` returned, likewise; None without.
+    """
+    for leaves in self._chunks:
+      yield self._pack(leaves)
+
+  def _all(self):
+    columns = list(zip(*self._chunks))
+    if not columns:
+      columns = [
+          [tf.zeros([0, *spec.shape], spec.dtype)]
+          for spec in tf.nest.flatten(self._structure) if spec is not None]
+    with tf.device('CPU:0'):
+      return self._pack([tf.concat(column, axis=0) for column in columns])
+
+  def _pack(self, leaves):
+    state, trace = self._structure
+    num_parts = len(tf.nest.flatten(state))
+    return (
+        tf.nest.pack_sequence_as(state, list(leaves[:num_parts])),
+        None if trace is None
+        else tf.nest.pack_sequence_as(trace, list(leaves[num_parts:])))
+
+  def to_arviz(self, var_names: Sequence[str] | None = None) -> Any:
+    """Exports the draws, all at once, to ArviZ.
+
+    What was traced for each chain becomes `sample_stats`, `target_log_prob`
+    under ArviZ's name `lp`.
+
+    Args:
+      var_names: A name for each part of the state. By default the fields of a
+        named tuple; else `state`, or `state_0`, `state_1`, ....
+
+    Returns:
+      inference_data: `arviz.InferenceData`.
+
+    Raises:
+      ImportError: If ArviZ is not installed.
+      ValueError: If there are not as many names as parts.
+    """
+    try:
+      import arviz  # pylint: disable=g-import-not-at-top
+    except ImportError as error:
+      raise ImportError(
+          'to_arviz needs ArviZ: pip install "tfp_sgmcmc[arviz]".') from error
+    states, trace = self._all()
+    parts = tf.nest.flatten(states)
+    names = self._names() if var_names is None else list(var_names)
+    if len(names) != len(parts):
+      raise ValueError(
+          f'var_names has {len(names)} names, {names}, and the state has '
+          f'{len(parts)} part(s): give one name for each.')
+    statistics = {
+        name: leaf for name, leaf in _named_leaves(trace).items()
+        if self._has_chains(leaf, parts[0])}
+    return arviz.from_dict(
+        posterior={n: self._chains_first(p) for n, p in zip(names, parts)},
+        sample_stats={
+            n: self._chains_first(leaf) for n, leaf in statistics.items()})
+
+  def _names(self):
+    state = self._structure[0]
+    if hasattr(state, '_fields'):
+      return list(state._fields)
+    if isinstance(state, (list, tuple)):
+      return [f'state_{k}' for k in range(len(state))]
+    return ['state']
+
+  def _has_chains(self, leaf, part):
+    axes = 1 + self._num_chain_axes
+    return leaf.shape[:axes] == part.shape[:axes]
+
+  def _chains_first(self, leaf):
+    """`[draws] + chains + event` as a NumPy array `[chain, draw] + event`."""
+    axes = 1 + self._num_chain_axes
+    event = leaf.shape[axes:]
+    leaf = tf.reshape(leaf, [leaf.shape[0], -1, *event])
+    return tf.experimental.numpy.swapaxes(leaf, 0, 1).numpy()
+
+
+def _named_leaves(trace):
+  """A trace's tensors by name: its fields or keys, else `trace`."""
+  if trace is None:
+    return {}
+  if hasattr(trace, '_asdict'):
+    trace = trace._asdict()
+  if not isinstance(trace, dict):
+    leaves = tf.nest.flatten(trace)
+    if len(leaves) == 1:
+      return {'trace': leaves[0]}
+    return {f'trace_{k}': leaf for k, leaf in enumerate(leaves)}
+  named = {}
+  for key, value in trace.items():
+    leaves = tf.nest.flatten(value)
+    name = 'lp' if key == 'target_log_prob' else str(key)
+    if len(leaves) == 1:
+      named[name] = leaves[0]
+    else:
+      named.update({f'{name}_{k}': leaf for k, leaf in enumerate(leaves)})
+  return named
+
+
+class NonFiniteError(ArithmeticError):
+  """A chain has become NaN or infinite.
+
+  Attributes:
+    step: Python `int`, the number of the step after which a state was not
+      finite; the first step, of burn-in where there is one, is 1.
+    result: `Draws` with what was sampled before that step. It ends at its last
+      draw; where the last chunk has none, and with `gradients.Stream`, where
+      that chunk begins.
+  """
+
+  def __init__(self, message: str, step: int, result: Draws):
+    """Makes the error.
+
+    Args:
+      message: What happened.
+      step: The number of the step.
+      result: The draws before.
+    """
+    super().__init__(message)
+    self.step = step
+    self.result = result

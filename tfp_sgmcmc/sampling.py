@@ -1,0 +1,470 @@
+"""The driver of long runs: compiled chunks, progress, draws on disk, going on.
+
+Steps are numbered 1, 2, ... from the beginning of the chain, burn-in included.
+Step t is made with the seed `random.fold_in(seed, t)`, and the first kernel
+results with `random.fold_in(seed, 0)`, so that a chain does not depend on how
+it is cut into chunks and calls.
+"""
+
+from collections.abc import Callable
+import inspect
+import operator
+import os
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc.draws import Draws
+from tfp_sgmcmc.draws import NonFiniteError
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal.fingerprint import fingerprint
+from tfp_sgmcmc.internal.progress import progress
+from tfp_sgmcmc.internal.store import Store
+
+__all__ = ['sample']
+
+_CHUNK_BYTES = 64 * 2**20
+_NUM_CHUNKS = 20  # Where chunk_size is left out: so many, or more if large.
+_NUM_BURNIN_CALLS = 100
+
+
+def sample(
+    kernel: tfp.mcmc.TransitionKernel,
+    num_results: int,
+    current_state: Any,
+    num_burnin_steps: int = 0,
+    num_steps_between_results: int = 0,
+    trace_fn: Callable[[Any, Any], Any] | None = None,
+    chunk_size: int | None = None,
+    directory: str | os.PathLike | None = None,
+    progress_bar: bool = True,
+    seed: Any = None,
+    previous_kernel_results: Any = None,
+    jit_compile: bool = True,
+) -> Draws:
+  """Runs a chain in compiled chunks, with progress, on disk if need be.
+
+  As `tfp.mcmc.sample_chain`: `num_burnin_steps` steps are made and forgotten,
+  the first draw is the state one step later, and from draw to draw there are
+  `1 + num_steps_between_results` steps. It takes any
+  `tfp.mcmc.TransitionKernel`.
+
+  The steps are compiled once, and run in chunks of `chunk_size` draws; how long
+  a chunk is has no influence on the draws. With a `directory` each chunk is on
+  disk before the next begins, memory does not grow with `num_results`, and
+  after a kill the same call goes on from the last chunk and ends with the same
+  draws, bit for bit, on the same machine. (Not with `gradients.Stream`, whose
+  position in its pipeline is not part of the chain.) The same call on a
+  finished directory only reads.
+
+  `sample_chain` warns of kernels with `is_calibrated` False, as all those are
+  that move in steps of finite size without a Metropolis test. This function
+  does not: the bias of such a chain is of the order of the step size (see each
+  kernel's docstring) and no number of draws removes it. Judge it by a second
+  run with half the step size.
+
+  Args:
+    kernel: `tfp.mcmc.TransitionKernel`.
+    num_results: Python `int`, the number of draws.
+    current_state: Tensor or list of tensors, where to start.
+    num_burnin_steps: Python `int`, the number of steps before the draws.
+    num_steps_between_results: Python `int`, how many steps to leave out between
+      draws.
+    trace_fn: Callable of the state and the kernel results at a draw; returns
+      nested tensors to keep. Default: none.
+    chunk_size: Python `int`, the number of draws in a chunk. Default: a
+      twentieth of all, or as many as take 64 MiB.
+    directory: Where to keep the draws; made where it does not exist. Default:
+      in memory.
+    progress_bar: Python `bool`: show progress, with `tqdm` where it is
+      installed and else as lines of text, on standard error.
+    seed: Python `int`, which stands for `[0, seed]`, or a stateless seed,
+      `int32[2]`. By default one is drawn from TensorFlow's global generator.
+    previous_kernel_results: Where to go on from, the `kernel_results` of an
+      earlier run. The kernels of this library count their steps there: going on
+      with the same seed is then the same chain as one long run. With a kernel
+      that does not, go on with another seed. Default: the kernel's
+      `bootstrap_results`.
+    jit_compile: Python `bool`: compile with XLA. Where the gradient comes from
+      `gradients.Stream`, which XLA cannot compile, this is as if False.
+
+  Returns:
+    draws: `Draws`, with `states`, `trace`, `final_state`, `kernel_results`.
+
+  Raises:
+    NonFiniteError: If a state becomes NaN or infinite. It says at which step
+      and in which chain and part, and holds the draws before.
+    ValueError: If the directory holds the draws of a call with other arguments
+      (compared are numbers, tensors, classes and names of functions, not the
+      code of functions); or an argument is out of its range.
+    TypeError: If an argument is of the wrong type.
+
+  #### Examples
+
+  >>> x = tf.random.stateless_normal([1000], [0, 1])
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), x)
+  >>> kernel = sgmcmc.SGLD(
+  ...     posterior, step_size=1e-4,
+  ...     gradient_estimator=sgmcmc.gradients.Uniform(batch_size=100))
+  >>> draws = sgmcmc.sample(
+  ...     kernel, 500, tf.zeros([20]), num_burnin_steps=100, seed=1,
+  ...     trace_fn=lambda _, results: results.target_log_prob,
+  ...     progress_bar=False)
+  >>> draws.states.shape, draws.trace.shape
+  (TensorShape([500, 20]), TensorShape([500, 20]))
+  >>> bool(abs(tf.reduce_mean(draws.states) - tf.reduce_mean(x)) < 0.01)
+  True
+  """
+  if not isinstance(kernel, tfp.mcmc.TransitionKernel):
+    raise TypeError(
+        f'kernel is {kernel!r}, of type {type(kernel).__name__}: it has to be '
+        'a tfp.mcmc.TransitionKernel, such as SGLD or SGHMC.')
+  if seed is None and directory is not None:
+    raise ValueError(
+        'With a directory a seed is needed, so that the same call can go on '
+        'with the same random numbers: pass, for instance, seed=1.')
+  stateless_seed = _stateless_seed(seed)
+  num_results = checks.positive_integer('num_results', num_results)
+  num_burnin_steps = _non_negative('num_burnin_steps', num_burnin_steps)
+  thinning = 1 + _non_negative(
+      'num_steps_between_results', num_steps_between_results)
+  if trace_fn is not None and not callable(trace_fn):
+    raise TypeError(
+        f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
+        'the kernel results, or None for no trace.')
+  start = _start(kernel, current_state, previous_kernel_results, stateless_seed)
+  trace = None if trace_fn is None else _to_tensors(trace_fn(*start))
+  structure = _specs((start.state, trace))
+  chunk_size = _chunk_size(chunk_size, num_results, structure)
+  plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
+  store = None
+  if directory is not None:
+    store = Store(directory, fingerprint(
+        kernel=kernel, current_state=current_state,
+        previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
+        seed=stateless_seed, **plan._asdict()))
+  compiles = _compiles(kernel)
+  program = _Program(
+      kernel, trace_fn, start, structure, chunk_size, stateless_seed,
+      jit_compile and compiles)
+  # What keeps Stream from being compiled, that it reads on, keeps it from
+  # making the same step twice.
+  return _Run(
+      plan, program, store, start, structure, can_repeat=compiles,
+  ).go(progress_bar)
+
+
+class _Position(NamedTuple):
+  """Where a chain stands."""
+  state: Any
+  kernel_results: Any
+
+
+class _Plan(NamedTuple):
+  """How many steps to make, and which to keep."""
+  num_results: int
+  num_burnin_steps: int
+  thinning: int
+  chunk_size: int
+
+  @property
+  def num_steps(self):
+    return self.num_burnin_steps + 1 + (self.num_results - 1) * self.thinning
+
+  def next_call(self, step, num_draws):
+    """Steps before the first draw, and number of draws, of the next call.
+
+    Burn-in goes in calls of a single draw, which is not kept.
+    """
+    if step < self.num_burnin_steps:
+      longest = max(
+          self.chunk_size * self.thinning,
+          -(-self.num_burnin_steps // _NUM_BURNIN_CALLS))
+      return min(longest, self.num_burnin_steps - step), 1
+    first = self.thinning if num_draws else 1
+    return first, min(self.chunk_size, self.num_results - num_draws)
+
+
+class _Outcome(NamedTuple):
+  """What a call of the program did."""
+  num_steps: int
+  num_draws: int
+  is_finite: bool
+  draws: list[tf.Tensor]
+  position: _Position
+
+
+class _Program:
+  """The steps of a chunk, compiled once."""
+
+  def __init__(
+      self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile):
+    self.specs = _named(structure, ('state', 'trace'))
+    self._seed = seed
+    self._start = start
+    self._first_step = _steps_made(start.kernel_results)
+    self._advance = tf.function(
+        lambda *args: self._trace(kernel, trace_fn, chunk_size, *args),
+        autograph=False, jit_compile=jit_compile)
+
+  def __call__(self, position, step, first, thinning, num_draws) -> _Outcome:
+    numbers = (self._first_step + step, first, thinning, num_draws)
+    num_steps, num_complete, is_finite, draws, leaves = self._advance(
+        tf.nest.flatten(position), self._seed,
+        *(tf.constant(number, tf.int64) for number in numbers))
+    num_complete = int(num_complete)
+    with tf.device('CPU:0'):
+      draws = [tf.identity(leaf[:num_complete]) for leaf in draws]
+    return _Outcome(
+        int(num_steps), num_complete, bool(is_finite), draws,
+        tf.nest.pack_sequence_as(self._start, leaves))
+
+  def _trace(
+      self, kernel, trace_fn, chunk_size, leaves, seed, step, first, thinning,
+      num_draws):
+    """Makes draws until there are `num_draws` or a state is not finite."""
+    start_step = step
+
+    def one_step(left, step, is_finite, leaves):
+      del is_finite
+      position = tf.nest.pack_sequence_as(self._start, leaves)
+      position = _Position(*kernel.one_step(
+          *position, seed=random.fold_in(seed, step + 1)))
+      return left - 1, step + 1, _is_finite(position.state), tf.nest.flatten(
+          position)
+
+    def one_draw(draw, step, is_finite, leaves, arrays):
+      del is_finite
+      _, step, is_finite, leaves = tf.while_loop(
+          lambda left, step, is_finite, leaves: (left > 0) & is_finite,
+          one_step,
+          [tf.where(draw == 0, first, thinning), step, True, leaves],
+          parallel_iterations=1)
+      position = tf.nest.pack_sequence_as(self._start, leaves)
+      kept = [position.state]
+      if trace_fn is not None:
+        kept.append(_to_tensors(trace_fn(*position)))
+      arrays = [
+          array.write(tf.cast(draw, tf.int32), leaf)
+          for array, leaf in zip(arrays, tf.nest.flatten(kept))]
+      return (draw + tf.cast(is_finite, tf.int64), step, is_finite, leaves,
+              arrays)
+
+    arrays = [
+        tf.TensorArray(spec.dtype, chunk_size, element_shape=spec.shape)
+        for spec in self.specs.values()]
+    draw, step, is_finite, leaves, arrays = tf.while_loop(
+        lambda draw, step, is_finite, *_: (draw < num_draws) & is_finite,
+        one_draw, [tf.zeros([], tf.int64), step, True, leaves, arrays],
+        parallel_iterations=1)
+    return (step - start_step, draw, is_finite,
+            [array.stack() for array in arrays], leaves)
+
+
+class _Run:
+  """A run: where it stands, and what it has."""
+
+  def __init__(self, plan, program, store, start, structure, can_repeat):
+    self._plan = plan
+    self._can_repeat = can_repeat
+    self._program = program
+    self._store = store
+    self._structure = structure
+    self._position = start
+    self._checkpoint_specs = _named(_specs(start), ('state', 'results'))
+    self._chunks = []
+    self._step, self._num_draws = 0, 0
+    if store is not None and not store.is_new:
+      self._position = tf.nest.pack_sequence_as(
+          start, store.checkpoint(self._checkpoint_specs))
+      self._step, self._num_draws = store.step, store.num_draws
+
+  def go(self, progress_bar) -> Draws:
+    plan = self._plan
+    with progress(plan.num_steps, self._step, progress_bar) as display:
+      while self._num_draws < plan.num_results:
+        is_burnin = self._step < plan.num_burnin_steps
+        first, num_draws = plan.next_call(self._step, self._num_draws)
+        outcome = self._program(
+            self._position, self._step, first, plan.thinning, num_draws)
+        if not outcome.is_finite:
+          self._fail(outcome, is_burnin, first)
+        self._position = outcome.position
+        self._step += outcome.num_steps
+        if not is_burnin:
+          self._keep(outcome)
+        if self._store is not None:
+          self._store.commit(self._step, self._num_draws, dict(zip(
+              self._checkpoint_specs, tf.nest.flatten(self._position))))
+        display.update(
+            outcome.num_steps, 'burn-in' if is_burnin else 'sampling')
+    return self._draws([])
+
+  def _keep(self, outcome):
+    if self._store is None:
+      self._chunks.append(outcome.draws)
+    else:
+      self._store.write_chunk(
+          self._num_draws // self._plan.chunk_size,
+          dict(zip(self._program.specs, outcome.draws)))
+    self._num_draws += outcome.num_draws
+
+  def _draws(self, unfinished_chunks):
+    chunks = self._chunks
+    if self._store is not None:
+      chunks = self._store.chunks(self._plan.chunk_size, self._program.specs)
+    if unfinished_chunks:
+      chunks = [*chunks, *unfinished_chunks]
+    return Draws(
+        chunks,
+        self._num_draws + sum(len(chunk[0]) for chunk in unfinished_chunks),
+        self._structure, *self._position,
+        num_chain_axes=_num_chain_axes(self._position.kernel_results))
+
+  def _fail(self, outcome, is_burnin, first):
+    """Raises `NonFiniteError`, with the draws before."""
+    step = self._step + outcome.num_steps
+    unfinished = []
+    if outcome.num_draws and not is_burnin:
+      unfinished = [outcome.draws]
+      if self._can_repeat:  # Makes the steps up to the last draw again.
+        self._position = self._program(
+            self._position, self._step, first, self._plan.thinning,
+            outcome.num_draws).position
+    draws = self._draws(unfinished)
+    where = _non_finite(
+        outcome.position.state,
+        _num_chain_axes(outcome.position.kernel_results))
+    phase = (
+        f'burn-in, which has {self._plan.num_burnin_steps:,}' if is_burnin
+        else f'{self._plan.num_steps:,}')
+    raise NonFiniteError(
+        f'After step {step:,} (of {phase}) the state is not finite: {where}. '
+        f'The {len(draws):,} draws before are in the .result of this error. '
+        'Most often the step size is too large for the noise and the curvature '
+        'there: try a tenth of it. Else look for log(0), 0/0 or overflow in '
+        'the log density.', step, draws)
+
+
+def _start(kernel, current_state, kernel_results, seed):
+  state = _to_tensors(current_state)
+  if kernel_results is None:
+    takes_seed = 'seed' in inspect.signature(
+        kernel.bootstrap_results).parameters
+    kernel_results = kernel.bootstrap_results(
+        state, **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+  return _Position(state, _to_tensors(kernel_results))
+
+
+def _to_tensors(structure):
+  return tf.nest.map_structure(tf.convert_to_tensor, structure)
+
+
+def _specs(structure):
+  return tf.nest.map_structure(
+      lambda leaf: None if leaf is None else tf.TensorSpec(
+          leaf.shape, leaf.dtype), structure)
+
+
+def _named(structures, names):
+  """Dictionary of the leaves of some structures, such as `state_0`."""
+  return {
+      f'{name}_{k}': leaf
+      for name, structure in zip(names, structures) if structure is not None
+      for k, leaf in enumerate(tf.nest.flatten(structure))}
+
+
+def _stateless_seed(seed):
+  if seed is None or isinstance(seed, (list, tuple)) or tf.is_tensor(seed):
+    return tfp.random.sanitize_seed(seed)
+  try:
+    value = operator.index(seed)
+  except TypeError:
+    return tfp.random.sanitize_seed(seed)
+  if not 0 <= value < 2**63:
+    raise ValueError(f'seed is {value}: it has to be at least 0, below 2^63.')
+  return tf.reverse(tf.bitcast(tf.constant(value, tf.int64), tf.int32), [0])
+
+
+def _non_negative(name, value):
+  try:
+    value = operator.index(value)
+  except TypeError:
+    raise TypeError(
+        f'{name} is {value!r}: it has to be a Python integer.') from None
+  if value < 0:
+    raise ValueError(f'{name} is {value}: it has to be at least 0.')
+  return value
+
+
+def _chunk_size(chunk_size, num_results, structure):
+  if chunk_size is not None:
+    return min(checks.positive_integer('chunk_size', chunk_size), num_results)
+  bytes_per_draw = sum(
+      spec.shape.num_elements() * spec.dtype.size
+      for spec in tf.nest.flatten(structure) if spec is not None)
+  return max(1, min(
+      -(-num_results // _NUM_CHUNKS), _CHUNK_BYTES // max(1, bytes_per_draw)))
+
+
+def _compiles(kernel):
+  """Whether XLA can compile the kernel and those inside it."""
+  while kernel is not None:
+    estimator = getattr(kernel, 'gradient_estimator', None)
+    if not getattr(estimator, 'compiles', True):
+      return False
+    kernel = getattr(kernel, 'inner_kernel', None)
+  return True
+
+
+def _find(kernel_results, name):
+  """A field of kernel results, or of those inside them; None without."""
+  while kernel_results is not None:
+    if hasattr(kernel_results, name):
+      return getattr(kernel_results, name)
+    kernel_results = getattr(
+        kernel_results, 'inner_results',
+        getattr(kernel_results, 'accepted_results', None))
+  return None
+
+
+def _steps_made(kernel_results):
+  step = _find(kernel_results, 'step')
+  if step is None or not step.dtype.is_integer or step.shape.rank:
+    return 0
+  return int(step)
+
+
+def _num_chain_axes(kernel_results):
+  target_log_prob = _find(kernel_results, 'target_log_prob')
+  return 0 if target_log_prob is None else target_log_prob.shape.rank
+
+
+def _is_finite(state):
+  return tf.reduce_all([
+      tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(state)
+      if part.dtype.is_floating])
+
+
+def _non_finite(state, num_chain_axes):
+  """Says which chains and parts are not finite."""
+  found = []
+  for k, part in enumerate(tf.nest.flatten(state)):
+    if not part.dtype.is_floating:
+      continue
+    bad = ~tf.math.is_finite(part)
+    event = list(range(num_chain_axes, bad.shape.rank))
+    counts = tf.reduce_sum(tf.cast(bad, tf.int32), axis=event)
+    for index in tf.where(counts > 0).numpy().tolist():
+      count = int(counts[tuple(index)])
+      chain = f'chain {index[0] if len(index) == 1 else tuple(index)}, '
+      found.append(
+          f'{chain if index else ""}part {k}, {count} of '
+          f'{part.shape[num_chain_axes:].num_elements()} values')
+  more = f'; and {len(found) - 5} more' if len(found) > 5 else ''
+  return '; '.join(found[:5]) + more
