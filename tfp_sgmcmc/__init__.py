@@ -10,6 +10,7 @@ from tfp_sgmcmc.internal import environment as _environment
 _environment.check()
 
 from tfp_sgmcmc import gradients
+from tfp_sgmcmc import keras
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.mcmc import SGHMC
@@ -23,6 +24,7 @@ __all__ = [
     'SGLD',
     'SGNHT',
     'gradients',
+    'keras',
     'preconditioners',
     'random',
 ]
