@@ -53,6 +53,12 @@ class PosteriorSampling(keras.callbacks.Callback):
   over a kernel's `one_step` with these seeds on the same batches is the same
   chain.
 
+  The batches have to be shuffled anew in each epoch where the last one is
+  partial: as N / n times its sum, its examples weigh more than others, and in
+  a fixed order it is always the same ones that do. (After
+  `keras.utils.set_random_seed` Keras shuffles arrays the same in each epoch:
+  use a `tf.data` pipeline with `shuffle`, or a batch size that divides N.)
+
   The logs hold `draws`, the number of draws, and for kernels with momentum
   `kinetic_temperature`, r' r / d, whose mean is the temperature. Callbacks that
   change the optimizer's learning rate (`LearningRateScheduler`,
@@ -117,8 +123,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         the path of a directory, for a Keras weights file each, written as they
         come, with a manifest.
       max_results: None, or the number of draws after which no more are kept.
-      seed: Python `int` or stateless seed; None takes one from TensorFlow's
-        global generator.
+      seed: Python `int` k, for the stateless seed `[k >> 32, k]`; a stateless
+        seed (`int32[2]`); or None, for one from TensorFlow's global generator.
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
         in place of the kernel's `step_size`: a number; a callable of the step
         counter, such as a Keras schedule; or "optimizer" for the learning rate
@@ -158,7 +164,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._directory = directory
     self._max_results = max_results
     self._keep_draw = keep_draw
-    self._seed = tfp.random.sanitize_seed(seed)
+    self._seed = _to_seed(seed)
     self._step = None
     self._draws = None
     self._posterior = None
@@ -403,6 +409,15 @@ class PosteriorSampling(keras.callbacks.Callback):
           'ReduceLROnPlateau have no effect on it. Pass '
           "learning_rate='optimizer' to follow them, or a schedule as "
           'learning_rate or step_size and no such callback.')
+
+
+def _to_seed(seed):
+  """A stateless seed; the same for the same integer, whatever ran before."""
+  if isinstance(seed, int):
+    return tf.bitcast(
+        tf.constant([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], tf.uint32),
+        tf.int32)
+  return tfp.random.sanitize_seed(seed)
 
 
 def _assign(variables, values):

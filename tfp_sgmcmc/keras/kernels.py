@@ -201,8 +201,8 @@ class KernelMaker:
     parameters = made.parameters
     if made.is_calibrated or 'gradient_estimator' not in parameters:
       raise TypeError(
-          f'{type(made).__name__} is exact only with all the data at each step, '
-          'and fit gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
+          f'{type(made).__name__} needs all the data at each step, and fit '
+          'gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
           'sample it with tfp.mcmc.sample_chain.')
     estimator = parameters['gradient_estimator']
     if estimator is not None and not isinstance(estimator, gradients.Exact):

@@ -222,8 +222,8 @@ class DistributionLoss(LikelihoodLoss):
     """
     if not callable(make_distribution):
       raise TypeError(
-          f'make_distribution is {make_distribution!r}: it has to be a function '
-          'of the outputs that returns a distribution.')
+          f'make_distribution is {make_distribution!r}: it has to be a '
+          'function of the outputs that returns a distribution.')
     super().__init__(name=name, reduction=reduction)
     self.make_distribution = make_distribution
 
@@ -231,8 +231,8 @@ class DistributionLoss(LikelihoodLoss):
     distribution = self.make_distribution(y_pred)
     if not isinstance(distribution, tfd.Distribution):
       raise TypeError(
-          f'{self.name}: make_distribution returned {distribution!r}. It has to '
-          'return a tfp.distributions.Distribution.')
+          f'{self.name}: make_distribution returned {distribution!r}. It has '
+          'to return a tfp.distributions.Distribution.')
     return distribution
 
   def get_config(self):

@@ -14,16 +14,16 @@ The gradient of the likelihood is taken as Keras takes it (a graph, or XLA where
 the model was compiled with `jit_compile=True`). The rest of the step, the prior
 and the noise above all, is one function under XLA: a kernel that asks for the
 gradient at its current state gets it from outside. A kernel that asks for it
-elsewhere (BAOAB) runs as it is.
+elsewhere (BAOAB) runs as it is, as does every kernel with `run_eagerly=True`.
 """
 
 from collections.abc import Callable
-import contextlib
 import inspect
 from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients
@@ -62,6 +62,10 @@ class _Forward(NamedTuple):
 
 class _Elsewhere(Exception):
   """The kernel wants the gradient at another point than its current state."""
+
+
+def _elsewhere(*parts_and_batch):
+  raise _Elsewhere
 
 
 class _GivenLikelihood(gradients.GradientEstimator):
@@ -126,6 +130,22 @@ class SamplingStep:
         num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
         else None)
     self.variables = list(model.trainable_variables)
+    self._is_whole = False
+
+    # One function each for all traces of the train step: compiled once.
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled_bootstrap(parts, estimate):
+      start = tf.zeros([], tf.int64)
+      return self._kernel_with(parts, estimate, start).bootstrap_results(
+          parts, seed=step_seed(self._seed, start))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled_step(parts, results, estimate, step):
+      return self._kernel_with(parts, estimate, results.step).one_step(
+          parts, results, seed=step_seed(self._seed, step))
+
+    self._compiled_bootstrap = compiled_bootstrap
+    self._compiled_step = compiled_step
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that was compiled anew.
@@ -160,15 +180,14 @@ class SamplingStep:
     Args:
       data: A batch as `train_step` gets it.
     """
-    def bootstrap(data):
-      posterior, _ = self._posterior(data, self._prior.log_prob)
-      kernel = self._make_kernel(posterior, tf.zeros([], tf.int64))
-      return kernel.bootstrap_results(
-          self._parts(), seed=step_seed(self._seed, tf.zeros([], tf.int64)))
-
-    if not self._model.run_eagerly:
-      bootstrap = tf.function(bootstrap, autograph=False)
-    results = bootstrap(data)
+    if self._model.run_eagerly:
+      estimate, _ = self._likelihood_estimate(data, self._parts())
+    else:
+      estimate = tf.function(
+          lambda data: self._likelihood_estimate(data, self._parts())[0],
+          autograph=False)(data)
+    results = self._compiled_bootstrap(self._parts(), estimate)
+    _check_finite(results, self.variables)
     self._structure = results
     self._results = [
         tf.Variable(leaf, trainable=False, name='sampling_results')
@@ -214,30 +233,33 @@ class SamplingStep:
     return [tf.convert_to_tensor(variable) for variable in self.variables]
 
   def _one_step(self, data, parts, results, step):
-    posterior, forward = self._posterior(data, self._prior.log_prob)
-    if not self._model.run_eagerly:
-      with contextlib.suppress(_Elsewhere):
-        return self._split_step(data, posterior, parts, results, step)
+    if not self._model.run_eagerly and not self._is_whole:
+      try:
+        estimate, forward = self._likelihood_estimate(data, parts)
+        parts, results = self._compiled_step(parts, results, estimate, step)
+        return parts, results, forward
+      except _Elsewhere:
+        self._is_whole = True
+    posterior, passes = self._posterior(data, self._prior.log_prob)
     kernel = self._make_kernel(posterior, results.step)
     parts, results = kernel.one_step(
         parts, results, seed=step_seed(self._seed, step))
-    return parts, results, forward[-1]
+    return parts, results, passes[-1]
 
-  def _split_step(self, data, posterior, parts, results, step):
-    """The gradient of the likelihood here, all the rest under XLA."""
-    likelihood, forward = self._posterior(
+  def _likelihood_estimate(self, data, parts):
+    """The likelihood's part of the estimate, as the model is run by Keras."""
+    likelihood, passes = self._posterior(
         data, lambda *parts: tf.zeros([], self._prior.dtype))
     estimate = gradients.GradientEstimate(
         *_value_and_gradients(likelihood, parts))
+    return estimate, passes[-1]
 
-    @tf.function(jit_compile=True, autograph=False)
-    def one_step(parts, results, estimate, step):
-      kernel = self._make_kernel(posterior, results.step).copy(
-          gradient_estimator=_GivenLikelihood(parts, estimate))
-      return kernel.one_step(parts, results, seed=step_seed(self._seed, step))
-
-    parts, results = one_step(parts, results, estimate, step)
-    return parts, results, forward[-1]
+  def _kernel_with(self, parts, estimate, step):
+    """The kernel, its likelihood given at the current state."""
+    posterior = posterior_lib.Posterior(
+        self._prior.log_prob, _elsewhere, num_examples=self._num_examples)
+    return self._make_kernel(posterior, step).copy(
+        gradient_estimator=_GivenLikelihood(parts, estimate))
 
   def _posterior(self, data, log_prior):
     """The posterior of a batch, and the passes made through the model."""
@@ -285,6 +307,20 @@ class SamplingStep:
     if added:
       values -= tf.add_n([tf.cast(loss, values.dtype) for loss in added])
     return tf.cast(values, self._prior.dtype), _Forward(y_pred, loss, updates)
+
+
+def _check_finite(results, variables):
+  """Raises where the first log density or gradient is not finite."""
+  bad = [
+      variable.path for variable, gradient in zip(
+          variables, results.grads_target_log_prob)
+      if not np.all(np.isfinite(gradient))]
+  if bad or not np.isfinite(results.target_log_prob):
+    raise ValueError(
+        'On the first batch the log posterior is '
+        f'{float(results.target_log_prob):g}, and its gradient is not finite '
+        f'for these weights: {bad}. Look for NaN or Inf in the data and for '
+        'overflow in the model, and start from a trained one (start_epoch).')
 
 
 def _value_and_gradients(fn, parts):
