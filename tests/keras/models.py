@@ -24,8 +24,9 @@ def classes(num_features=4, num_classes=3, seed=0):
 def classifier(**compile_arguments):
   keras.utils.set_random_seed(0)
   model = keras.Sequential([
-      keras.Input([4]), keras.layers.Dense(5, activation='tanh', name='hidden'),
-      keras.layers.Dense(3, name='logits')])
+      keras.Input([4]),
+      keras.layers.Dense(5, activation='tanh', name='hidden', use_bias=False),
+      keras.layers.Dense(3, name='logits', use_bias=False)])
   arguments = dict(
       optimizer=keras.optimizers.SGD(0.1),
       loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),

@@ -12,6 +12,7 @@ their reduction, which then makes no difference.
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
+import warnings
 
 import keras
 import tensorflow as tf
@@ -138,7 +139,9 @@ class Likelihood:
           'no likelihood. Call model.compile(optimizer, loss=...) with a '
           f'negative log likelihood. {_WAY_OUT}')
     self._losses = _map(_resolve, model.loss)
-    self._weights = model.get_compile_config().get('loss_weights')
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # Of lambdas, which are not saved here.
+      self._weights = model.get_compile_config().get('loss_weights')
     self._output_names = getattr(model, 'output_names', None)
 
   def terms(self, y_pred: Any) -> list[Term]:
