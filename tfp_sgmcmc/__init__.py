@@ -12,6 +12,7 @@ _environment.check()
 from tfp_sgmcmc import datasets
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import gradients
+from tfp_sgmcmc import keras
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
@@ -32,6 +33,7 @@ __all__ = [
     'datasets',
     'diagnostics',
     'gradients',
+    'keras',
     'preconditioners',
     'random',
     'sample',

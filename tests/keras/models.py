@@ -1,0 +1,49 @@
+"""Small models and data for the tests."""
+
+import functools
+
+import keras
+import numpy as np
+import tensorflow_probability as tfp
+
+import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
+
+NUM_EXAMPLES = 50
+SGHMC = functools.partial(sgmcmc.SGHMC, step_size=0.005, friction=20.)
+
+
+def classes(num_features=4, num_classes=3, seed=0):
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=[NUM_EXAMPLES, num_features]).astype(np.float32)
+  y = np.argmax(x[:, :num_classes], axis=-1)
+  return x, y
+
+
+def classifier(**compile_arguments):
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input([4]),
+      keras.layers.Dense(5, activation='tanh', name='hidden', use_bias=False),
+      keras.layers.Dense(3, name='logits', use_bias=False)])
+  arguments = dict(
+      optimizer=keras.optimizers.SGD(0.1),
+      loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      metrics=['accuracy'])
+  model.compile(**{**arguments, **compile_arguments})
+  return model
+
+
+def make_sampling(kernel=SGHMC, **arguments):
+  return sgmcmc.keras.PosteriorSampling(kernel, **{
+      **dict(num_examples=NUM_EXAMPLES, prior=tfd.Normal(0., 1.), seed=0),
+      **arguments})
+
+
+def fit(model, sampling, epochs=2, x=None, y=None, callbacks=(), **arguments):
+  if x is None:
+    x, y = classes()
+  return model.fit(
+      x, y, epochs=epochs, callbacks=[sampling, *callbacks],
+      **{**dict(batch_size=20, verbose=0, shuffle=False), **arguments})

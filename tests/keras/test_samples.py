@@ -1,0 +1,236 @@
+"""Predictions from draws, against sums written out in NumPy."""
+
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import scipy.special
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras import samples
+
+NUM_DRAWS = 5
+
+
+def make_posterior(seed=0, **compile_arguments):
+  model = models.classifier(**compile_arguments)
+  rng = np.random.default_rng(seed)
+  arrays = [
+      rng.normal(size=[NUM_DRAWS, *v.shape]).astype(np.float32)
+      for v in model.trainable_variables]
+  return model, sgmcmc.keras.PosteriorSamples.from_arrays(model, arrays)
+
+
+def probabilities(posterior, x):
+  """Class probabilities of each draw, by hand."""
+  hidden, logits = posterior.weights.values()
+  hidden = np.tanh(np.einsum('nd,sdh->snh', x, hidden))
+  return scipy.special.softmax(
+      np.einsum('snh,shk->snk', hidden, logits), axis=-1)
+
+
+def test_predict_means_probabilities_whatever_the_sizes():
+  x, _ = models.classes()
+  model, posterior = make_posterior()
+  before = [w.copy() for w in model.get_weights()]
+  p = probabilities(posterior, x)
+  for sizes in (dict(), dict(batch_size=7, draw_batch_size=2)):
+    np.testing.assert_allclose(
+        posterior.predict(x, **sizes), p.mean(axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        posterior.predict(x, return_samples=True, **sizes), p, rtol=1e-4,
+        atol=1e-6)
+  data = tf.data.Dataset.from_tensor_slices(x).batch(20)
+  np.testing.assert_allclose(
+      posterior.predict(data), p.mean(axis=0), rtol=1e-4, atol=1e-6)
+  for a, b in zip(model.get_weights(), before):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_one_compiled_function_for_all_draws_and_batches():
+  x, _ = models.classes()
+  _, posterior = make_posterior()
+  posterior.predict(x, batch_size=20, draw_batch_size=2)
+  (function,) = posterior._compiled.values()
+  traces = function.experimental_get_tracing_count()
+  posterior.predict(x, batch_size=11, draw_batch_size=3)
+  posterior[1:].predict(x, batch_size=11, draw_batch_size=2)
+  assert function.experimental_get_tracing_count() == traces
+  assert traces <= 3
+
+
+def test_predictive_entropy():
+  x, _ = models.classes()
+  _, posterior = make_posterior()
+  p = probabilities(posterior, x)
+  entropy = posterior.predictive_entropy(x, batch_size=20, draw_batch_size=2)
+  total = scipy.special.entr(p.mean(axis=0)).sum(axis=-1)
+  aleatoric = scipy.special.entr(p).sum(axis=-1).mean(axis=0)
+  np.testing.assert_allclose(entropy.total, total, rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(entropy.aleatoric, aleatoric, rtol=1e-4,
+                             atol=1e-6)
+  np.testing.assert_allclose(entropy.epistemic, total - aleatoric, rtol=1e-3,
+                             atol=1e-5)
+
+
+@pytest.mark.parametrize('dataset', [False, True])
+def test_evaluate(dataset):
+  x, y = models.classes()
+  _, posterior = make_posterior()
+  p = probabilities(posterior, x).mean(axis=0)
+  if dataset:
+    scores = posterior.evaluate(
+        tf.data.Dataset.from_tensor_slices((x, y)).batch(20))
+  else:
+    scores = posterior.evaluate(x, y, batch_size=20, draw_batch_size=2)
+  correct = p.argmax(axis=-1) == y
+  confidence = p.max(axis=-1)
+  edges = np.linspace(0., 1., 16)
+  ece = sum(
+      abs(np.sum((correct - confidence)[(confidence >= a) & (confidence < b)]))
+      for a, b in zip(edges[:-1], edges[1:])) / len(y)
+  expected = {
+      'accuracy': correct.mean(),
+      'nll': -np.log(p[np.arange(len(y)), y]).mean(),
+      'brier': np.sum((p - np.eye(3)[y])**2, axis=-1).mean(),
+      'ece': ece}
+  assert set(scores) == set(expected)
+  for name, value in expected.items():
+    assert np.isclose(scores[name], value, rtol=1e-4), name
+
+
+def test_binary_evaluate_pools_probabilities():
+  model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  model.compile(
+      'sgd', keras.losses.BinaryCrossentropy(from_logits=True),
+      metrics=[keras.metrics.BinaryAccuracy(threshold=0.)])
+  posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, [np.array([[[9.], [0.]], [[-1.], [0.]]], np.float32),
+              np.zeros([2, 1], np.float32)])
+  x = np.array([[1., 0.], [-1., 0.]], np.float32)
+  scores = posterior.evaluate(x, np.array([1, 0]))
+  p = scipy.special.expit(np.array([[9., -9.], [-1., 1.]])).mean(axis=0)
+  assert np.isclose(scores['nll'], -np.log([p[0], 1. - p[1]]).mean(), rtol=1e-4)
+  assert np.isclose(
+      scores['brier'], np.mean([2. * (1. - p[0])**2, 2. * p[1]**2]), rtol=1e-4)
+  assert scores['binary_accuracy'] == 1.
+
+
+def test_regression_predicts_the_mean_of_a_learned_scale():
+  model = keras.Sequential([keras.Input([1]), keras.layers.Dense(2)])
+  model.compile('sgd', sgmcmc.keras.GaussianLikelihood())
+  posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, [np.array([[[1., 0.]], [[3., 1.]]], np.float32),
+              np.zeros([2, 2], np.float32)])
+  x = np.array([[2.], [4.]], np.float32)
+  np.testing.assert_allclose(posterior.predict(x), [[4.], [8.]])
+  scores = posterior.evaluate(x, np.array([[4.], [8.]], np.float32))
+  scale = np.log1p(np.exp([[0., 0.], [2., 4.]]))
+  log_p = -0.5 * (np.array([[2., 4.], [-2., -4.]]) / scale)**2 - np.log(
+      scale) - 0.5 * np.log(2. * np.pi)
+  expected = -np.mean(scipy.special.logsumexp(log_p, axis=0) - np.log(2.))
+  assert np.isclose(scores['nll'], expected, rtol=1e-5)
+  with pytest.raises(ValueError, match='crossentropy'):
+    posterior.predictive_entropy(x)
+
+
+def test_indexing():
+  _, posterior = make_posterior()
+  arrays = list(posterior.weights.values())
+  assert len(posterior) == NUM_DRAWS and len(list(posterior)) == NUM_DRAWS
+  np.testing.assert_array_equal(posterior[-1][0], arrays[0][-1])
+  np.testing.assert_array_equal(posterior[1:3][0][1], arrays[1][1])
+  assert posterior[1:4:2].steps == [2, 4]
+  with pytest.raises(IndexError):
+    posterior[NUM_DRAWS]
+
+
+def test_uncompiled_model_says_what_it_needs():
+  x, _ = models.classes()
+  _, posterior = make_posterior()
+  model = keras.Sequential(models.classifier().layers)
+  bare = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, list(posterior.weights.values()))
+  with pytest.raises(ValueError, match='model.compile'):
+    bare.predict(x)
+
+
+LOAD = """
+import sys
+import numpy as np
+import tfp_sgmcmc as sgmcmc
+from tests.keras import models
+model = models.classifier()
+posterior = sgmcmc.keras.PosteriorSamples.load(sys.argv[1], model)
+np.save(sys.argv[2], posterior.predict(models.classes()[0]))
+"""
+
+
+def test_save_and_load_in_a_new_process(tmp_path):
+  x, _ = models.classes()
+  _, posterior = make_posterior()
+  posterior.save(tmp_path / 'draws')
+  file = tmp_path / 'predictions.npy'
+  subprocess.run(
+      [sys.executable, '-c', LOAD, str(tmp_path / 'draws'), str(file)],
+      check=True, capture_output=True)
+  np.testing.assert_allclose(np.load(file), posterior.predict(x), rtol=1e-6)
+  with pytest.raises(FileExistsError, match='holds draws already'):
+    posterior.save(tmp_path / 'draws')
+
+
+def test_draws_on_disk_as_they_come(tmp_path):
+  model = models.classifier()
+  in_memory, on_disk = (
+      models.make_sampling(directory=directory)
+      for directory in (None, tmp_path / 'draws'))
+  models.fit(model, in_memory)
+  model = models.classifier()
+  written = []
+  watch = keras.callbacks.LambdaCallback(
+      on_train_batch_end=lambda batch, logs: written.append(
+          len(list((tmp_path / 'draws').glob('draw_*.weights.h5')))))
+  models.fit(model, on_disk, callbacks=[watch])
+  assert written == [1, 2, 3, 4, 5, 6]
+  assert on_disk.posterior.steps == in_memory.posterior.steps
+  for a, b in zip(on_disk.posterior.weights.values(),
+                  in_memory.posterior.weights.values()):
+    np.testing.assert_array_equal(a, b)
+  # Keras reads a draw by itself, and the directory is not written over.
+  model.load_weights(tmp_path / 'draws' / 'draw_000002.weights.h5')
+  np.testing.assert_array_equal(
+      model.get_weights()[0], in_memory.posterior[2][0])
+  with pytest.raises(FileExistsError):
+    models.fit(models.classifier(), models.make_sampling(
+        directory=tmp_path / 'draws'))
+  other = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
+  with pytest.raises(ValueError, match='shapes'):
+    sgmcmc.keras.PosteriorSamples.load(tmp_path / 'draws', other)
+  with pytest.raises(FileNotFoundError):
+    sgmcmc.keras.PosteriorSamples.load(tmp_path, model)
+
+
+def test_memory_is_bounded(monkeypatch):
+  """No more draws and examples at a time than asked for."""
+  x, _ = models.classes()
+  _, posterior = make_posterior()
+  seen = []
+  over_data = samples._batches
+
+  def spy(data, batch_size):
+    for batch in over_data(data, batch_size):
+      seen.append(batch.shape[0])
+      yield batch
+
+  read = posterior._draws.read
+  draws = []
+  monkeypatch.setattr(samples, '_batches', spy)
+  monkeypatch.setattr(
+      posterior._draws, 'read',
+      lambda indices: (draws.append(len(indices)), read(indices))[1])
+  posterior.predict(x, batch_size=8, draw_batch_size=2)
+  assert max(seen) == 8 and max(draws) == 2 and sum(draws) == NUM_DRAWS

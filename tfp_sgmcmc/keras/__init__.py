@@ -1,0 +1,25 @@
+"""Posterior sampling in Keras: one callback for `model.fit`."""
+
+from tfp_sgmcmc.keras.callback import PosteriorSampling
+from tfp_sgmcmc.keras.kernels import late_in_cycle
+from tfp_sgmcmc.keras.losses import DistributionLoss
+from tfp_sgmcmc.keras.losses import GaussianLikelihood
+from tfp_sgmcmc.keras.losses import LaplaceLikelihood
+from tfp_sgmcmc.keras.losses import LikelihoodLoss
+from tfp_sgmcmc.keras.losses import StudentTLikelihood
+from tfp_sgmcmc.keras.priors import he_normal
+from tfp_sgmcmc.keras.samples import PosteriorSamples
+from tfp_sgmcmc.keras.samples import PredictiveEntropy
+
+__all__ = [
+    'DistributionLoss',
+    'GaussianLikelihood',
+    'LaplaceLikelihood',
+    'LikelihoodLoss',
+    'PosteriorSamples',
+    'PosteriorSampling',
+    'PredictiveEntropy',
+    'StudentTLikelihood',
+    'he_normal',
+    'late_in_cycle',
+]

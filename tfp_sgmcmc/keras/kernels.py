@@ -1,0 +1,266 @@
+"""Kernels on given batches, and step sizes in the units of SGD.
+
+SGD with momentum m and learning rate l on the mean loss L = -log posterior / N,
+
+  v     <- m v - l grad L
+  theta <- theta + v,
+
+is SGHMC (integrator "euler") at temperature zero with v = h r and
+
+  h = sqrt(l / N),   friction = (1 - m) / h,
+
+and SGLD, which has no momentum, is plain gradient descent with h = l / N.
+"""
+
+from collections.abc import Callable
+import inspect
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc import gradients
+from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import checks
+
+__all__ = ['KernelMaker', 'late_in_cycle']
+
+# A schedule may end at zero, where the friction (1 - m) / h would not exist.
+_SMALLEST_LEARNING_RATE = 1e-30
+
+
+class KernelMaker:
+  """Makes the user's kernel for the posterior of one batch."""
+
+  def __init__(
+      self,
+      kernel: Callable[..., tfp.mcmc.TransitionKernel],
+      num_examples: int,
+      learning_rate: Any = None,
+      momentum: float | None = None,
+      temperature: Any = None,
+  ):
+    """Checks the arguments, by making the kernel once.
+
+    Args:
+      kernel: Callable of the target; returns a kernel.
+      num_examples: Python `int`, N.
+      learning_rate: None; or l: a number, a callable of the step counter, or
+        "optimizer" for that of the compiled optimizer.
+      momentum: None, or m, a number in [0, 1).
+      temperature: None for the kernel's own; else T, a number or a callable of
+        the step counter.
+
+    Raises:
+      ValueError: If the arguments contradict each other or are out of range.
+      TypeError: If `kernel` makes no kernel, or one that cannot live on given
+        batches.
+    """
+    if not callable(kernel):
+      raise TypeError(
+          f'kernel is {kernel!r}: it has to be a class of kernels with its '
+          'arguments, functools.partial(sgmcmc.SGHMC, step_size=..., '
+          'friction=...), because a kernel is made for each batch.')
+    self._kernel = kernel
+    self._num_examples = num_examples
+    self._learning_rate = learning_rate
+    self._momentum = momentum
+    self._temperature = temperature
+    self._optimizer = None
+    self._check()
+    first = 1e-3 if learning_rate == 'optimizer' else None
+    made = self._make(
+        posterior_lib.Posterior(
+            lambda *parts: 0., lambda *parts_and_batch: 0.,
+            num_examples=num_examples),
+        tf.zeros([], tf.int64), first)
+    self._check_made(made)
+
+  @property
+  def follows_optimizer(self) -> bool:
+    """Whether the step size is that of the compiled optimizer."""
+    return (isinstance(self._learning_rate, str)
+            and self._learning_rate == 'optimizer')
+
+  def set_optimizer(self, optimizer: Any) -> None:
+    """Takes the optimizer whose learning rate is followed."""
+    if not self.follows_optimizer:
+      return
+    if not isinstance(
+        getattr(optimizer, 'learning_rate', None), keras.Variable):
+      raise ValueError(
+          "learning_rate='optimizer' follows a learning rate that callbacks "
+          f'set, and the optimizer {optimizer!r} has a schedule of its own or '
+          'none: it makes no steps while the kernel samples, so its schedule '
+          'stands still. Pass the schedule itself, learning_rate=schedule.')
+    self._optimizer = optimizer
+
+  def __call__(
+      self, posterior: Any, step: tf.Tensor) -> tfp.mcmc.TransitionKernel:
+    """The kernel for a posterior, at a step.
+
+    Args:
+      posterior: `Posterior` of the step's batch.
+      step: `int64` scalar, the number of steps made.
+
+    Returns:
+      kernel: The transition kernel.
+    """
+    learning_rate = None
+    if self.follows_optimizer:
+      learning_rate = tf.convert_to_tensor(self._optimizer.learning_rate)
+    return self._make(posterior, step, learning_rate)
+
+  def _make(self, posterior, step, learning_rate):
+    arguments = {}
+    if self._temperature is not None:
+      arguments['temperature'] = self._temperature
+    if self._learning_rate is not None:
+      arguments.update(self._from_sgd(step, learning_rate))
+    return self._kernel(posterior, **arguments)
+
+  def _from_sgd(self, step, learning_rate):
+    """The kernel's own arguments for a learning rate and a momentum."""
+    if learning_rate is None:
+      learning_rate = self._learning_rate
+      if callable(learning_rate):
+        learning_rate = learning_rate(step)
+    friction = self._friction_name
+    if not tf.is_tensor(learning_rate):
+      learning_rate = max(float(learning_rate), _SMALLEST_LEARNING_RATE)
+      if friction is None:
+        return {'step_size': learning_rate / self._num_examples}
+      step_size = math.sqrt(learning_rate / self._num_examples)
+    else:
+      learning_rate = tf.maximum(
+          tf.cast(learning_rate, tf.float32), _SMALLEST_LEARNING_RATE)
+      if friction is None:
+        return {'step_size': learning_rate / self._num_examples}
+      step_size = tf.sqrt(learning_rate / self._num_examples)
+    return {
+        'step_size': step_size,
+        friction: (1. - (self._momentum or 0.)) / step_size}
+
+  @property
+  def _friction_name(self):
+    parameters = self._parameters
+    return next((p for p in ('friction', 'diffusion') if p in parameters), None)
+
+  @property
+  def _parameters(self):
+    return inspect.signature(self._kernel).parameters
+
+  def _check(self):
+    given = getattr(self._kernel, 'keywords', {})
+    wanted = {}
+    if self._temperature is not None:
+      wanted['temperature'] = 'temperature'
+    if self._learning_rate is not None:
+      wanted['step_size'] = 'learning_rate'
+      if self._friction_name:
+        wanted[self._friction_name] = 'momentum'
+    elif self._momentum is not None:
+      raise ValueError(
+          f'momentum is {self._momentum!r} without a learning_rate: the two '
+          "go together. With the kernel's own step_size, pass its friction.")
+    for own, ours in wanted.items():
+      if own in given:
+        raise ValueError(
+            f'The kernel was given {own}={given[own]!r}, and {ours} says the '
+            'same in other units: pass one of them.')
+      if own not in self._parameters:
+        raise ValueError(
+            f'{ours} sets the argument {own} of the kernel, and '
+            f'{self._kernel!r} takes none: pass the class, or a '
+            'functools.partial of it.')
+    if self._momentum is not None and self._friction_name is None:
+      raise ValueError(
+          f'momentum is {self._momentum!r}, and {self._kernel!r} has none: '
+          'leave it out, or take SGHMC.')
+    if self._momentum is not None:
+      checks.fraction('momentum', self._momentum)
+      if self._momentum == 1.:
+        raise ValueError(
+            'momentum is 1: there is no friction left, and the kernel needs '
+            'some. Take a momentum below 1.')
+    if isinstance(self._learning_rate, str):
+      if self._learning_rate != 'optimizer':
+        raise ValueError(
+            f'learning_rate is {self._learning_rate!r}: it has to be a number, '
+            'a schedule, or "optimizer" for that of the compiled optimizer.')
+    elif self._learning_rate is not None:
+      checks.schedule('learning_rate', self._learning_rate, 0.)
+
+  def _check_made(self, made):
+    if not isinstance(made, tfp.mcmc.TransitionKernel):
+      raise TypeError(
+          f'kernel made {made!r} of type {type(made).__name__}: it has to make '
+          'a transition kernel, such as sgmcmc.SGHMC.')
+    parameters = made.parameters
+    if made.is_calibrated or 'gradient_estimator' not in parameters:
+      raise TypeError(
+          f'{type(made).__name__} needs all the data at each step, and fit '
+          'gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
+          'sample it with tfp.mcmc.sample_chain.')
+    estimator = parameters['gradient_estimator']
+    if estimator is not None and not isinstance(estimator, gradients.Exact):
+      raise ValueError(
+          f'The kernel was given gradient_estimator={estimator!r}, and in fit '
+          'the batches come from Keras: leave it out, and set batch_size in '
+          'fit.')
+
+
+def late_in_cycle(
+    schedule: keras.optimizers.schedules.CosineDecayRestarts,
+    fraction: float = 0.5,
+) -> Callable[[int], bool]:
+  """Keeps draws from the end of each cycle alone: cyclical sampling.
+
+  Zhang et al. (2020): large steps at the start of each cycle look for new
+  modes, small ones at its end sample them.
+
+  Args:
+    schedule: `keras.optimizers.schedules.CosineDecayRestarts`, which is the
+      kernel's `step_size`, or the `learning_rate`, as well.
+    fraction: Number in [0, 1): the part of each cycle without draws.
+
+  Returns:
+    keep_draw: Callable of the step's number; for
+      `PosteriorSampling(keep_draw=...)`.
+
+  Raises:
+    TypeError: If the schedule has no cycles.
+    ValueError: If `fraction` is not in [0, 1).
+
+  #### Examples
+
+  >>> schedule = keras.optimizers.schedules.CosineDecayRestarts(
+  ...     0.1, first_decay_steps=4, t_mul=1.)
+  >>> keep_draw = sgmcmc.keras.late_in_cycle(schedule)
+  >>> [step for step in range(1, 9) if keep_draw(step)]
+  [3, 4, 7, 8]
+  """
+  if not isinstance(
+      schedule, keras.optimizers.schedules.CosineDecayRestarts):
+    raise TypeError(
+        f'schedule is {schedule!r}: late_in_cycle reads the cycles off a '
+        'keras.optimizers.schedules.CosineDecayRestarts. For another schedule '
+        'pass keep_draw=lambda step: ..., true where a draw may be kept.')
+  checks.fraction('fraction', fraction)
+  if fraction == 1.:
+    raise ValueError('fraction is 1: no step of a cycle would be left to draw.')
+  config = schedule.get_config()
+  length, factor = config['first_decay_steps'], config['t_mul']
+
+  def keep_draw(step):
+    position = step - 1  # The schedule's argument at the step's beginning.
+    if factor == 1.:
+      return (position % length) / length >= fraction
+    cycle = math.floor(
+        math.log(1. - position / length * (1. - factor), factor) + 1e-9)
+    start = length * (1. - factor**cycle) / (1. - factor)
+    return (position - start) / (length * factor**cycle) >= fraction
+
+  return keep_draw

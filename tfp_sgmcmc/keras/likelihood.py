@@ -1,0 +1,311 @@
+"""The log likelihood of each example, from a model's compiled losses.
+
+Keras reduces a loss over examples (and over their elements) in one of several
+ways. A log posterior needs each example's own value, the sum over its elements,
+
+  log p(y_i | x_i, theta) = - sum over outputs of weight * loss_i,
+
+so that `Posterior` can scale by N / n. Hence the losses are evaluated before
+their reduction, which then makes no difference.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from typing import NamedTuple
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc.keras import losses as losses_lib
+
+__all__ = ['Likelihood', 'Term']
+
+_FUNCTIONS = {
+    keras.losses.sparse_categorical_crossentropy:
+        keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.categorical_crossentropy:
+        keras.losses.CategoricalCrossentropy,
+    keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
+    keras.losses.poisson: keras.losses.Poisson,
+}
+# Keras takes the mean over the last axis of these, where a likelihood sums.
+_MEANS = (keras.losses.BinaryCrossentropy, keras.losses.Poisson)
+
+_WAY_OUT = (
+    'Negative log likelihoods are: "sparse_categorical_crossentropy", '
+    '"categorical_crossentropy", "binary_crossentropy" and "poisson" (or their '
+    'classes), and sgmcmc.keras.GaussianLikelihood, LaplaceLikelihood, '
+    'StudentTLikelihood and DistributionLoss(lambda outputs: '
+    'tfd.<Distribution>(...)). ')
+_HINTS = {
+    'mean_squared_error': (
+        'For squared errors, compile with GaussianLikelihood(scale=...), scale '
+        'the standard deviation of the noise, or with scale=None and two '
+        'outputs a target, to learn it.'),
+    'mean_absolute_error': (
+        'For absolute errors, compile with LaplaceLikelihood(scale=...).'),
+    'huber': (
+        'For errors with outliers, compile with StudentTLikelihood(df=4., '
+        'scale=...).'),
+}
+_ALIASES = {
+    'mse': 'mean_squared_error', 'mae': 'mean_absolute_error',
+    'meansquarederror': 'mean_squared_error',
+    'meanabsoluteerror': 'mean_absolute_error'}
+
+
+class Term(NamedTuple):
+  """The loss of one output.
+
+  Attributes:
+    name: The output's name, None for the only one.
+    index: Its position among the outputs.
+    loss: The loss object.
+    weight: Number by which Keras weighs it, 1 by default.
+  """
+  name: str | None
+  index: int
+  loss: keras.losses.Loss
+  weight: float
+
+  def log_likelihood(
+      self, y_true: Any, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+    """The log likelihood of each example, shape `[n]`, in nats."""
+    mask = getattr(y_pred, '_keras_mask', None)
+    dtype = self.loss.dtype
+    y_pred = tf.cast(y_pred, dtype)
+    y_true = tf.cast(y_true, dtype)
+    if y_pred.shape.rank is not None and y_pred.shape.rank < 2:
+      raise ValueError(
+          f'The model has an output of shape {y_pred.shape}: an axis of '
+          'examples and one of values is needed, [n, 1] for a single value.')
+    values = self.loss.call(y_true, y_pred)
+    if isinstance(self.loss, _MEANS):
+      values *= tf.cast(tf.shape(y_pred)[-1], dtype)
+    if isinstance(self.loss, keras.losses.Poisson):
+      y_true = tf.reshape(y_true, tf.shape(y_pred))
+      values += tf.reduce_sum(tf.math.lgamma(y_true + 1.), axis=-1)
+    for factor in (mask, sample_weight):
+      if factor is not None:
+        values *= _expand(tf.cast(factor, dtype), values)
+    return -self.weight * tf.reduce_sum(
+        values, axis=range(1, values.shape.rank))
+
+  @property
+  def is_classification(self) -> bool:
+    """Whether the outputs stand for class probabilities."""
+    return isinstance(self.loss, (
+        keras.losses.SparseCategoricalCrossentropy,
+        keras.losses.CategoricalCrossentropy,
+        keras.losses.BinaryCrossentropy))
+
+  @property
+  def is_binary(self) -> bool:
+    """Whether each value of the output is a probability of its own."""
+    return isinstance(self.loss, keras.losses.BinaryCrossentropy)
+
+  @property
+  def from_logits(self) -> bool:
+    """Whether the outputs are logits."""
+    return self.is_classification and bool(
+        self.loss.get_config().get('from_logits', False))
+
+  def predictive_mean(self, y_pred: tf.Tensor) -> tf.Tensor:
+    """The mean of the targets: probabilities for classes."""
+    if self.from_logits:
+      link = tf.sigmoid if self.is_binary else tf.nn.softmax
+      return link(tf.cast(y_pred, self.loss.dtype))
+    if isinstance(self.loss, losses_lib.LikelihoodLoss):
+      return self.loss.distribution(tf.cast(y_pred, self.loss.dtype)).mean()
+    return tf.cast(y_pred, self.loss.dtype)
+
+
+class Likelihood:
+  """The log likelihood of each example under a model's compiled losses."""
+
+  def __init__(self, model: keras.Model):
+    """Reads the losses off a compiled model.
+
+    Args:
+      model: Compiled `keras.Model`.
+
+    Raises:
+      ValueError: If a loss is not a negative log likelihood, or there is none.
+    """
+    if not getattr(model, 'compiled', False) or model.loss is None:
+      raise ValueError(
+          f'The model {model.name!r} is compiled without a loss, so there is '
+          'no likelihood. Call model.compile(optimizer, loss=...) with a '
+          f'negative log likelihood. {_WAY_OUT}')
+    self._losses = _map(_resolve, model.loss)
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # Of lambdas, which are not saved here.
+      self._weights = model.get_compile_config().get('loss_weights')
+    self._output_names = getattr(model, 'output_names', None)
+
+  def terms(self, y_pred: Any) -> list[Term]:
+    """The losses in the order of the flat outputs.
+
+    Args:
+      y_pred: The model's outputs, or anything in their structure.
+
+    Returns:
+      terms: List of `Term`.
+
+    Raises:
+      ValueError: If losses and outputs do not fit.
+    """
+    names = self._names(y_pred)
+    terms = []
+    for index, name in enumerate(names):
+      single = not isinstance(self._losses, (dict, list, tuple))
+      loss = self._losses if single else self._pick(
+          self._losses, index, name, len(names), 'losses')
+      weight = 1.
+      if self._weights is not None:
+        weight = self._pick(
+            self._weights, index, name, len(names), 'loss_weights')
+      if loss is not None:
+        terms.append(Term(
+            name if len(names) > 1 else None, index, loss,
+            1. if weight is None else float(weight)))
+    if not terms:
+      raise ValueError('No output of the model has a loss.')
+    return terms
+
+  def log_likelihood(
+      self, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+    """The log likelihood of each example, summed over outputs.
+
+    Args:
+      y: Targets, in a structure that Keras accepts.
+      y_pred: The model's outputs.
+      sample_weight: None, `[n]`, or a structure with one for each output; it
+        multiplies the log likelihood.
+
+    Returns:
+      log_likelihood: Shape `[n]`, in nats.
+    """
+    if y is None:
+      raise ValueError(
+          'There are no targets: pass y to fit, or a dataset of (x, y).')
+    flat = self.flat_outputs(y_pred)
+    names = self._names(y_pred)
+    total = 0.
+    for term in self.terms(y_pred):
+      name, index = names[term.index], term.index
+      weight = sample_weight
+      if isinstance(sample_weight, (dict, list, tuple)):
+        weight = self._pick(
+            sample_weight, index, name, len(names), 'sample weights')
+      total += term.log_likelihood(
+          self._pick(y, index, name, len(names), 'targets'), flat[index],
+          weight)
+    return total
+
+  def target(self, y: Any, y_pred: Any, term: Term) -> tf.Tensor:
+    """The targets of one term."""
+    names = self._names(y_pred)
+    return self._pick(y, term.index, names[term.index], len(names), 'targets')
+
+  def flat_outputs(self, y_pred: Any) -> list[Any]:
+    """The outputs as a list."""
+    if isinstance(y_pred, dict):
+      return [y_pred[name] for name in self._names(y_pred)]
+    return list(y_pred) if isinstance(y_pred, (list, tuple)) else [y_pred]
+
+  def map_outputs(
+      self, fn: Callable[[Term | None, Any], Any], y_pred: Any) -> Any:
+    """Applies `fn(term, output)`, the term None without loss."""
+    terms = {term.index: term for term in self.terms(y_pred)}
+    flat = [
+        fn(terms.get(k), output)
+        for k, output in enumerate(self.flat_outputs(y_pred))]
+    if isinstance(y_pred, dict):
+      return dict(zip(self._names(y_pred), flat))
+    if isinstance(y_pred, (list, tuple)):
+      return type(y_pred)(flat)
+    return flat[0]
+
+  def _names(self, y_pred):
+    if isinstance(y_pred, dict):
+      names = list(y_pred)
+    elif isinstance(y_pred, (list, tuple)):
+      names = self._output_names
+      if names is None or len(names) != len(y_pred):
+        names = [f'output_{k}' for k in range(len(y_pred))]
+    else:
+      names = [self._output_names[0] if self._output_names else None]
+      return names
+    flat = y_pred.values() if isinstance(y_pred, dict) else y_pred
+    if any(isinstance(output, (dict, list, tuple)) for output in flat):
+      raise ValueError(
+          'The outputs of the model are nested more than once: return a list '
+          'or a dict of tensors.')
+    return list(names)
+
+  @staticmethod
+  def _pick(structure, index, name, number, what):
+    if isinstance(structure, dict):
+      if number == 1 and len(structure) == 1:
+        return next(iter(structure.values()))
+      if what == 'targets' and name not in structure:
+        raise ValueError(
+            f'There are no targets for the output {name!r}: the keys are '
+            f'{sorted(structure)}.')
+      return structure.get(name)
+    if isinstance(structure, (list, tuple)):
+      if len(structure) != number:
+        raise ValueError(
+            f'The model has {number} output(s), and there are '
+            f'{len(structure)} {what}: one is needed for each output.')
+      return structure[index]
+    if number > 1:
+      raise ValueError(
+          f'The model has {number} outputs, and the {what} are a single one: '
+          'pass a list or a dict with one for each output.')
+    return structure
+
+
+def _map(fn, structure):
+  if isinstance(structure, dict):
+    return {name: _map(fn, value) for name, value in structure.items()}
+  if isinstance(structure, (list, tuple)):
+    return [_map(fn, value) for value in structure]
+  return None if structure is None else fn(structure)
+
+
+def _resolve(loss):
+  """A loss object that is a negative log likelihood, or an error."""
+  if isinstance(loss, str) and loss.lower() in ('crossentropy', 'ce'):
+    raise ValueError(
+        f'The loss {loss!r} stands for one of three, by the shapes: name it, '
+        '"sparse_categorical_crossentropy", "categorical_crossentropy" or '
+        '"binary_crossentropy".')
+  resolved = keras.losses.get(loss)
+  if resolved in _FUNCTIONS:
+    return _FUNCTIONS[resolved]()
+  if isinstance(resolved, losses_lib.LikelihoodLoss) or (
+      type(resolved) in _FUNCTIONS.values()):
+    return resolved
+  name = loss if isinstance(loss, str) else getattr(
+      resolved, '__name__', type(resolved).__name__)
+  key = getattr(getattr(resolved, 'fn', resolved), '__name__', name)
+  hint = _HINTS.get(_ALIASES.get(key.lower(), key), '')
+  raise ValueError(
+      f'The loss {name!r} is not known to be a negative log likelihood, so '
+      f'there is no posterior to sample. {_WAY_OUT}{hint}')
+
+
+def _expand(weight, values):
+  """Weights in a shape that broadcasts with the values from the left."""
+  if weight.shape.rank > values.shape.rank and weight.shape[-1] == 1:
+    weight = tf.squeeze(weight, axis=-1)
+  if weight.shape.rank > values.shape.rank:
+    raise ValueError(
+        f'The sample weights have shape {weight.shape} and the losses '
+        f'{values.shape}: pass one weight an example, [n].')
+  while weight.shape.rank < values.shape.rank:
+    weight = weight[..., tf.newaxis]
+  return weight

@@ -1,0 +1,250 @@
+"""Losses that are negative log likelihoods.
+
+Each is -log p(y | outputs), one value an example, in nats, the normalising
+constant included. `keras.losses.MeanSquaredError` is none of these: it leaves
+out the scale of the noise, which sets how much the data weigh against the
+prior.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc.internal import checks
+
+__all__ = [
+    'DistributionLoss',
+    'GaussianLikelihood',
+    'LaplaceLikelihood',
+    'LikelihoodLoss',
+    'StudentTLikelihood',
+]
+
+tfd = tfp.distributions
+
+
+class LikelihoodLoss(keras.losses.Loss):
+  """A loss -log p(y | outputs); a subclass defines `distribution`."""
+
+  def distribution(self, y_pred: tf.Tensor) -> tfd.Distribution:
+    """The distribution of the targets, given the model's outputs."""
+    raise NotImplementedError
+
+  def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """-log p(y_true | y_pred), summed over all axes but the first.
+
+    Args:
+      y_true: Targets, shape `[n, ...]`.
+      y_pred: Outputs of the model, shape `[n, ...]`.
+
+    Returns:
+      nll: Shape `[n]`, in nats.
+
+    Raises:
+      ValueError: If the shapes of the targets and of the distribution differ.
+    """
+    distribution = self.distribution(y_pred)
+    shape = distribution.batch_shape + distribution.event_shape
+    y_true = tf.convert_to_tensor(y_true)
+    if y_true.dtype != distribution.dtype:
+      y_true = tf.cast(y_true, distribution.dtype)
+    if y_true.shape.rank == shape.rank - 1 and shape[-1] == 1:
+      y_true = y_true[..., tf.newaxis]
+    if not y_true.shape.is_compatible_with(shape):
+      raise ValueError(
+          f'{self.name}: the targets have shape {y_true.shape} and the model '
+          f"makes a distribution of shape {shape}. They have to be the same, "
+          'for otherwise each target would be compared with the outputs for '
+          'other examples: reshape the targets, or the last layer.')
+    log_prob = distribution.log_prob(y_true)
+    return -tf.reduce_sum(log_prob, axis=range(1, log_prob.shape.rank))
+
+
+class _LocationScale(LikelihoodLoss):
+  """Outputs are locations, or locations and scales along the last axis."""
+
+  def __init__(
+      self,
+      scale: float | None = None,
+      reduction: str = 'sum_over_batch_size',
+      name: str | None = None,
+  ):
+    """Makes the loss.
+
+    Args:
+      scale: The scale, in the units of the targets: a positive number, or None
+        where the model learns it. Then the last axis of the outputs is twice
+        as long as that of the targets: locations first, then numbers whose
+        softplus is the scale.
+      reduction: As for every Keras loss. What the sampler does does not depend
+        on it.
+      name: Python `str`.
+
+    Raises:
+      ValueError: If `scale` is not positive.
+    """
+    if scale is not None:
+      checks.numeric('scale', scale, 0.)
+    super().__init__(name=name, reduction=reduction)
+    self.scale = scale
+
+  def distribution(self, y_pred):
+    if self.scale is not None:
+      return self._make(y_pred, tf.cast(self.scale, y_pred.dtype))
+    if y_pred.shape[-1] is None or y_pred.shape[-1] % 2:
+      raise ValueError(
+          f'{self.name} with scale=None reads locations and scales off the '
+          f'outputs, whose last axis has length {y_pred.shape[-1]}: it has to '
+          'be twice that of the targets. Give the last layer twice as many '
+          'units, or pass scale=...')
+    location, raw_scale = tf.split(y_pred, 2, axis=-1)
+    return self._make(location, tf.nn.softplus(raw_scale))
+
+  def _make(self, location, scale):
+    raise NotImplementedError
+
+  def get_config(self):
+    return {**super().get_config(), 'scale': self.scale}
+
+
+@keras.saving.register_keras_serializable('tfp_sgmcmc')
+class GaussianLikelihood(_LocationScale):
+  """-log N(y; location, scale^2), summed over the axes of an example.
+
+  #### Examples
+
+  >>> loss = sgmcmc.keras.GaussianLikelihood(scale=2.)
+  >>> round(float(loss(tf.constant([[1.]]), tf.constant([[3.]]))), 4)
+  2.1121
+
+  With `scale=None` the model has two outputs for each target:
+
+  >>> loss = sgmcmc.keras.GaussianLikelihood()
+  >>> loss.distribution(tf.zeros([5, 2])).batch_shape
+  TensorShape([5, 1])
+  """
+
+  def _make(self, location, scale):
+    return tfd.Normal(location, scale)
+
+
+@keras.saving.register_keras_serializable('tfp_sgmcmc')
+class LaplaceLikelihood(_LocationScale):
+  """-log Laplace(y; location, scale), summed over the axes of an example.
+
+  #### Examples
+
+  >>> loss = sgmcmc.keras.LaplaceLikelihood(scale=0.5)
+  >>> float(loss(tf.constant([[1.]]), tf.constant([[2.]])))
+  2.0
+  """
+
+  def _make(self, location, scale):
+    return tfd.Laplace(location, scale)
+
+
+@keras.saving.register_keras_serializable('tfp_sgmcmc')
+class StudentTLikelihood(_LocationScale):
+  """-log Student-t(y; df, location, scale), summed over an example's axes.
+
+  #### Examples
+
+  >>> loss = sgmcmc.keras.StudentTLikelihood(df=4., scale=1.)
+  >>> round(float(loss(tf.constant([[0.]]), tf.constant([[0.]]))), 4)
+  0.9808
+  """
+
+  def __init__(
+      self,
+      df: float,
+      scale: float | None = None,
+      reduction: str = 'sum_over_batch_size',
+      name: str | None = None,
+  ):
+    """Makes the loss.
+
+    Args:
+      df: Degrees of freedom, a positive number.
+      scale: As for `GaussianLikelihood`.
+      reduction: As for every Keras loss.
+      name: Python `str`.
+
+    Raises:
+      ValueError: If `df` or `scale` is not positive.
+    """
+    checks.numeric('df', df, 0.)
+    super().__init__(scale=scale, reduction=reduction, name=name)
+    self.df = df
+
+  def _make(self, location, scale):
+    return tfd.StudentT(tf.cast(self.df, location.dtype), location, scale)
+
+  def get_config(self):
+    return {**super().get_config(), 'df': self.df}
+
+
+@keras.saving.register_keras_serializable('tfp_sgmcmc')
+class DistributionLoss(LikelihoodLoss):
+  """-log p(y | outputs) for any distribution that the outputs make.
+
+  #### Examples
+
+  Counts with more spread than Poisson's:
+
+  >>> loss = sgmcmc.keras.DistributionLoss(
+  ...     lambda outputs: tfd.NegativeBinomial(
+  ...         total_count=3., logits=outputs))
+  >>> loss(tf.constant([[2.], [0.]]), tf.zeros([2, 1])).shape
+  TensorShape([])
+  """
+
+  def __init__(
+      self,
+      make_distribution: Callable[[tf.Tensor], Any],
+      reduction: str = 'sum_over_batch_size',
+      name: str | None = None,
+  ):
+    """Makes the loss.
+
+    Args:
+      make_distribution: Callable of the outputs `[n, ...]`; returns a
+        `tfp.distributions.Distribution` whose batch and event shape together
+        are the shape of the targets.
+      reduction: As for every Keras loss.
+      name: Python `str`.
+
+    Raises:
+      TypeError: If `make_distribution` is not callable, or does not return a
+        distribution.
+    """
+    if not callable(make_distribution):
+      raise TypeError(
+          f'make_distribution is {make_distribution!r}: it has to be a '
+          'function of the outputs that returns a distribution.')
+    super().__init__(name=name, reduction=reduction)
+    self.make_distribution = make_distribution
+
+  def distribution(self, y_pred):
+    distribution = self.make_distribution(y_pred)
+    if not isinstance(distribution, tfd.Distribution):
+      raise TypeError(
+          f'{self.name}: make_distribution returned {distribution!r}. It has '
+          'to return a tfp.distributions.Distribution.')
+    return distribution
+
+  def get_config(self):
+    return {
+        **super().get_config(),
+        'make_distribution': keras.saving.serialize_keras_object(
+            self.make_distribution)}
+
+  @classmethod
+  def from_config(cls, config):
+    config = dict(config)
+    if isinstance(config['make_distribution'], dict):
+      config['make_distribution'] = keras.saving.deserialize_keras_object(
+          config['make_distribution'])
+    return cls(**config)

@@ -1,0 +1,154 @@
+"""Priors over the weights of a Keras model.
+
+  log p(theta) = sum over trainable weights w of log p_w(w)
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import math
+import re
+from typing import Any
+
+import keras
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc.internal import checks
+
+__all__ = ['WeightPrior', 'he_normal']
+
+tfd = tfp.distributions
+
+
+def he_normal(
+    scale: float = 1., bias_scale: float = 1.,
+) -> Callable[[keras.Variable], tfd.Distribution]:
+  """A Gaussian prior scaled as He et al. scale initial weights.
+
+    w ~ N(0, scale^2 2 / fan_in)   for kernels,
+    b ~ N(0, bias_scale^2)         for vectors and scalars,
+
+  with fan_in the number of inputs of a unit, the product of all axes of the
+  kernel but the last. With it the prior of a network's function does not
+  depend on the widths of its layers.
+
+  Args:
+    scale: Positive number, the standard deviation over He's.
+    bias_scale: Positive number, the standard deviation of biases.
+
+  Returns:
+    prior: Callable of a variable, for `PosteriorSampling(prior=...)`.
+
+  Raises:
+    ValueError: If a scale is not positive.
+
+  #### Examples
+
+  >>> layer = keras.layers.Dense(3)
+  >>> layer.build([None, 8])
+  >>> float(sgmcmc.keras.he_normal()(layer.kernel).stddev())
+  0.5
+  """
+  checks.numeric('scale', scale, 0.)
+  checks.numeric('bias_scale', bias_scale, 0.)
+
+  def prior(variable):
+    dtype = tf.as_dtype(variable.dtype)
+    if len(variable.shape) < 2:
+      stddev = bias_scale
+    else:
+      stddev = scale * math.sqrt(2. / math.prod(variable.shape[:-1]))
+    return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
+
+  return prior
+
+
+class WeightPrior:
+  """The log prior density of a list of weights."""
+
+  def __init__(self, prior: Any, variables: Sequence[keras.Variable]):
+    """Finds a distribution for each weight.
+
+    Args:
+      prior: A distribution for all weights; a dict from layer names or regular
+        expressions to distributions or callables; a callable of the variable
+        that returns a distribution; or None, for a constant density.
+      variables: The trainable variables.
+
+    Raises:
+      ValueError: If a weight has no distribution, a key fits no weight, or a
+        distribution does not fit the shape of its weight.
+      TypeError: If something else than a distribution is given.
+    """
+    self._distributions = []
+    self.dtype = tf.float64 if any(
+        v.dtype == 'float64' for v in variables) else tf.float32
+    used = set()
+    for variable in variables:
+      entry, key = prior, None
+      if isinstance(prior, dict):
+        key = _key(prior, variable)
+        used.add(key)
+        entry = prior[key]
+      self._distributions.append(_distribution(entry, variable))
+    unused = set(prior) - used if isinstance(prior, dict) else ()
+    if unused:
+      raise ValueError(
+          f'The prior has entries that fit no weight: {sorted(unused)}. The '
+          f'weights are {[v.path for v in variables]}: a key is a part of such '
+          'a path (a layer name), or a regular expression for the whole path.')
+
+  def log_prob(self, *parts: tf.Tensor) -> tf.Tensor:
+    """The log prior density, a scalar."""
+    total = tf.zeros([], self.dtype)
+    for distribution, part in zip(self._distributions, parts):
+      # A constant density has a gradient too, of zeros.
+      log_prob = (
+          0. * part if distribution is None else distribution.log_prob(part))
+      total += tf.cast(tf.reduce_sum(log_prob), self.dtype)
+    return total
+
+
+def _key(prior, variable):
+  """The entry for a variable: a layer's name first, then an expression."""
+  names = variable.path.split('/')
+  for key in prior:
+    if key in names:
+      return key
+  for key in prior:
+    if re.fullmatch(key, variable.path):
+      return key
+  raise ValueError(
+      f'The prior has no entry for the weight {variable.path!r}; its entries '
+      f'are {list(prior)}. A key is a part of the path (a layer name), or a '
+      "regular expression for the whole path: '.*' as the last key takes all "
+      'the rest.')
+
+
+def _distribution(entry, variable):
+  if entry is None:
+    return None
+  if not isinstance(entry, tfd.Distribution) and callable(entry):
+    entry = entry(variable)
+  if not isinstance(entry, tfd.Distribution):
+    raise TypeError(
+        f'The prior of the weight {variable.path!r} is {entry!r}: it has to be '
+        'a tfp.distributions.Distribution, such as tfd.Normal(0., 1.), or a '
+        'function of the variable that returns one.')
+  shape = entry.batch_shape + entry.event_shape
+  wanted = tf.TensorShape(variable.shape)
+  try:
+    fits = tf.broadcast_static_shape(shape, wanted) == wanted
+  except ValueError:
+    fits = False
+  if not fits:
+    raise ValueError(
+        f'The prior of the weight {variable.path!r} has shape {shape}, and the '
+        f'weight {wanted}: it has to broadcast to the weight. A scalar '
+        'distribution fits every weight, its coordinates independent.')
+  if entry.dtype != variable.dtype:
+    raise TypeError(
+        f'The prior of the weight {variable.path!r} has dtype '
+        f'{entry.dtype.name}, and the weight {variable.dtype}: make the '
+        "distribution with tensors of the weight's dtype.")
+  return entry

@@ -1,0 +1,533 @@
+"""Draws from the posterior of a model's weights, and their predictions.
+
+  p(y | x, data) = 1/S sum_{s=1}^S p(y | x, theta_s)
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import inspect
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import likelihood as likelihood_lib
+
+__all__ = ['PosteriorSamples', 'PredictiveEntropy']
+
+_NUM_BINS = 15
+
+
+class PredictiveEntropy(NamedTuple):
+  """Entropy of the predictive distribution, in nats, one value an example.
+
+  Attributes:
+    total: H of the mean of the draws' probabilities.
+    aleatoric: The mean of the draws' H: the noise of the targets.
+    epistemic: Their difference, the mutual information of target and weights:
+      what more data would take away.
+  """
+  total: np.ndarray
+  aleatoric: np.ndarray
+  epistemic: np.ndarray
+
+
+class PosteriorSamples:
+  """Draws of a model's trainable weights.
+
+  Predictions run through one compiled function for all draws, with
+  `draw_batch_size` draws and `batch_size` examples at a time: memory does not
+  grow with the number of either, but for the results.
+
+  #### Examples
+
+  >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+  >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+  ...     model, [tf.ones([5, 2, 1]), tf.zeros([5, 1])])
+  >>> len(posterior), len(posterior[1:3]), posterior[0][1]
+  (5, 2, array([0.], dtype=float32))
+  >>> posterior.predict(tf.ones([3, 2]))[:, 0]
+  array([2., 2., 2.], dtype=float32)
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      draws: Any,
+      indices: Sequence[int] | None = None,
+  ):
+    """Makes samples of a store of draws; see also `load`, `from_arrays`.
+
+    Args:
+      model: The model. It is left as it is.
+      draws: The store, `MemoryDraws` or `DiskDraws`.
+      indices: The draws to take; None for all, also those to come.
+    """
+    self._model = model
+    self._draws = draws
+    self._indices = indices
+    self._compiled = {}
+
+  @classmethod
+  def from_arrays(
+      cls, model: keras.Model, arrays: Sequence[Any],
+  ) -> 'PosteriorSamples':
+    """Samples from stacked weights.
+
+    Args:
+      model: Built model.
+      arrays: One array `[draws, ...]` for each trainable weight.
+
+    Returns:
+      samples: `PosteriorSamples`.
+
+    Raises:
+      ValueError: If the shapes are not those of the model's weights.
+    """
+    arrays = [np.asarray(array) for array in arrays]
+    shapes = [array.shape[1:] for array in arrays]
+    wanted = [tuple(v.shape) for v in model.trainable_variables]
+    lengths = {len(array) for array in arrays}
+    if shapes != wanted or len(lengths) != 1:
+      raise ValueError(
+          f'The arrays have shapes {[array.shape for array in arrays]}: one is '
+          'needed for each trainable weight of the model, [draws, ...] with '
+          f'the same number of draws and shapes {wanted} after it.')
+    return cls(
+        model, draws_lib.MemoryDraws(arrays, range(1, len(arrays[0]) + 1)))
+
+  @classmethod
+  def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
+    """Reads draws that `save`, or `PosteriorSampling(directory=...)`, wrote.
+
+    Args:
+      directory: Path of the directory.
+      model: A built model of the same architecture, the same layers frozen;
+        compiled, for predictions. Its weights do not matter.
+
+    Returns:
+      samples: `PosteriorSamples`; draws are read from disk as they are used.
+
+    Raises:
+      FileNotFoundError: If there are no draws.
+      ValueError: If they are of another model.
+    """
+    return cls(model, draws_lib.DiskDraws(directory, model, existing=True))
+
+  def save(self, directory: Any) -> None:
+    """Writes a Keras weights file for each draw, and a manifest.
+
+    Args:
+      directory: Path of a directory without draws.
+
+    Raises:
+      FileExistsError: If there are draws in it.
+    """
+    store = draws_lib.DiskDraws(directory, self._model, existing=False)
+    variables = self._model.trainable_variables
+    kept = [v.numpy() for v in variables]
+    steps = self.steps
+    try:
+      for k in range(len(self)):
+        for variable, value in zip(variables, self[k]):
+          variable.assign(value)
+        store.append(self._model, steps[k])
+    finally:
+      for variable, value in zip(variables, kept):
+        variable.assign(value)
+
+  @property
+  def steps(self) -> list[int]:
+    """The step of the chain at which each draw was made."""
+    return [self._draws.steps[k] for k in self._all()]
+
+  @property
+  def weights(self) -> dict[str, np.ndarray]:
+    """All draws in memory: one array `[draws, ...]` for each weight's path."""
+    arrays = self._draws.read(self._all())
+    return dict(zip(
+        [v.path for v in self._model.trainable_variables], arrays))
+
+  def __len__(self) -> int:
+    return len(self._all())
+
+  def __getitem__(self, index: Any) -> Any:
+    """A draw, as a list of arrays; for a slice, `PosteriorSamples`."""
+    chosen = self._all()[index]
+    if isinstance(index, slice):
+      samples = PosteriorSamples(self._model, self._draws, chosen)
+      samples._compiled = self._compiled
+      return samples
+    return [array[0] for array in self._draws.read([chosen])]
+
+  def __iter__(self) -> Iterator[list[np.ndarray]]:
+    return (self[k] for k in range(len(self)))
+
+  def predict(
+      self,
+      x: Any,
+      batch_size: int = 128,
+      return_samples: bool = False,
+      draw_batch_size: int = 8,
+  ) -> Any:
+    """The mean of the predictive distribution.
+
+    Class probabilities for crossentropies (also where the model gives logits),
+    the distribution's mean for the package's likelihoods, the outputs as they
+    are else.
+
+    Args:
+      x: Inputs: arrays in the model's structure, or a `tf.data.Dataset` of
+        batches.
+      batch_size: Python `int`, examples at a time; a dataset has its own.
+      return_samples: Python `bool`: each draw's prediction, `[draws, n, ...]`,
+        in place of their mean `[n, ...]`.
+      draw_batch_size: Python `int`, draws at a time.
+
+    Returns:
+      predictions: Arrays in the structure of the model's outputs.
+
+    Raises:
+      ValueError: If there are no draws or the model is not compiled.
+    """
+    likelihood = self._likelihood()
+
+    def means(outputs, batch):
+      del batch
+      return likelihood.map_outputs(
+          lambda term, output: output if term is None
+          else term.predictive_mean(output), outputs)
+
+    chunks = [
+        self._over_data('means', means, parts, x, batch_size)
+        for parts in self._chunks(draw_batch_size)
+    ] if return_samples else None
+    if return_samples:
+      return keras.tree.map_structure(
+          lambda *arrays: np.concatenate(arrays), *chunks)
+    total = None
+    for parts in self._chunks(draw_batch_size):
+      chunk = self._over_data(
+          'means', means, parts, x, batch_size, reduce_draws=True)
+      total = chunk if total is None else keras.tree.map_structure(
+          np.add, total, chunk)
+    return keras.tree.map_structure(
+        lambda a: (a / len(self)).astype(keras.config.floatx()), total)
+
+  def predictive_entropy(
+      self, x: Any, batch_size: int = 128, draw_batch_size: int = 8,
+  ) -> PredictiveEntropy:
+    """How uncertain the class of each example is, and why.
+
+      H[mean_s p_s] = mean_s H[p_s] + mutual information
+
+    Args:
+      x: Inputs, as for `predict`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+
+    Returns:
+      entropy: `PredictiveEntropy`, in nats; shape `[n]`, or `[n, ...]` where
+        the output has more axes than that of the classes.
+
+    Raises:
+      ValueError: If the model has not one output with class probabilities.
+    """
+    likelihood = self._likelihood()
+
+    def probabilities(outputs, batch):
+      del batch
+      term = self._class_term(likelihood, outputs)
+      p = _probabilities(term, outputs)
+      return p, _entropy(p)
+
+    total = None
+    for parts in self._chunks(draw_batch_size):
+      chunk = self._over_data(
+          'entropy', probabilities, parts, x, batch_size, reduce_draws=True)
+      total = chunk if total is None else [
+          a + b for a, b in zip(total, chunk)]
+    mean, aleatoric = (a / len(self) for a in total)
+    entropy = _entropy(mean).numpy()
+    return PredictiveEntropy(entropy, aleatoric, entropy - aleatoric)
+
+  def evaluate(
+      self,
+      x: Any,
+      y: Any = None,
+      batch_size: int = 128,
+      sample_weight: Any = None,
+      draw_batch_size: int = 8,
+  ) -> dict[str, float]:
+    """Scores of the predictive distribution.
+
+      nll   = - mean_i log 1/S sum_s p(y_i | x_i, theta_s)
+      brier = mean_i sum_k (p_ik - [y_i = k])^2
+      ece   = sum over 15 bins of share of examples |accuracy - confidence|
+
+    beside the compiled metrics, which see the pooled outputs: for classes the
+    mean probabilities (their logarithms, where the model gives logits), else
+    the mean of the outputs.
+
+    Args:
+      x: Inputs, or a `tf.data.Dataset` of batches `(x, y)` or `(x, y,
+        sample_weight)`.
+      y: Targets.
+      batch_size: Python `int`, examples at a time.
+      sample_weight: None, or weights `[n]` of the examples, for `nll` and
+        weighted metrics.
+      draw_batch_size: Python `int`, draws at a time.
+
+    Returns:
+      scores: Dict of floats: the compiled metrics, `nll` in nats an example,
+        and for classes `brier` and `ece` (after the output's name and `_`
+        where there are several outputs).
+
+    Raises:
+      ValueError: If there are no draws or the model is not compiled.
+    """
+    likelihood = self._likelihood()
+    if not isinstance(x, tf.data.Dataset):
+      x = (x, y) if sample_weight is None else (x, y, sample_weight)
+
+    def scores(outputs, batch):
+      _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+      pooled = likelihood.map_outputs(
+          lambda term, output: _probabilities(term, output)
+          if term is not None and term.is_classification else output, outputs)
+      return pooled, likelihood.log_likelihood(y, outputs, None)
+
+    pooled, log_likelihood = None, None
+    for parts in self._chunks(draw_batch_size):
+      sums, values = self._over_data(
+          'scores', scores, parts, x, batch_size, has_targets=True,
+          reduce_draws=[np.sum, np.logaddexp.reduce])
+      if pooled is None:
+        pooled, log_likelihood = sums, values
+      else:
+        pooled = keras.tree.map_structure(np.add, pooled, sums)
+        log_likelihood = np.logaddexp(log_likelihood, values)
+    pooled = keras.tree.map_structure(lambda a: a / len(self), pooled)
+    nll = np.log(len(self)) - log_likelihood
+    return self._scores(likelihood, x, batch_size, pooled, nll)
+
+  def _scores(self, likelihood, data, batch_size, pooled, nll):
+    """All scores, from pooled predictions and each example's NLL."""
+    model = self._model
+    model.reset_metrics()
+    position, targets, weights, results = 0, [], [], {}
+    for batch in _batches(data, batch_size):
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+      length = _length(x)
+      outputs = keras.tree.map_structure(
+          lambda a, k=position, n=length: a[k:k + n], pooled)
+      position += length
+      as_outputs = likelihood.map_outputs(_unlink, outputs)
+      results = model.compute_metrics(x, y, as_outputs, sample_weight)
+      targets.append(y)
+      weights.append(
+          np.ones(length) if sample_weight is None or keras.tree.is_nested(
+              sample_weight) else np.reshape(sample_weight, [length]))
+    model.reset_metrics()
+    scores = {
+        name: float(value) for name, value in results.items()
+        if name != 'loss' and not name.endswith('_loss')}
+    scores['nll'] = float(np.average(nll, weights=np.concatenate(weights)))
+    y = keras.tree.map_structure(
+        lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *targets)
+    for term in likelihood.terms(pooled):
+      if term.is_classification:
+        prefix = '' if term.name is None else f'{term.name}_'
+        p = likelihood.flat_outputs(pooled)[term.index]
+        brier, ece = _calibration(term, likelihood.target(y, pooled, term), p)
+        scores[f'{prefix}brier'], scores[f'{prefix}ece'] = brier, ece
+    return scores
+
+  def _all(self):
+    if self._indices is None:
+      return list(range(len(self._draws)))
+    return list(self._indices)
+
+  def _likelihood(self):
+    if not len(self):
+      raise ValueError('There are no draws to predict with.')
+    try:
+      return likelihood_lib.Likelihood(self._model)
+    except ValueError as error:
+      raise ValueError(
+          'The compiled loss says what the outputs mean (logits, locations), '
+          f'which predictions of a posterior need. {error}') from error
+
+  @staticmethod
+  def _class_term(likelihood, outputs):
+    terms = likelihood.terms(outputs)
+    if len(terms) != 1 or not terms[0].is_classification or isinstance(
+        outputs, (dict, list, tuple)):
+      raise ValueError(
+          'predictive_entropy needs a model with one output, compiled with a '
+          'crossentropy. For others use predict(x, return_samples=True).')
+    return terms[0]
+
+  def _chunks(self, draw_batch_size):
+    size = checks.positive_integer('draw_batch_size', draw_batch_size)
+    indices = self._all()
+    for k in range(0, len(indices), size):
+      yield [
+          tf.convert_to_tensor(array)
+          for array in self._draws.read(indices[k:k + size])]
+
+  def _over_data(
+      self, name, fn, parts, data, batch_size, has_targets=False,
+      reduce_draws=False):
+    """`fn(outputs, batch)` for some draws and all examples.
+
+    Args:
+      name: Name of `fn`, under which its compiled function is kept.
+      fn: Callable of the outputs of one draw, and of a batch.
+      parts: List of stacked weights.
+      data: As `_batches` takes it.
+      batch_size: Examples at a time.
+      has_targets: Whether `data` has targets beside inputs.
+      reduce_draws: False to keep the draws apart, True to sum over them, or
+        a list of ways to reduce, one for each result of `fn`.
+
+    Returns:
+      results: Arrays `[draws, n, ...]`, or `[n, ...]` where reduced.
+    """
+    run = self._function(name, fn, has_targets)
+    pieces = []
+    for batch in _batches(data if has_targets else _inputs(data), batch_size):
+      result = keras.tree.map_structure(
+          lambda t: np.asarray(t, np.float64), run(parts, batch))
+      if isinstance(reduce_draws, list):
+        result = [
+            keras.tree.map_structure(lambda a, f=f: f(a, axis=0), part)
+            for f, part in zip(reduce_draws, result)]
+      elif reduce_draws:
+        result = keras.tree.map_structure(lambda a: a.sum(axis=0), result)
+      pieces.append(result)
+    axis = 0 if reduce_draws else 1
+    joined = keras.tree.map_structure(
+        lambda *arrays: np.concatenate(arrays, axis=axis), *pieces)
+    if reduce_draws:
+      return joined
+    return keras.tree.map_structure(
+        lambda a: a.astype(keras.config.floatx()), joined)
+
+  def _function(self, name, fn, has_targets):
+    """The compiled function `(stacked parts, batch) -> stacked results`."""
+    key = (name, self._model.loss if self._model.compiled else None)
+    for known, function in self._compiled.items():
+      if known[0] == key[0] and known[1] is key[1]:
+        return function
+    model = self._model
+    arguments = {}
+    parameters = inspect.signature(model.call).parameters
+    if 'training' in parameters or any(
+        p.kind is p.VAR_KEYWORD for p in parameters.values()):
+      arguments['training'] = False
+
+    @tf.function(reduce_retracing=True, autograph=False)
+    def run(parts, batch):
+      x = batch
+      if has_targets:
+        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
+
+      def one_draw(parts):
+        with keras.StatelessScope(
+            state_mapping=list(zip(model.trainable_variables, parts)),
+            collect_losses=True):
+          outputs = model(x, **arguments)
+        return fn(outputs, batch)
+
+      first = tf.nest.map_structure(
+          lambda t: tf.TensorSpec(None, t.dtype),
+          one_draw([part[0] for part in parts]))
+      return tf.map_fn(one_draw, parts, fn_output_signature=first)
+
+    self._compiled[key[0], key[1] if _is_hashable(key[1]) else None] = run
+    return run
+
+
+def _is_hashable(value):
+  return getattr(value, '__hash__', None) is not None
+
+
+def _inputs(data):
+  """The inputs alone, of data that may be a dataset with targets."""
+  if isinstance(data, tf.data.Dataset):
+    if isinstance(data.element_spec, tuple):
+      return data.map(lambda x, *rest: x)
+  return data
+
+
+def _length(x):
+  return int(keras.tree.flatten(x)[0].shape[0])
+
+
+def _batches(data, batch_size):
+  """Batches of nested arrays, or those of a dataset."""
+  if isinstance(data, tf.data.Dataset):
+    yield from data
+    return
+  size = checks.positive_integer('batch_size', batch_size)
+  leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+  number = int(np.shape(leaves[0])[0])
+  for k in range(0, number, size):
+    yield keras.tree.map_structure(
+        lambda a, k=k: None if a is None else tf.convert_to_tensor(
+            a[k:k + size]), data)
+
+
+def _probabilities(term, output):
+  """Class probabilities along the last axis, whatever the model gives."""
+  p = term.predictive_mean(output)
+  if term.is_binary or term.from_logits:
+    return p
+  # Keras' crossentropy normalises what it is given.
+  return p / tf.reduce_sum(p, axis=-1, keepdims=True)
+
+
+def _entropy(p):
+  """Entropy over the last axis; of one probability, of it and its rest."""
+  p = tf.convert_to_tensor(p)
+  if p.shape[-1] == 1:
+    p = tf.concat([p, 1. - p], axis=-1)
+  return -tf.reduce_sum(tf.math.xlogy(p, p), axis=-1)
+
+
+def _unlink(term, output):
+  """Pooled probabilities in the form of the model's own outputs."""
+  output = tf.cast(output, keras.config.floatx())
+  if term is None or not term.from_logits:
+    return output
+  p = tf.clip_by_value(output, 1e-30, 1.)
+  if term.is_binary:
+    return tf.math.log(p) - tf.math.log(
+        tf.clip_by_value(1. - output, 1e-30, 1.))
+  return tf.math.log(p)
+
+
+def _calibration(term, y, p):
+  """Brier score and expected calibration error."""
+  if term.is_binary:
+    p = np.reshape(p, [-1])
+    y = np.reshape(y, [-1]).astype(np.int64)
+    p = np.stack([1. - p, p], axis=-1)
+  else:
+    p = np.reshape(p, [-1, p.shape[-1]])
+    if isinstance(term.loss, keras.losses.CategoricalCrossentropy):
+      y = np.argmax(np.reshape(y, p.shape), axis=-1)
+    y = np.reshape(y, [-1]).astype(np.int64)
+  hot = np.eye(p.shape[-1])[y]
+  brier = np.mean(np.sum((p - hot)**2, axis=-1))
+  confidence, correct = p.max(axis=-1), p.argmax(axis=-1) == y
+  bins = np.minimum((confidence * _NUM_BINS).astype(int), _NUM_BINS - 1)
+  gaps = np.bincount(
+      bins, weights=correct - confidence, minlength=_NUM_BINS)
+  return float(brier), float(np.sum(np.abs(gaps)) / len(y))
