@@ -208,11 +208,8 @@ class SamplingStep:
     results = self.results()
     step = results.step + 1
     parts, results, forward = self._one_step(data, parts, results, step)
-    finite = tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(part)) for part in parts])
-    logs = {}
-    if hasattr(results, 'momentum'):
-      logs['kinetic_temperature'] = _kinetic_temperature(results.momentum)
+    # Not under XLA: there a sum of the momenta would make their noise anew.
+    finite, logs = _watch(parts, results)
     for variable, part in zip(self.variables, parts):
       variable.assign(part)
     for variable, leaf in zip(self._results, tf.nest.flatten(results)):
@@ -343,8 +340,14 @@ def _scale_gradient(tensor, scale):
   return scaled(tensor)
 
 
-def _kinetic_temperature(momentum):
-  """r' r / d over all coordinates."""
+def _watch(parts, results):
+  """Whether the weights are finite, and r' r / d over all coordinates."""
+  finite = tf.reduce_all(
+      [tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+  if not hasattr(results, 'momentum'):
+    return finite, {}
   total = sum(
-      tf.cast(tf.reduce_sum(tf.square(r)), tf.float32) for r in momentum)
-  return total / sum(r.shape.num_elements() for r in momentum)
+      tf.cast(tf.reduce_sum(tf.square(r)), tf.float32)
+      for r in results.momentum)
+  number = sum(r.shape.num_elements() for r in results.momentum)
+  return finite, {'kinetic_temperature': total / number}
