@@ -331,9 +331,24 @@ def normal_like(
   >>> [z.shape for z in normal_like([tf.zeros([3]), tf.zeros([2, 2])], [1, 2])]
   [TensorShape([3]), TensorShape([2, 2])]
   """
-  return [
-      normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
-      for stream, part in enumerate(parts)]
+  if compat.in_xla_context() or not all(
+      part.shape.is_fully_defined() for part in parts):
+    return [
+        normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
+        for stream, part in enumerate(parts)]
+  specs = tuple((tuple(part.shape), part.dtype) for part in parts)
+  return _compiled_normals(specs)(tf.convert_to_tensor(seed, tf.int32))
+
+
+@functools.cache
+def _compiled_normals(specs):
+  """One compiled function for all parts: a call costs more than its work."""
+  def normals(seed):
+    return [
+        normal(shape, seed, dtype=dtype, stream=stream)
+        for stream, (shape, dtype) in enumerate(specs)]
+
+  return tf.function(normals, jit_compile=True, autograph=False)
 
 
 def indices(

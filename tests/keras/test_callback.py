@@ -97,9 +97,7 @@ def test_weights_scale_the_likelihood(how):
 def test_any_reduction(reduction):
   x, y = models.classes()
   model = models.classifier(loss=keras.losses.SparseCategoricalCrossentropy(
-      from_logits=True, reduction=reduction or 'none'), metrics=None)
-  if reduction is None:
-    pytest.skip('Keras itself does not fit with reduction None')
+      from_logits=True, reduction=reduction))
   value = estimate(model)
   assert np.isclose(value, log_prob_by_hand(model, x, y), rtol=1e-5)
 
@@ -461,6 +459,38 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(jit_compile):
 def test_wrong_arguments(arguments, message):
   with pytest.raises((TypeError, ValueError), match=message):
     models.make_sampling(**arguments)
+
+
+def test_nan_on_the_first_batch_is_an_error():
+  x, y = models.classes()
+  x = np.where(np.arange(len(x))[:, np.newaxis] == 3, np.nan, x)
+  model = models.classifier()
+  with pytest.raises(
+      tf.errors.InvalidArgumentError, match='At the first state'):
+    models.fit(model, models.make_sampling(), x=x.astype(np.float32), y=y)
+
+
+def test_sgnht_takes_the_units_of_sgd():
+  ours = models.make_sampling(
+      kernel=sgmcmc.SGNHT, learning_rate=0.02, momentum=0.9)
+  h = (0.02 / models.NUM_EXAMPLES)**0.5
+  theirs = models.make_sampling(kernel=functools.partial(
+      sgmcmc.SGNHT, step_size=h, diffusion=0.1 / h))
+  for sampling in (ours, theirs):
+    models.fit(models.classifier(), sampling)
+  assert_same_draws(ours.posterior, theirs.posterior)
+
+
+def test_several_replicas_are_refused():
+  class Strategy:
+    num_replicas_in_sync = 2
+
+  model = models.classifier()
+  model._distribute_strategy = Strategy()
+  with pytest.raises(ValueError, match='2 replicas'):
+    sampling = models.make_sampling()
+    sampling.set_model(model)
+    sampling.on_train_begin()
 
 
 def test_models_that_cannot_be_sampled():

@@ -55,7 +55,7 @@ def test_one_compiled_function_for_all_draws_and_batches():
   x, _ = models.classes()
   _, posterior = make_posterior()
   posterior.predict(x, batch_size=20, draw_batch_size=2)
-  (function,) = posterior._compiled.values()
+  ((_, function),) = posterior._compiled.values()
   traces = function.experimental_get_tracing_count()
   posterior.predict(x, batch_size=11, draw_batch_size=3)
   posterior[1:].predict(x, batch_size=11, draw_batch_size=2)
@@ -136,6 +136,34 @@ def test_regression_predicts_the_mean_of_a_learned_scale():
   assert np.isclose(scores['nll'], expected, rtol=1e-5)
   with pytest.raises(ValueError, match='crossentropy'):
     posterior.predictive_entropy(x)
+
+
+def test_several_outputs():
+  rng = np.random.default_rng(0)
+  inputs = keras.Input([2])
+  model = keras.Model(inputs, {
+      'value': keras.layers.Dense(1, name='value')(inputs),
+      'kind': keras.layers.Dense(3, name='kind')(inputs)})
+  model.compile('sgd', {
+      'value': sgmcmc.keras.GaussianLikelihood(scale=1.),
+      'kind': keras.losses.SparseCategoricalCrossentropy(from_logits=True)})
+  posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, [rng.normal(size=[4, *v.shape]).astype(np.float32)
+              for v in model.trainable_variables])
+  x = rng.normal(size=[9, 2]).astype(np.float32)
+  y = {'value': rng.normal(size=[9, 1]).astype(np.float32),
+       'kind': rng.integers(0, 3, 9)}
+  predictions = posterior.predict(x, return_samples=True)
+  assert predictions['value'].shape == (4, 9, 1)
+  log_p = -0.5 * (predictions['value'][..., 0] - y['value'][:, 0])**2 - (
+      0.5 * np.log(2. * np.pi))
+  log_p += np.log(np.take_along_axis(
+      predictions['kind'], np.tile(y['kind'], [4, 1])[..., np.newaxis],
+      axis=-1)[..., 0])
+  scores = posterior.evaluate(x, y, batch_size=4)
+  expected = -np.mean(scipy.special.logsumexp(log_p, axis=0) - np.log(4.))
+  assert np.isclose(scores['nll'], expected, rtol=1e-4)
+  assert {'kind_brier', 'kind_ece'} <= set(scores)
 
 
 def test_indexing():

@@ -203,11 +203,10 @@ class PosteriorSamples:
           lambda term, output: output if term is None
           else term.predictive_mean(output), outputs)
 
-    chunks = [
-        self._over_data('means', means, parts, x, batch_size)
-        for parts in self._chunks(draw_batch_size)
-    ] if return_samples else None
     if return_samples:
+      chunks = [
+          self._over_data('means', means, parts, x, batch_size)
+          for parts in self._chunks(draw_batch_size)]
       return keras.tree.map_structure(
           lambda *arrays: np.concatenate(arrays), *chunks)
     total = None
@@ -421,11 +420,11 @@ class PosteriorSamples:
 
   def _function(self, name, fn, has_targets):
     """The compiled function `(stacked parts, batch) -> stacked results`."""
-    key = (name, self._model.loss if self._model.compiled else None)
-    for known, function in self._compiled.items():
-      if known[0] == key[0] and known[1] is key[1]:
-        return function
     model = self._model
+    # The loss tracker is a new object whenever the model is compiled anew.
+    tracker, function = self._compiled.get(name, (None, None))
+    if tracker is model.metrics[0]:
+      return function
     arguments = {}
     parameters = inspect.signature(model.call).parameters
     if 'training' in parameters or any(
@@ -450,12 +449,8 @@ class PosteriorSamples:
           one_draw([part[0] for part in parts]))
       return tf.map_fn(one_draw, parts, fn_output_signature=first)
 
-    self._compiled[key[0], key[1] if _is_hashable(key[1]) else None] = run
+    self._compiled[name] = (model.metrics[0], run)
     return run
-
-
-def _is_hashable(value):
-  return getattr(value, '__hash__', None) is not None
 
 
 def _inputs(data):

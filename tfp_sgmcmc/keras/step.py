@@ -9,12 +9,6 @@ At step t = 1, 2, ... with the batch of fit's own choice, and its n examples,
 with R the sum of the model's regularisers and other added losses. The seeds are
 `seed_t = random.fold_in(seed, t)`; the results start from
 `bootstrap_results` on the first batch with `random.fold_in(seed, 0)`.
-
-The gradient of the likelihood is taken as Keras takes it (a graph, or XLA where
-the model was compiled with `jit_compile=True`). The rest of the step, the prior
-and the noise above all, is one function under XLA: a kernel that asks for the
-gradient at its current state gets it from outside. A kernel that asks for it
-elsewhere (BAOAB) runs as it is, as does every kernel with `run_eagerly=True`.
 """
 
 from collections.abc import Callable
@@ -23,10 +17,8 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import gradients
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
@@ -58,34 +50,6 @@ class _Forward(NamedTuple):
   y_pred: Any
   loss: tf.Tensor
   updates: list[tuple[keras.Variable, tf.Tensor]]
-
-
-class _Elsewhere(Exception):
-  """The kernel wants the gradient at another point than its current state."""
-
-
-def _elsewhere(*parts_and_batch):
-  raise _Elsewhere
-
-
-class _GivenLikelihood(gradients.GradientEstimator):
-  """The prior's gradient plus a likelihood's that is known already."""
-
-  def __init__(self, parts, estimate):
-    self._parts = parts
-    self._given = estimate
-
-  def one_step(self, target, state_parts, previous_results, seed):
-    del seed
-    if any(a is not b for a, b in zip(state_parts, self._parts)):
-      raise _Elsewhere
-    prior, prior_gradients = _value_and_gradients(
-        target.log_prior, state_parts)
-    return gradients.GradientEstimate(
-        prior + self._given.target_log_prob,
-        [a + b for a, b in zip(
-            prior_gradients, self._given.grads_target_log_prob)],
-    ), previous_results
 
 
 class SamplingStep:
@@ -130,22 +94,6 @@ class SamplingStep:
         num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
         else None)
     self.variables = list(model.trainable_variables)
-    self._is_whole = False
-
-    # One function each for all traces of the train step: compiled once.
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled_bootstrap(parts, estimate):
-      start = tf.zeros([], tf.int64)
-      return self._kernel_with(parts, estimate, start).bootstrap_results(
-          parts, seed=step_seed(self._seed, start))
-
-    @tf.function(jit_compile=True, autograph=False)
-    def compiled_step(parts, results, estimate, step):
-      return self._kernel_with(parts, estimate, results.step).one_step(
-          parts, results, seed=step_seed(self._seed, step))
-
-    self._compiled_bootstrap = compiled_bootstrap
-    self._compiled_step = compiled_step
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that was compiled anew.
@@ -180,14 +128,15 @@ class SamplingStep:
     Args:
       data: A batch as `train_step` gets it.
     """
-    if self._model.run_eagerly:
-      estimate, _ = self._likelihood_estimate(data, self._parts())
-    else:
-      estimate = tf.function(
-          lambda data: self._likelihood_estimate(data, self._parts())[0],
-          autograph=False)(data)
-    results = self._compiled_bootstrap(self._parts(), estimate)
-    _check_finite(results, self.variables)
+    def bootstrap(data):
+      start = tf.zeros([], tf.int64)
+      posterior, _ = self._posterior(data)
+      return self._make_kernel(posterior, start).bootstrap_results(
+          self._parts(), seed=step_seed(self._seed, start))
+
+    if not self._model.run_eagerly:
+      bootstrap = tf.function(bootstrap, autograph=False)
+    results = bootstrap(data)
     self._structure = results
     self._results = [
         tf.Variable(leaf, trainable=False, name='sampling_results')
@@ -207,61 +156,30 @@ class SamplingStep:
     parts = self._parts()
     results = self.results()
     step = results.step + 1
-    parts, results, forward = self._one_step(data, parts, results, step)
-    finite = tf.reduce_all(
-        [tf.reduce_all(tf.math.is_finite(part)) for part in parts])
-    logs = {}
-    if hasattr(results, 'momentum'):
-      logs['kinetic_temperature'] = _kinetic_temperature(results.momentum)
+    posterior, passes = self._posterior(data)
+    parts, results = self._make_kernel(posterior, results.step).one_step(
+        parts, results, seed=step_seed(self._seed, step))
+    finite, logs = _watch(parts, results)
     for variable, part in zip(self.variables, parts):
       variable.assign(part)
     for variable, leaf in zip(self._results, tf.nest.flatten(results)):
       variable.assign(leaf)
-    for variable, value in forward.updates:
+    for variable, value in passes[-1].updates:
       variable.assign(value)
     bad = self._status[1]
     bad = tf.where((bad == 0) & ~finite, step, bad)
     self._status.assign(tf.stack([step, bad]))
     tracker = next(m for m in self._model.metrics if m.name == 'loss')
     tracker.update_state(
-        forward.loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
+        passes[-1].loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
     metrics = self._model.compute_metrics(
-        x, y, forward.y_pred, sample_weight=sample_weight)
+        x, y, passes[-1].y_pred, sample_weight=sample_weight)
     return {**metrics, **logs}
 
   def _parts(self):
     return [tf.convert_to_tensor(variable) for variable in self.variables]
 
-  def _one_step(self, data, parts, results, step):
-    if not self._model.run_eagerly and not self._is_whole:
-      try:
-        estimate, forward = self._likelihood_estimate(data, parts)
-        parts, results = self._compiled_step(parts, results, estimate, step)
-        return parts, results, forward
-      except _Elsewhere:
-        self._is_whole = True
-    posterior, passes = self._posterior(data, self._prior.log_prob)
-    kernel = self._make_kernel(posterior, results.step)
-    parts, results = kernel.one_step(
-        parts, results, seed=step_seed(self._seed, step))
-    return parts, results, passes[-1]
-
-  def _likelihood_estimate(self, data, parts):
-    """The likelihood's part of the estimate, as the model is run by Keras."""
-    likelihood, passes = self._posterior(
-        data, lambda *parts: tf.zeros([], self._prior.dtype))
-    estimate = gradients.GradientEstimate(
-        *_value_and_gradients(likelihood, parts))
-    return estimate, passes[-1]
-
-  def _kernel_with(self, parts, estimate, step):
-    """The kernel, its likelihood given at the current state."""
-    posterior = posterior_lib.Posterior(
-        self._prior.log_prob, _elsewhere, num_examples=self._num_examples)
-    return self._make_kernel(posterior, step).copy(
-        gradient_estimator=_GivenLikelihood(parts, estimate))
-
-  def _posterior(self, data, log_prior):
+  def _posterior(self, data):
     """The posterior of a batch, and the passes made through the model."""
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
     passes = []
@@ -277,7 +195,8 @@ class SamplingStep:
       return values
 
     return posterior_lib.Posterior(
-        log_prior, log_likelihood, leaves, self._num_examples), passes
+        self._prior.log_prob, log_likelihood, leaves,
+        self._num_examples), passes
 
   def _forward(self, parts, x, y, sample_weight):
     """Each example's log likelihood and share of the added losses."""
@@ -309,30 +228,6 @@ class SamplingStep:
     return tf.cast(values, self._prior.dtype), _Forward(y_pred, loss, updates)
 
 
-def _check_finite(results, variables):
-  """Raises where the first log density or gradient is not finite."""
-  bad = [
-      variable.path for variable, gradient in zip(
-          variables, results.grads_target_log_prob)
-      if not np.all(np.isfinite(gradient))]
-  if bad or not np.isfinite(results.target_log_prob):
-    raise ValueError(
-        'On the first batch the log posterior is '
-        f'{float(results.target_log_prob):g}, and its gradient is not finite '
-        f'for these weights: {bad}. Look for NaN or Inf in the data and for '
-        'overflow in the model, and start from a trained one (start_epoch).')
-
-
-def _value_and_gradients(fn, parts):
-  """The value and gradients of one of two terms: zero where it has none."""
-  with tf.GradientTape(watch_accessed_variables=False) as tape:
-    parts = [tf.identity(part) for part in parts]
-    tape.watch(parts)
-    value = fn(*parts)
-  return value, tape.gradient(
-      value, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-
 def _scale_gradient(tensor, scale):
   """The tensor itself, its gradient times `scale`."""
   @tf.custom_gradient
@@ -343,8 +238,14 @@ def _scale_gradient(tensor, scale):
   return scaled(tensor)
 
 
-def _kinetic_temperature(momentum):
-  """r' r / d over all coordinates."""
+def _watch(parts, results):
+  """Whether the weights are finite, and r' r / d over all coordinates."""
+  finite = tf.reduce_all(
+      [tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+  if not hasattr(results, 'momentum'):
+    return finite, {}
   total = sum(
-      tf.cast(tf.reduce_sum(tf.square(r)), tf.float32) for r in momentum)
-  return total / sum(r.shape.num_elements() for r in momentum)
+      tf.cast(tf.reduce_sum(tf.square(r)), tf.float32)
+      for r in results.momentum)
+  number = sum(r.shape.num_elements() for r in results.momentum)
+  return finite, {'kinetic_temperature': total / number}
