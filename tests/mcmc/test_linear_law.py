@@ -202,6 +202,18 @@ def test_planted_errors_in_sghmc_are_seen(wrong, monkeypatch):
       'euler', friction=0.5, temperature=0.9) < oracle.FALSE_ALARM_RATE
 
 
+def test_exact_gradient_of_many_chains_is_that_of_one():
+  """TensorFlow 2.18 and 2.19 get it wrong from some number of chains on."""
+  x = tf.constant(np.random.default_rng(0).normal(size=[9, 2]), tf.float32)
+  state = tf.broadcast_to(tf.constant([0.3, -0.5]), [1000, 2])
+  _, (gradient,) = states.value_and_gradients(
+      lambda theta: tf.reduce_sum(
+          tf.einsum('...nd,...d->...n', x, theta) * tf.range(9.), axis=-1),
+      [state])
+  np.testing.assert_allclose(
+      gradient, np.broadcast_to(np.arange(9.) @ x, [1000, 2]), rtol=1e-4)
+
+
 def test_gradient_of_transformed_state_is_not_taken_from_the_cache():
   """Bijectors hand back what they computed outside the tape, if let."""
   import tensorflow_probability as tfp

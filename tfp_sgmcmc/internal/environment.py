@@ -1,8 +1,10 @@
 """Checks at import that TensorFlow, TFP and Keras are here and fit."""
 
 import importlib
+import importlib.metadata
 import os
 import sys
+import warnings
 
 _REQUIRED = (
     ('tensorflow', 'tensorflow>=2.18'),
@@ -16,6 +18,7 @@ def check() -> None:
   if 'tfp_sgmcmc.quickstart' in sys.orig_argv:
     # TensorFlow reads it when it is first imported, which is here.
     os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  _avoid_wrong_gradients()
   for module, requirement in _REQUIRED:
     try:
       importlib.import_module(module)
@@ -33,3 +36,26 @@ def check() -> None:
         'tfp_sgmcmc needs Keras to run on TensorFlow, and its backend is '
         f'{backend}: set the environment variable KERAS_BACKEND=tensorflow '
         'before keras is first imported.')
+
+
+def _avoid_wrong_gradients() -> None:
+  """Keeps TensorFlow 2.18 and 2.19 from a wrong gradient on CPU.
+
+  With oneDNN their gradient of a broadcasting `tf.einsum`, as in
+  `einsum('...nd,...d->...n', x, theta)` with `x` shared by many chains, is
+  wrong in all chains but the first ones. It is right from 2.20 on.
+  """
+  try:
+    version = importlib.metadata.version('tensorflow')
+  except importlib.metadata.PackageNotFoundError:
+    return  # Another distribution of TensorFlow, or none: see below.
+  if tuple(map(int, version.split('.')[:2])) >= (2, 20):
+    return
+  if 'tensorflow' not in sys.modules:
+    os.environ.setdefault('TF_ENABLE_ONEDNN_OPTS', '0')
+  if os.environ.get('TF_ENABLE_ONEDNN_OPTS') != '0':
+    warnings.warn(
+        f'TensorFlow {version} with oneDNN computes wrong gradients of '
+        'broadcasting einsums on CPU: upgrade to 2.20, or set the environment '
+        'variable TF_ENABLE_ONEDNN_OPTS=0, or import tfp_sgmcmc before '
+        'tensorflow.', RuntimeWarning, stacklevel=2)
