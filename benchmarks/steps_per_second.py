@@ -3,9 +3,13 @@
   python benchmarks/steps_per_second.py
 
 Logistic regression (20 coefficients, minibatches of 100) on data of several
-sizes, and a perceptron 784-100-10. Each line is the best of five runs of one
-compiled function, the sizes in turn, so that their ratios hold on a machine
-whose speed drifts.
+sizes, and a perceptron 784-100-10; and, for the part of a step that chooses a
+minibatch, draws of 100 distinct indices alone. Each line is the best of five
+runs of one compiled function, the cases in turn, so that their ratios hold on a
+machine whose speed drifts.
+
+What is left of a dependence on N is memory: rows of a table larger than the
+processor's cache take longer to fetch.
 """
 
 import argparse
@@ -79,6 +83,25 @@ def runner(posterior, state, num_steps, batch_size=100):
   return call
 
 
+def index_runner(num_examples, num_steps=100_000, batch_size=100):
+  """Returns a function that draws `num_steps` minibatches of indices."""
+  @tf.function(jit_compile=True)
+  def run(seed):
+    def body(step, seed, total):
+      indices = sgmcmc.random.indices(num_examples, [batch_size], seed)
+      return step + 1, seed + 1, total + tf.reduce_sum(indices)
+    return tf.while_loop(
+        lambda step, *_: step < num_steps, body, (0, seed, 0))[2]
+
+  def call(seed):
+    start = time.perf_counter()
+    run(tf.constant([0, seed])).numpy()
+    return num_steps / (time.perf_counter() - start)
+
+  call(0)
+  return call
+
+
 def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--repeats', type=int, default=5)
@@ -90,6 +113,8 @@ def main():
   cases['logistic regression, N=100,000, 1,000 chains'] = runner(
       logistic_regression(100_000), tf.zeros([1000, 20]), 200)
   cases['perceptron 784-100-10'] = runner(*perceptron(), 3_000)
+  cases.update({
+      f'100 of {n:,} indices': index_runner(n) for n in (1_000, 1_000_000)})
   rates = {name: [] for name in cases}
   for repeat in range(repeats):
     for name, call in cases.items():
