@@ -8,7 +8,6 @@ it is cut into chunks and calls.
 
 from collections.abc import Callable
 import inspect
-import operator
 import os
 from typing import Any
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.draws import NonFiniteError
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal.fingerprint import fingerprint
 from tfp_sgmcmc.internal.progress import progress
 from tfp_sgmcmc.internal.store import Store
@@ -128,10 +128,11 @@ def sample(
     raise ValueError(
         'With a directory a seed is needed, so that the same call can go on '
         'with the same random numbers: pass, for instance, seed=1.')
-  stateless_seed = _stateless_seed(seed)
+  stateless_seed = seeds.to_stateless(seed)
   num_results = checks.positive_integer('num_results', num_results)
-  num_burnin_steps = _non_negative('num_burnin_steps', num_burnin_steps)
-  thinning = 1 + _non_negative(
+  num_burnin_steps = checks.non_negative_integer(
+      'num_burnin_steps', num_burnin_steps)
+  thinning = 1 + checks.non_negative_integer(
       'num_steps_between_results', num_steps_between_results)
   if trace_fn is not None and not callable(trace_fn):
     raise TypeError(
@@ -377,29 +378,6 @@ def _named(structures, names):
       f'{name}_{k}': leaf
       for name, structure in zip(names, structures) if structure is not None
       for k, leaf in enumerate(tf.nest.flatten(structure))}
-
-
-def _stateless_seed(seed):
-  if seed is None or isinstance(seed, (list, tuple)) or tf.is_tensor(seed):
-    return tfp.random.sanitize_seed(seed)
-  try:
-    value = operator.index(seed)
-  except TypeError:
-    return tfp.random.sanitize_seed(seed)
-  if not 0 <= value < 2**63:
-    raise ValueError(f'seed is {value}: it has to be at least 0, below 2^63.')
-  return tf.reverse(tf.bitcast(tf.constant(value, tf.int64), tf.int32), [0])
-
-
-def _non_negative(name, value):
-  try:
-    value = operator.index(value)
-  except TypeError:
-    raise TypeError(
-        f'{name} is {value!r}: it has to be a Python integer.') from None
-  if value < 0:
-    raise ValueError(f'{name} is {value}: it has to be at least 0.')
-  return value
 
 
 def _chunk_size(chunk_size, num_results, structure):

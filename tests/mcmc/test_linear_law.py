@@ -211,7 +211,7 @@ def test_exact_gradient_of_many_chains_is_that_of_one():
           tf.einsum('...nd,...d->...n', x, theta) * tf.range(9.), axis=-1),
       [state])
   np.testing.assert_allclose(
-      gradient, np.broadcast_to(np.arange(9.) @ x.numpy(), [1000, 2]), rtol=1e-4)
+      gradient, np.tile(np.arange(9.) @ x.numpy(), [1000, 1]), rtol=1e-4)
 
 
 def test_gradient_of_transformed_state_is_not_taken_from_the_cache():

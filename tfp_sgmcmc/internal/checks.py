@@ -63,15 +63,23 @@ def schedule(
 
 
 def positive_integer(name: str, value: Any) -> int:
-  """Returns `value` as an `int`, or raises."""
+  """Returns `value` as an `int` of at least 1, or raises."""
+  return _integer(name, value, 1)
+
+
+def non_negative_integer(name: str, value: Any) -> int:
+  """Returns `value` as an `int` of at least 0, or raises."""
+  return _integer(name, value, 0)
+
+
+def _integer(name, value, minimum):
   number = static_value(value)
   if (number is None or number.ndim
       or not np.issubdtype(number.dtype, np.integer)):
-    raise TypeError(
-        f'{name} is {value!r}: it has to be a Python integer, because it sets '
-        'the shapes of the compiled step.')
-  if number <= 0:
-    raise ValueError(f'{name} is {int(number)}: it has to be at least 1.')
+    raise TypeError(f'{name} is {value!r}: it has to be a Python integer.')
+  if number < minimum:
+    raise ValueError(
+        f'{name} is {int(number)}: it has to be at least {minimum}.')
   return int(number)
 
 

@@ -11,6 +11,7 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import kernels
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
@@ -146,10 +147,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         ('num_burnin_steps', num_burnin_steps),
         ('num_steps_between_results', num_steps_between_results),
         ('start_epoch', start_epoch)):
-      if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(
-            f'{name} is {value!r}: it has to be a Python integer of at least '
-            '0.')
+      checks.non_negative_integer(name, value)
     if max_results is not None:
       checks.positive_integer('max_results', max_results)
     if keep_draw is not None and not callable(keep_draw):
@@ -164,7 +162,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._directory = directory
     self._max_results = max_results
     self._keep_draw = keep_draw
-    self._seed = _to_seed(seed)
+    self._seed = seeds.to_stateless(seed)
     self._step = None
     self._draws = None
     self._posterior = None
@@ -409,15 +407,6 @@ class PosteriorSampling(keras.callbacks.Callback):
           'ReduceLROnPlateau have no effect on it. Pass '
           "learning_rate='optimizer' to follow them, or a schedule as "
           'learning_rate or step_size and no such callback.')
-
-
-def _to_seed(seed):
-  """A stateless seed; the same for the same integer, whatever ran before."""
-  if isinstance(seed, int):
-    return tf.bitcast(
-        tf.constant([seed >> 32 & 0xFFFFFFFF, seed & 0xFFFFFFFF], tf.uint32),
-        tf.int32)
-  return tfp.random.sanitize_seed(seed)
 
 
 def _assign(variables, values):

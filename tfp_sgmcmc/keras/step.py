@@ -24,25 +24,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import priors
 
-__all__ = ['SamplingStep', 'step_seed']
-
-_FOLD_STREAM = 0xFFFFFFFF
-
-
-@tf.function(jit_compile=True, autograph=False)
-def step_seed(seed: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
-  """`random.fold_in(seed, step)` for a step that is a tensor.
-
-  Args:
-    seed: Stateless seed, `int32[2]`.
-    step: `int64` scalar, below 2^32.
-
-  Returns:
-    seed: Stateless seed, `int32[2]`.
-  """
-  key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
-  counter = (tf.cast(step, tf.uint32), tf.constant(_FOLD_STREAM, tf.uint32))
-  return tf.bitcast(tf.stack(random.threefry_2x32(key, counter)), tf.int32)
+__all__ = ['SamplingStep']
 
 
 class _Forward(NamedTuple):
@@ -132,7 +114,7 @@ class SamplingStep:
       start = tf.zeros([], tf.int64)
       posterior, _ = self._posterior(data)
       return self._make_kernel(posterior, start).bootstrap_results(
-          self._parts(), seed=step_seed(self._seed, start))
+          self._parts(), seed=random.fold_in(self._seed, start))
 
     if not self._model.run_eagerly:
       bootstrap = tf.function(bootstrap, autograph=False)
@@ -158,7 +140,7 @@ class SamplingStep:
     step = results.step + 1
     posterior, passes = self._posterior(data)
     parts, results = self._make_kernel(posterior, results.step).one_step(
-        parts, results, seed=step_seed(self._seed, step))
+        parts, results, seed=random.fold_in(self._seed, step))
     finite, logs = _watch(parts, results)
     for variable, part in zip(self.variables, parts):
       variable.assign(part)
