@@ -98,7 +98,7 @@ class Posterior:
           'examples there are in all, num_examples=..., which is what scales a '
           "minibatch's likelihood.")
     else:
-      self._num_examples = self._num_rows
+      self._num_examples = self.num_rows
     if example_state is not None:
       self.check_state(states.to_parts(example_state))
     else:
@@ -115,7 +115,8 @@ class Posterior:
     return self._num_examples
 
   @property
-  def _num_rows(self):
+  def num_rows(self) -> int:
+    """The number of examples in `data`: N, unless they are a sample of more."""
     return tf.nest.flatten(self._data)[0].shape[0]
 
   def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
@@ -269,10 +270,10 @@ class Posterior:
     if self._data is None or not isinstance(
         distribution, tfp.distributions.Distribution):
       return
-    state_parts = tf.nest.flatten(
-        distribution.sample(seed=tf.constant([0, 0], tf.int32)))
-    batch = self._few_examples(state_parts)
     try:
+      state_parts = tf.nest.flatten(
+          distribution.sample(seed=tf.constant([0, 0], tf.int32)))
+      batch = self._few_examples(state_parts)
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     except Exception:  # pylint: disable=broad-except
@@ -316,6 +317,11 @@ class Posterior:
 
 def _to_tensors(data):
   """`data` as tensors with a common leading axis, or an error."""
+  if isinstance(data, tf.data.Dataset):
+    raise TypeError(
+        'The data are a tf.data.Dataset, and tensors are needed. For a '
+        'pipeline give num_examples=... in place of data, and '
+        'gradient_estimator=gradients.Stream(dataset) to the kernel.')
   leaves = tf.nest.flatten(data)
   if not leaves:
     raise ValueError('The data are an empty structure: there are no tensors.')

@@ -30,7 +30,10 @@ class RMSProp:
   examples (1 for a density without data), so that gbar is on the scale of one
   example. Li et al. (2016), equations 4 and 5; `decay` is their alpha and
   `regularizer` their lambda. V starts from the first gradient: from zero, the
-  first step would have a standard deviation of sqrt(2 h / regularizer).
+  first step would have a standard deviation of sqrt(2 h / regularizer). So it
+  has in coordinates where the first gradient is exactly zero, such as the
+  weights of a pixel that is always black at a zero of their prior's gradient:
+  start elsewhere, at a draw of the prior for instance, or raise `regularizer`.
 
   G depends on the past of the chain, so the chain is only nearly one of the
   posterior. With `decay=1.` V stays as it is: adapt first, then go on from the

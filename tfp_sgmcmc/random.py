@@ -261,6 +261,8 @@ def uniform(
 ) -> tf.Tensor:
   """Uniform numbers in [0, 1): multiples of 2^-24, of 2^-53 in float64.
 
+  In half precision these are rounded, which may give 1.
+
   Args:
     shape: Shape of the result.
     seed: Stateless seed, `int32[2]`.

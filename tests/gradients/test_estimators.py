@@ -77,6 +77,29 @@ def test_uniform_is_unbiased_with_the_variance_it_says(estimator):
                  Z * spread / np.sqrt(NUM_CHAINS) + rounding * 20)
 
 
+def test_data_that_stand_for_more_examples():
+  """M = 9 rows for N = 90: batches are of the rows, the scale is N / n."""
+  small = poisson_regression()
+  posterior = sgmcmc.Posterior(
+      small.log_prior,
+      lambda *args: small.log_likelihood(*args[:-1], batch=args[-1]),
+      small.data, num_examples=90)
+  estimator = sgmcmc.gradients.Uniform(4)
+  wanted = as_array(estimates(
+      sgmcmc.gradients.Exact(), posterior, (1,)).grads_target_log_prob, 1)[0]
+  variance = as_array(estimator.variance(posterior, state()), 1)[0]
+  np.testing.assert_allclose(
+      variance, 100. * as_array(estimator.variance(small, state()), 1)[0],
+      rtol=1e-5)
+  gradients = as_array(
+      estimates(estimator, posterior).grads_target_log_prob, NUM_CHAINS)
+  assert np.all(np.abs(gradients.mean(axis=0) - wanted) < (
+      Z * np.sqrt(variance / NUM_CHAINS)))
+  np.testing.assert_allclose(gradients.var(axis=0), variance, rtol=0.03)
+  with pytest.raises(ValueError, match='only 9 examples'):
+    sgmcmc.gradients.Uniform(10).check_target(posterior)
+
+
 def test_variance_needs_the_population_factor():
   """The power of the test above: 1 - n/N left out is far outside."""
   posterior = poisson_regression()
@@ -172,6 +195,7 @@ def test_stream_says_that_xla_cannot_compile_it():
     (lambda: sgmcmc.gradients.Uniform(2.5), TypeError, 'Python integer'),
     (lambda: sgmcmc.gradients.Noisy(-1.), ValueError, 'at least 0'),
     (lambda: sgmcmc.gradients.Noisy(np.nan), ValueError, 'finite'),
+    (lambda: sgmcmc.gradients.Noisy(1., base='x'), TypeError, 'base is'),
     (lambda: sgmcmc.gradients.Stream(DATA), TypeError, 'tf.data.Dataset'),
     (lambda: sgmcmc.gradients.Stream(
         tf.data.Dataset.from_tensor_slices(DATA[:, 0])), ValueError,

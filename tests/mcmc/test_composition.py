@@ -114,9 +114,21 @@ def test_one_chain_is_the_same_in_float32_and_float64(name):
 
 @all_kernels
 def test_warm_restart(name):
-  """Two runs, the second from the first's results: as one_step by one_step."""
-  kernel, state = make(name), start(2, (5,))[:]
-  kernel = make(name, num_parts=2)
+  """sample_chain goes on from its results; stopping changes nothing."""
+  kernel, state = make(name, num_parts=2), start(2, (5,))
+  seeds = [tf.constant([7, k]) for k in range(6)]
+  whole, results = state, kernel.bootstrap_results(state)
+  for seed in seeds:
+    whole, results = kernel.one_step(whole, results, seed=seed)
+  parts, results = state, kernel.bootstrap_results(state)
+  for some in (seeds[:2], seeds[2:]):
+    # What is handed on survives being written down and read again.
+    parts, results = tf.nest.map_structure(
+        lambda t: tf.constant(t.numpy()), (parts, results))
+    for seed in some:
+      parts, results = kernel.one_step(parts, results, seed=seed)
+  tf.nest.map_structure(np.testing.assert_array_equal, whole, parts)
+
   first, trace, results = chain(
       kernel, state, 3, trace_fn=lambda _, r: r.step,
       return_final_kernel_results=True)
@@ -324,6 +336,11 @@ def normal(x):
     (lambda: sgmcmc.SGLD(normal, 0.1, temperature=-1.), ValueError,
      'temperature'),
     (lambda: sgmcmc.SGLD(3., 0.1), TypeError, 'has to be a Posterior'),
+    (lambda: sgmcmc.SGLD(normal, tf.Variable(-0.1)), ValueError,
+     'greater than 0'),
+    (lambda: sgmcmc.SGLD(normal, [0.1, 0.2]), TypeError, 'broadcasts with'),
+    (lambda: sgmcmc.SGLD(normal, 0.1, preconditioner='rms'), TypeError,
+     'preconditioner is'),
     (lambda: sgmcmc.SGHMC(normal, 0.1, 0.), ValueError, 'friction is 0'),
     (lambda: sgmcmc.SGHMC(normal, 0.1, 1., noise_estimate=2.), ValueError,
      'Raise the friction'),
@@ -351,6 +368,7 @@ def logarithm(x):
 @pytest.mark.parametrize('target, state, error, message', [
     (normal, np.zeros(3, int), TypeError, 'dtype int64'),
     (normal, [], ValueError, 'empty list'),
+    (normal, {'x': np.zeros(3, np.float32)}, TypeError, 'is a dict'),
     (logarithm, np.zeros(3, np.float32), ValueError, 'not finite'),
     (logarithm, np.full(3, np.nan, np.float32), ValueError, 'not finite'),
     (lambda x: tf.reduce_sum(x) * tf.ones(5), np.zeros(3, np.float32),

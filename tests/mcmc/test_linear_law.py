@@ -119,7 +119,10 @@ def test_oracle_has_the_published_values():
 
 
 def test_order_of_the_bias():
-  """Halving h divides the bias by 2 (SGLD), 4 (euler); baoab has none."""
+  """Halving h divides the bias by 2 (SGLD), 4 (euler); baoab has none.
+
+  Of the exact laws, which the tests above hold the kernels to.
+  """
   model = oracle.GaussianModel()
   none = np.zeros([3, 3])
   target = np.linalg.inv(model.precision)
@@ -200,6 +203,19 @@ def test_planted_errors_in_sghmc_are_seen(wrong, monkeypatch):
   monkeypatch.setattr(sghmc, 'euler_step', wrong)
   assert sghmc_p_value(
       'euler', friction=0.5, temperature=0.9) < oracle.FALSE_ALARM_RATE
+
+
+def _full_friction_in_noise(theta, r, g, h, gamma, b, t, xi):
+  """BAOAB with the noise of Euler's method in place of the exact one."""
+  r = r + h / 2. * g
+  theta = theta + h / 2. * r
+  r = tf.exp(-gamma * h) * r + tf.sqrt(2. * (gamma - b) * t * h) * xi
+  return theta + h / 2. * r, r
+
+
+def test_planted_error_in_baoab_is_seen(monkeypatch):
+  monkeypatch.setattr(sghmc, 'baoa_step', _full_friction_in_noise)
+  assert sghmc_p_value('baoab', friction=2.) < oracle.FALSE_ALARM_RATE
 
 
 def test_exact_gradient_of_many_chains_is_that_of_one():

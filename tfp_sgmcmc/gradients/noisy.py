@@ -53,9 +53,14 @@ class Noisy(GradientEstimator):
 
     Raises:
       ValueError: If `noise_scale` is negative.
+      TypeError: If `base` is not an estimator.
     """
     checks.numeric('noise_scale', noise_scale, 0., strict=False)
     self._noise_scale = noise_scale
+    if base is not None and not isinstance(base, GradientEstimator):
+      raise TypeError(
+          f'base is {base!r}: it has to be a gradient estimator, such as '
+          'Uniform(batch_size=100), or None for the exact gradient.')
     self._base = Exact() if base is None else base
 
   @property

@@ -9,7 +9,9 @@ It is unbiased, and each coordinate has the variance
   N^2 / n (1 - n / N) s^2   without replacement,
   N^2 / n (1 - 1 / N) s^2   with replacement,
 
-s^2 being the sample variance (divisor N - 1) of the examples' gradients.
+s^2 being the sample variance (divisor N - 1) of the examples' gradients. (Where
+the data are M examples that stand for N, M takes the place of N in the
+brackets and in the divisor.)
 """
 
 from collections.abc import Sequence
@@ -90,17 +92,17 @@ class Uniform(base.GradientEstimator):
           f'{self!r} draws minibatches from the posterior\'s data, and this '
           'posterior holds none (data=None). Pass the data, or use '
           'gradients.Stream(dataset).')
-    if not self._replacement and self._batch_size > target.num_examples:
+    if not self._replacement and self._batch_size > target.num_rows:
       raise ValueError(
           f'batch_size is {self._batch_size}, and there are only '
-          f'{target.num_examples} examples: without replacement a batch cannot '
+          f'{target.num_rows} examples: without replacement a batch cannot '
           'be larger. Take a smaller batch_size, or replacement=True.')
 
   def one_step(self, target, state_parts, previous_results, seed):
     def estimate(*parts):
       chains = compat.shape(target.log_prior(*parts))
       indices = random.indices(
-          target.num_examples, self._shape(chains), seed, self._replacement)
+          target.num_rows, self._shape(chains), seed, self._replacement)
       return target.log_prob_estimate(*parts, batch=target.gather(indices))
 
     value, gradients = states.value_and_gradients(estimate, state_parts)
@@ -149,12 +151,12 @@ class Uniform(base.GradientEstimator):
       raise ValueError(
           'variance() is for a single chain, and the log likelihood has shape '
           f'{log_likelihood.shape}: pass the state of one chain.')
-    num_examples, batch_size = target.num_examples, self._batch_size
+    num_rows, batch_size = target.num_rows, self._batch_size
+    # Over the variance with divisor M: (1 - 1/M) M / (M - 1) = 1.
     correction = (
-        1. - 1. / num_examples if self._replacement
-        else 1. - batch_size / num_examples)
-    scale = num_examples**2 / batch_size * correction
+        1. if self._replacement
+        else (num_rows - batch_size) / max(1, num_rows - 1))
+    scale = target.num_examples**2 / batch_size * correction
     return [
         scale * tf.math.reduce_variance(gradients, axis=0)
-        * (num_examples / (num_examples - 1.))
         for gradients in tape.jacobian(log_likelihood, parts)]

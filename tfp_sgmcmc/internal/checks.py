@@ -8,7 +8,9 @@ import tensorflow as tf
 
 def static_value(value: Any) -> np.ndarray | None:
   """The value as NumPy, or None where it is only known when a graph runs."""
-  if tf.is_tensor(value) or isinstance(value, tf.Variable):
+  if isinstance(value, tf.Variable):
+    return value.numpy() if tf.executing_eagerly() else None
+  if tf.is_tensor(value):
     return tf.get_static_value(value)
   return np.asarray(value)
 
@@ -23,7 +25,8 @@ def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
     strict: Whether `value` may not equal `minimum`.
   """
   number = None if isinstance(value, (list, tuple)) else static_value(value)
-  if number is None and tf.is_tensor(value):
+  if number is None and (
+      tf.is_tensor(value) or isinstance(value, tf.Variable)):
     return
   if number is None or not np.issubdtype(number.dtype, np.number):
     raise TypeError(

@@ -15,6 +15,10 @@ from tfp_sgmcmc.internal import compat
 
 def to_parts(state: Any) -> list[tf.Tensor]:
   """The state's parts as float tensors; raises where they are not floats."""
+  if isinstance(state, dict):
+    raise TypeError(
+        f'The state is a dict with the keys {list(state)}: pass its tensors as '
+        'a list, in the order of the arguments of the log density.')
   parts = list(state) if isinstance(state, (list, tuple)) else [state]
   if not parts:
     raise ValueError('The state is an empty list: it needs at least one part.')

@@ -51,8 +51,8 @@ class SGLD(base.LangevinKernel):
   with g the estimated gradient of the log density and G the identity, or the
   diagonal that the preconditioner gives (pSGLD). The stationary law is that of
   density^(1/T), with an error of order h: for an exact gradient on N(0, 1) the
-  variance is T / (1 - h / 2). The noise of minibatches, with covariance C,
-  adds about h C / 2 of the density's own precision to it.
+  variance is T / (1 - h / 2). The noise of minibatches acts as heat: with a
+  variance C of g it adds about h C / 2 to T.
 
   #### Examples
 
@@ -114,7 +114,8 @@ class SGLD(base.LangevinKernel):
     Raises:
       ValueError: If a number is out of its range or the estimator does not fit
         the posterior.
-      TypeError: If the estimator needs a `Posterior` and gets a function.
+      TypeError: If the estimator needs a `Posterior` and gets a function, or
+        an argument is of the wrong type.
     """
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
@@ -123,6 +124,11 @@ class SGLD(base.LangevinKernel):
         preconditioner=preconditioner,
         temperature=temperature,
         name=name))
+    if preconditioner is not None and not isinstance(
+        preconditioner, preconditioners.RMSProp):
+      raise TypeError(
+          f'preconditioner is {preconditioner!r}: it has to be '
+          'preconditioners.RMSProp(), or None for none.')
     self._preconditioner = preconditioner
 
   def _mean_gradients(self, gradients):
