@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
@@ -519,10 +520,5 @@ def _calibration(term, y, p):
     if isinstance(term.loss, keras.losses.CategoricalCrossentropy):
       y = np.argmax(np.reshape(y, p.shape), axis=-1)
     y = np.reshape(y, [-1]).astype(np.int64)
-  hot = np.eye(p.shape[-1])[y]
-  brier = np.mean(np.sum((p - hot)**2, axis=-1))
-  confidence, correct = p.max(axis=-1), p.argmax(axis=-1) == y
-  bins = np.minimum((confidence * _NUM_BINS).astype(int), _NUM_BINS - 1)
-  gaps = np.bincount(
-      bins, weights=correct - confidence, minlength=_NUM_BINS)
-  return float(brier), float(np.sum(np.abs(gaps)) / len(y))
+  return (float(calibration.brier_score(p, y)),
+          float(calibration.expected_calibration_error(p, y, _NUM_BINS)))
