@@ -163,7 +163,8 @@ def test_stream(in_graph):
 
   def step():
     return estimator.one_step(
-        streamed, state(), (), seed=[0, 0])[0].grads_target_log_prob
+        streamed, state(), estimator.bootstrap_results(streamed, state()),
+        seed=[0, 0])[0].grads_target_log_prob
   step = tf.function(step) if in_graph else step
   gradients = [as_array(step(), 1) for _ in range(6)]
   for epoch in (gradients[:3], gradients[3:]):
@@ -224,3 +225,19 @@ def test_stream_says_that_xla_cannot_compile_it():
 def test_refusals(make, error, message):
   with pytest.raises(error, match=message):
     make()
+
+
+def test_gradients_of_single_examples_are_counted():
+  posterior = poisson_regression()
+  stream = sgmcmc.gradients.Stream(
+      tf.data.Dataset.from_tensor_slices(posterior.data).batch(5))
+  for estimator, counts in (
+      (sgmcmc.gradients.Exact(), [9, 18]),
+      (sgmcmc.gradients.Uniform(4), [4, 8]),
+      (sgmcmc.gradients.Noisy(1., sgmcmc.gradients.Uniform(3)), [3, 6]),
+      (stream, [5, 9])):
+    parts = state([7])
+    results = estimator.bootstrap_results(posterior, parts)
+    for count in counts:
+      _, results = estimator.one_step(posterior, parts, results, seed=[1, 2])
+      assert results.num_gradients == count, estimator

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tfp_sgmcmc import posterior as posterior_lib
 
 __all__ = [
+    'EstimatorResults',
     'GradientEstimate',
     'GradientEstimator',
-    'NoResults',
 ]
 
 Target = posterior_lib.Posterior | Callable[..., tf.Tensor]
@@ -30,8 +30,15 @@ class GradientEstimate(NamedTuple):
   grads_target_log_prob: list[tf.Tensor]
 
 
-class NoResults(NamedTuple):
-  """The state of an estimator that has none."""
+class EstimatorResults(NamedTuple):
+  """The state of an estimator that keeps nothing from step to step.
+
+  Attributes:
+    num_gradients: `int64` scalar, the number of gradients of single examples
+      that each chain has used so far: the cost in data, by which samplers are
+      compared. A plain function counts as one example.
+  """
+  num_gradients: tf.Tensor
 
 
 class GradientEstimator(abc.ABC):
@@ -69,17 +76,17 @@ class GradientEstimator(abc.ABC):
 
   def bootstrap_results(
       self, target: Target, state_parts: Sequence[tf.Tensor]) -> Any:
-    """The estimator's first state; none unless overridden.
+    """The estimator's first state; a count alone unless overridden.
 
     Args:
       target: `Posterior`, or a callable that returns the log density.
       state_parts: List of float tensors.
 
     Returns:
-      results: `NamedTuple` of tensors.
+      results: `NamedTuple` of tensors, one of them `num_gradients`.
     """
     del target, state_parts
-    return NoResults()
+    return EstimatorResults(tf.zeros([], tf.int64))
 
   @abc.abstractmethod
   def one_step(
@@ -106,3 +113,9 @@ class GradientEstimator(abc.ABC):
     arguments = ', '.join(
         f'{name.lstrip("_")}={value!r}' for name, value in vars(self).items())
     return f'{type(self).__name__}({arguments})'
+
+
+def count(results: Any, num_gradients: Any) -> Any:
+  """`results` with `num_gradients` more gradients of single examples."""
+  return results._replace(
+      num_gradients=results.num_gradients + tf.cast(num_gradients, tf.int64))

@@ -1,6 +1,10 @@
 """The exact gradient: all the data, at each step."""
 
+import tensorflow as tf
+
+from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Exact']
@@ -17,8 +21,11 @@ class Exact(base.GradientEstimator):
   #### Examples
 
   >>> target = tfd.Normal(0., 1.).log_prob
-  >>> estimate, _ = sgmcmc.gradients.Exact().one_step(
-  ...     target, [tf.constant(2.)], (), seed=[0, 0])
+  >>> estimator = sgmcmc.gradients.Exact()
+  >>> state = [tf.constant(2.)]
+  >>> estimate, _ = estimator.one_step(
+  ...     target, state, estimator.bootstrap_results(target, state),
+  ...     seed=[0, 0])
   >>> float(estimate.grads_target_log_prob[0])
   -2.0
   """
@@ -33,4 +40,7 @@ class Exact(base.GradientEstimator):
     del seed
     estimate = base.GradientEstimate(
         *states.value_and_gradients(target, state_parts))
-    return estimate, previous_results
+    num_rows = 1
+    if isinstance(target, posterior_lib.Posterior):
+      num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
+    return estimate, base.count(previous_results, num_rows)

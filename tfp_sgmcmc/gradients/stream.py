@@ -81,4 +81,6 @@ class Stream(base.GradientEstimator):
     value, gradients = states.value_and_gradients(
         lambda *parts: target.log_prob_estimate(*parts, batch=batch),
         state_parts)
-    return base.GradientEstimate(value, gradients), previous_results
+    batch_size = compat.shape(tf.nest.flatten(batch)[0])[0]
+    return base.GradientEstimate(value, gradients), base.count(
+        previous_results, batch_size)

@@ -19,16 +19,14 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
-from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import base
-from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Uniform']
 
 
-class Uniform(base.GradientEstimator):
+class Uniform(minibatch.MinibatchEstimator):
   """The gradient on a minibatch drawn uniformly, new at every step.
 
     g = grad log p(theta) + N / n sum_{i in S} grad log p(data_i | theta)
@@ -76,42 +74,14 @@ class Uniform(base.GradientEstimator):
       ValueError: If `batch_size` is not positive.
       TypeError: If `batch_size` is not an integer.
     """
-    self._batch_size = checks.positive_integer('batch_size', batch_size)
-    self._replacement = bool(replacement)
-    self._share_minibatch = bool(share_minibatch)
+    super().__init__(batch_size, replacement, share_minibatch)
 
-  @property
-  def batch_size(self) -> int:
-    """n, the number of examples in a minibatch."""
-    return self._batch_size
-
-  def check_target(self, target):
-    super().check_target(target)
-    if target.data is None:
-      raise ValueError(
-          f'{self!r} draws minibatches from the posterior\'s data, and this '
-          'posterior holds none (data=None). Pass the data, or use '
-          'gradients.Stream(dataset).')
-    if not self._replacement and self._batch_size > target.num_rows:
-      raise ValueError(
-          f'batch_size is {self._batch_size}, and there are only '
-          f'{target.num_rows} examples: without replacement a batch cannot '
-          'be larger. Take a smaller batch_size, or replacement=True.')
-
-  def one_step(self, target, state_parts, previous_results, seed):
-    def estimate(*parts):
-      chains = compat.shape(target.log_prior(*parts))
-      indices = random.indices(
-          target.num_rows, self._shape(chains), seed, self._replacement)
-      return target.log_prob_estimate(*parts, batch=target.gather(indices))
-
-    value, gradients = states.value_and_gradients(estimate, state_parts)
-    return base.GradientEstimate(value, gradients), previous_results
-
-  def _shape(self, chains):
-    if self._share_minibatch:
-      return [self._batch_size]
-    return tf.concat([chains, [self._batch_size]], axis=0)
+  def estimate(self, target, state_parts, results, indices):
+    del results
+    batch = target.gather(indices)
+    return base.GradientEstimate(*states.value_and_gradients(
+        lambda *parts: target.log_prob_estimate(*parts, batch=batch),
+        state_parts))
 
   def variance(
       self,
