@@ -43,6 +43,12 @@ def test_gzip_and_last_word_without_newline(tmp_path):
   assert empty.num_documents == 0 and empty.to_dense().shape == (0, 3)
 
 
+def test_unfinished_line_after_the_vocabulary(tmp_path):
+  _write(tmp_path, vocabulary='ant\nbee\ncow\ntemp')
+  bag, _ = datasets.load_bag_of_words('zoo', tmp_path)
+  assert bag.vocabulary == ('ant', 'bee', 'cow')
+
+
 def test_take_numbers_documents_anew(tmp_path):
   _write(tmp_path)
   bag, _ = datasets.load_bag_of_words('zoo', tmp_path, test_fraction=0.)
@@ -100,3 +106,4 @@ def test_real(real_data):
   assert test.num_documents == 686 and len(train.vocabulary) == 6_906
   assert len(train.counts) + len(test.counts) == 353_160
   assert train.counts.sum() + test.counts.sum() == 467_714
+  assert (train.vocabulary[0], train.vocabulary[-1]) == ('aarp', 'zones')

@@ -70,7 +70,9 @@ def load_bag_of_words(
   The format is two text files: `docword.NAME.txt` (also with `.gz`) has the
   numbers of documents, words and non-zero counts in three lines, then a line
   `document word count` for each non-zero count, both numbered from 1;
-  `vocab.NAME.txt` has a word a line. What the header says is checked.
+  `vocab.NAME.txt` has a word a line. What the header says is checked. (A last
+  line without its newline is read where the header asks for one more word, else
+  left out: `vocab.kos.txt` ends with such a one, 'temp', that is no word.)
 
   Args:
     name: `'kos'` (3,430 entries of a political blog), `'nips'`, `'enron'`,
@@ -122,7 +124,9 @@ def _read(path, vocabulary_path):
   files.check_count(path, len(table), num_nonzeros, 'rows after its header')
   with files.reading(vocabulary_path, 'words'), files.open_text(
       vocabulary_path) as file:
-    vocabulary = tuple(file.read().splitlines())
+    *vocabulary, unfinished = file.read().split('\n')
+  if unfinished and len(vocabulary) < num_words:
+    vocabulary.append(unfinished)
   files.check_count(vocabulary_path, len(vocabulary), num_words, 'words')
   limits = [num_documents, num_words, np.iinfo(np.int32).max]
   if np.any(table < 1) or np.any(table > limits):
@@ -132,4 +136,4 @@ def _read(path, vocabulary_path):
   table = table[np.argsort(table[:, 0], kind='stable')]
   documents, words, counts = np.ascontiguousarray(table.T)
   return BagOfWords(
-      documents - 1, words - 1, counts, num_documents, vocabulary)
+      documents - 1, words - 1, counts, num_documents, tuple(vocabulary))

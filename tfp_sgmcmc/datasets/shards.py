@@ -98,7 +98,8 @@ class RatingShards(NamedTuple):
           words[:, 0], words[:, 1], tf.bitcast(words[:, 2], tf.float32))
 
     return tf.data.Dataset.zip(shards, seeds).map(
-        read).rebatch(batch_size, drop_remainder=True).prefetch(1)
+        read, num_parallel_calls=1).rebatch(
+            batch_size, drop_remainder=True).prefetch(1)
 
 
 def shard_ratings(
