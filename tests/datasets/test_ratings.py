@@ -172,7 +172,7 @@ class TestNetflix:
     with pytest.raises(FileNotFoundError, match='training_set'):
       datasets.load_netflix(tmp_path)
     with pytest.raises(FileNotFoundError, match='no longer publishes'):
-      datasets.load_netflix(None)
+      datasets.load_netflix()
 
 
 def _synthetic(num_chunks=5, n=50_000):

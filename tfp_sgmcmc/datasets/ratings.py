@@ -107,7 +107,7 @@ def read_movielens(
 
 
 def read_netflix(
-    data_dir: str | os.PathLike,
+    data_dir: str | os.PathLike | None = None,
     num_rows: int | None = None,
     chunk_bytes: int = 2**24,
 ) -> Iterator[Ratings]:
@@ -117,7 +117,8 @@ def read_netflix(
 
   Args:
     data_dir: Folder with `netflix/training_set/mv_*.txt`, a file a film as it
-      was published, or `netflix/combined_data_*.txt`, many in a file.
+      was published, or `netflix/combined_data_*.txt`, many in a file. `None`
+      is an error that says why they cannot be downloaded.
     num_rows: How many ratings there have to be; 100,480,507 by default.
     chunk_bytes: About how much text is read at once.
 
@@ -125,7 +126,7 @@ def read_netflix(
     chunk: `Ratings` with the numbers of users and films that the files have.
 
   Raises:
-    FileNotFoundError: If `data_dir` has no such files.
+    FileNotFoundError: If `data_dir` is `None` or has no such files.
     ValueError: If a file is truncated or corrupted; a missing end is seen when
       all has been read.
   """
@@ -195,7 +196,7 @@ def load_movielens(
 
 
 def load_netflix(
-    data_dir: str | os.PathLike,
+    data_dir: str | os.PathLike | None = None,
     test_fraction: float = 0.2,
     seed: Sequence[int] = (0, 0),
     num_rows: int | None = None,

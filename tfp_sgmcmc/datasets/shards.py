@@ -130,6 +130,16 @@ def shard_ratings(
 
   #### Examples
 
+  >>> import tempfile
+  >>> chunk = sgmcmc.datasets.Ratings([7, 9, 7], [1, 1, 2], [5., 3., 4.])
+  >>> with tempfile.TemporaryDirectory() as directory:
+  ...   shards = sgmcmc.datasets.shard_ratings([chunk], directory, num_shards=2)
+  ...   batch = next(iter(shards.stream(3)))
+  >>> sorted(batch.users.numpy().tolist()), shards.user_ids.tolist()
+  ([0, 0, 1], [7, 9])
+
+  All of Netflix' ratings, never all in memory:
+
   ```python
   shards = sgmcmc.datasets.shard_ratings(
       sgmcmc.datasets.read_netflix('data'), 'shards')
