@@ -12,6 +12,7 @@ import tensorflow_probability as tfp
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import datasets
 from tfp_sgmcmc.datasets import ratings as ratings_lib
+from tfp_sgmcmc.datasets import shards as shards_lib
 
 tfd = tfp.distributions
 
@@ -207,6 +208,22 @@ class TestShards:
     content = [[open(p, 'rb').read() for p in s.paths]
                for s in (one, two, other)]
     assert content[0] == content[1] != content[2]
+
+  def test_each_rating_goes_to_any_shard(self, tmp_path):
+    shards = datasets.shard_ratings(_synthetic(), tmp_path, 4)
+    shard = np.empty([shards.num_ratings], np.int64)
+    for k, path in enumerate(shards.paths):
+      shard[np.fromfile(path, np.int32).reshape([-1, 3])[:, 1]] = k
+
+    def is_quarter(hits):
+      # Binomial(n, 1 / 4); 5.5 sds: 4e-8.
+      sd = np.sqrt(3. / 16. / len(hits))
+      return abs(np.mean(hits) - 0.25) < 5.5 * sd
+
+    assert all(is_quarter(shard == k) for k in range(4))
+    # Neighbours, and the same place in the next block, agree by chance alone.
+    for lag in (1, shards_lib._BLOCK):
+      assert is_quarter(shard[lag:] == shard[:-lag])
 
   def test_batches_are_random_samples_of_all(self, tmp_path):
     """The mean rating of a batch has the law of a simple random sample."""
