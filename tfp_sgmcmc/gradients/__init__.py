@@ -2,12 +2,14 @@
 
 from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
+from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.noisy import Noisy
 from tfp_sgmcmc.gradients.stream import Stream
 from tfp_sgmcmc.gradients.uniform import Uniform
 
 __all__ = [
+    'ControlVariate',
     'Exact',
     'GradientEstimate',
     'GradientEstimator',
