@@ -6,6 +6,7 @@ from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.noisy import Noisy
 from tfp_sgmcmc.gradients.stream import Stream
+from tfp_sgmcmc.gradients.svrg import SVRG
 from tfp_sgmcmc.gradients.uniform import Uniform
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     'GradientEstimate',
     'GradientEstimator',
     'Noisy',
+    'SVRG',
     'Stream',
     'Uniform',
 ]
