@@ -5,6 +5,8 @@ from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.noisy import Noisy
+from tfp_sgmcmc.gradients.stratified import Stratified
+from tfp_sgmcmc.gradients.stratified import kmeans_strata
 from tfp_sgmcmc.gradients.stream import Stream
 from tfp_sgmcmc.gradients.svrg import SVRG
 from tfp_sgmcmc.gradients.uniform import Uniform
@@ -16,6 +18,8 @@ __all__ = [
     'GradientEstimator',
     'Noisy',
     'SVRG',
+    'Stratified',
     'Stream',
     'Uniform',
+    'kmeans_strata',
 ]
