@@ -5,6 +5,7 @@ from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.noisy import Noisy
+from tfp_sgmcmc.gradients.saga import SAGA
 from tfp_sgmcmc.gradients.stratified import Stratified
 from tfp_sgmcmc.gradients.stratified import kmeans_strata
 from tfp_sgmcmc.gradients.stream import Stream
@@ -17,6 +18,7 @@ __all__ = [
     'GradientEstimate',
     'GradientEstimator',
     'Noisy',
+    'SAGA',
     'SVRG',
     'Stratified',
     'Stream',

@@ -9,7 +9,7 @@ import tensorflow as tf
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import states
 
-__all__ = ['fold', 'log_likelihood_and_gradients']
+__all__ = ['chunks', 'fold', 'log_likelihood_and_gradients']
 
 
 def fold(
@@ -24,9 +24,9 @@ def fold(
   with rows that the one before it ended with.
 
   Args:
-    fn: Callable `(carried, batch, rows, is_new)`; returns the next `carried`.
-      `rows` are the numbers of the batch's rows; `is_new` is false for those
-      that have been seen.
+    fn: Callable `(carried, batch, k, is_new)`; returns the next `carried`. `k`
+      is the number of the chunk; `is_new`, `[length]`, is false for rows that
+      have been seen.
     initial: Nested tensors, the first `carried`.
     data: Nested tensors with a common leading axis.
     chunk_size: Python `int`, the largest number of rows in a chunk.
@@ -35,8 +35,7 @@ def fold(
     carried: What the last call returned.
   """
   num_rows = tf.nest.flatten(data)[0].shape[0]
-  num_chunks = -(-num_rows // chunk_size)
-  length = -(-num_rows // num_chunks)
+  num_chunks, length = chunks(num_rows, chunk_size)
 
   def body(k, carried):
     start = tf.minimum(k * length, num_rows - length)
@@ -44,12 +43,18 @@ def fold(
         lambda leaf: tf.slice(
             leaf, [start] + [0] * (leaf.shape.rank - 1),
             [length, *leaf.shape[1:]]), data)
-    rows = start + tf.range(length)
-    return k + 1, fn(carried, batch, rows, rows >= k * length)
+    is_new = start + tf.range(length) >= k * length
+    return k + 1, fn(carried, batch, k, is_new)
 
   return tf.while_loop(
       lambda k, _: k < num_chunks, body, (0, initial),
       parallel_iterations=1)[1]
+
+
+def chunks(num_rows: int, chunk_size: int) -> tuple[int, int]:
+  """The number of chunks and their length, at most `chunk_size`."""
+  num_chunks = -(-num_rows // chunk_size)
+  return num_chunks, -(-num_rows // num_chunks)
 
 
 def log_likelihood_and_gradients(
@@ -70,8 +75,8 @@ def log_likelihood_and_gradients(
   """
   rows_stand_for = target.num_examples / target.num_rows
 
-  def add(carried, batch, rows, is_new):
-    del rows
+  def add(carried, batch, k, is_new):
+    del k
     value, gradients = states.value_and_gradients(
         lambda *parts: target.log_likelihood_estimate(
             *parts, batch=batch,

@@ -223,15 +223,17 @@ def kmeans_strata(features: Any, num_strata: int, seed: int) -> np.ndarray:
 def _check_strata(strata):
   """`strata` as a NumPy vector, or an error."""
   strata = checks.static_value(strata)
-  if strata is None or not np.issubdtype(strata.dtype, np.integer):
-    given = 'not known while tracing' if strata is None else strata.dtype.name
+  if strata is None:
     raise TypeError(
-        f'strata are {given}: they have to be integers, the number of the '
-        'stratum of each example.')
+        'strata are a tensor of a function being traced: pass integers.')
   if strata.ndim != 1 or not strata.size:
     raise ValueError(
         f'strata have shape {strata.shape}: one integer for each example is '
         'needed, [N].')
+  if not np.issubdtype(strata.dtype, np.integer):
+    raise TypeError(
+        f'strata are {strata.dtype.name}: they have to be integers, the number '
+        'of the stratum of each example.')
   if strata.min() < 0:
     raise ValueError(
         f'strata[{strata.argmin()}] is {strata.min()}: strata are numbered '
