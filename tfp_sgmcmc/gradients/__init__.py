@@ -4,6 +4,7 @@ from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.exact import Exact
+from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
 from tfp_sgmcmc.gradients.noisy import Noisy
 from tfp_sgmcmc.gradients.saga import SAGA
 from tfp_sgmcmc.gradients.stratified import Stratified
@@ -17,6 +18,7 @@ __all__ = [
     'Exact',
     'GradientEstimate',
     'GradientEstimator',
+    'MinibatchEstimator',
     'Noisy',
     'SAGA',
     'SVRG',

@@ -74,6 +74,8 @@ def log_likelihood_and_gradients(
     gradients: List of tensors in the shapes of `state_parts`.
   """
   rows_stand_for = target.num_examples / target.num_rows
+  # New tensors: what a bijector keeps in its cache may be of an inner graph.
+  state_parts = [tf.identity(part) for part in state_parts]
 
   def add(carried, batch, k, is_new):
     del k

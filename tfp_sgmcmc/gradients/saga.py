@@ -190,6 +190,8 @@ def gradient_table(
 ) -> list[tf.Tensor]:
   """The gradient of each example, `[N] + part.shape` for each part."""
   num_chunks, length = full_pass.chunks(target.num_rows, chunk_size)
+  # New tensors: what a bijector keeps in its cache may be of the loop's graph.
+  state_parts = [tf.identity(part) for part in state_parts]
 
   def write(arrays, batch, k, is_new):
     del is_new
@@ -248,17 +250,20 @@ def per_example_gradients(
 
   def estimate(*parts):
     parts, zeros = parts[:num_parts], parts[num_parts:]
-    log_likelihood = target.log_likelihood(
-        *(tf.expand_dims(part, chains.rank) + zero
-          for part, zero in zip(parts, zeros)), batch=singles)
+    copies = [
+        tf.expand_dims(part, chains.rank) + zero
+        for part, zero in zip(parts, zeros)]
     wanted = [*chains, batch_size, 1]
-    if not log_likelihood.shape.is_compatible_with(wanted):
+    try:
+      log_likelihood = target.log_likelihood(*copies, batch=singles)
+      log_likelihood.shape.assert_is_compatible_with(wanted)
+    except Exception as error:
       raise ValueError(
           'SAGA takes each example as a chain with a minibatch of its own, and '
-          f'log_likelihood_fn returned shape {log_likelihood.shape} in place '
-          f'of {wanted} for states with leading axes {wanted[:-1]}: write it '
-          'for chains in leading axes '
-          "(tf.einsum('...nd,...d->...n', x, theta)).")
+          'log_likelihood_fn did not return the shape '
+          f'{wanted} for states with the leading axes {wanted[:-1]} ({error}). '
+          'Write it for chains in leading axes: '
+          "tf.einsum('...nd,...d->...n', x, theta).") from error
     return target.log_prior(*parts) + scale * tf.reduce_sum(
         log_likelihood, axis=[-2, -1])
 
