@@ -166,11 +166,16 @@ def saga_step(
       state_parts, gradients, results.table, results.total, new):
     flat = tf.reshape(
         alpha, tf.concat([[-1], tf.shape(part)[chain_rank:]], axis=0))
-    before = tf.reduce_sum(tf.gather(flat, rows), axis=chain_rank)
-    estimate.append(gradient - scale * before + rows_stand_for * all_alpha)
-    flat = tf.tensor_scatter_nd_update(flat, rows[..., tf.newaxis], here)
+    before = tf.gather(flat, rows)
+    estimate.append(
+        gradient - scale * tf.reduce_sum(before, axis=chain_rank)
+        + rows_stand_for * all_alpha)
+    # Added, so that what is read comes before what is written, and XLA can
+    # write in place.
+    change = here - before
+    flat = tf.tensor_scatter_nd_add(flat, rows[..., tf.newaxis], change)
     table.append(tf.reshape(flat, tf.shape(alpha)))
-    total.append(all_alpha + tf.reduce_sum(here, axis=chain_rank) - before)
+    total.append(all_alpha + tf.reduce_sum(change, axis=chain_rank))
   return base.GradientEstimate(value, estimate), results._replace(
       table=table, total=total)
 
