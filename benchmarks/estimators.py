@@ -37,8 +37,8 @@ NUM_EXAMPLES, NUM_FEATURES, BATCH_SIZE = 20_000, 20, 100
 
 def logistic_regression(num_examples):
   rng = np.random.default_rng(0)
-  x = rng.normal(size=(num_examples, NUM_FEATURES)).astype(np.float32)
-  y = (rng.uniform(size=num_examples) < 0.5).astype(np.float32)
+  x = rng.standard_normal((num_examples, NUM_FEATURES), np.float32)
+  y = rng.integers(0, 2, num_examples).astype(np.float32)
 
   def log_likelihood(theta, batch):
     x, y = batch

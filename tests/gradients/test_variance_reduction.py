@@ -63,7 +63,6 @@ def are_as_said(estimator, posterior=None):
 
 
 @pytest.mark.parametrize('estimator', [
-    ControlVariate(1, other_state()),
     ControlVariate(4, other_state(), chunk_size=5),
     ControlVariate(12, other_state(), replacement=True),
     SVRG(4, 100),
@@ -121,7 +120,6 @@ def _stale_table(monkeypatch):
 
 @pytest.mark.parametrize('plant, estimator', [
     (_no_population_factor, ControlVariate(4, other_state())),
-    (_no_population_factor, SAGA(4)),
     (_anchor_not_scaled, ControlVariate(4, other_state())),
     (_last_chunk_counted_twice, ControlVariate(4, other_state(), chunk_size=5)),
     (_stale_total, SAGA(4)),
@@ -282,7 +280,7 @@ ESTIMATORS = [
 name_of = lambda e: getattr(e, 'func', type(e)).__name__
 
 
-def chain(kernel, parts, num_steps=7):
+def chain(kernel, parts, num_steps=3):
   results = kernel.bootstrap_results(parts)
   for k in range(num_steps):
     parts, results = kernel.one_step(parts, results, seed=tf.constant([4, k]))
@@ -300,7 +298,7 @@ def test_with_each_kernel(make):
         make(poisson_regression(), gradient_estimator=estimator), state([3]))
     for part, exact in zip(parts, wanted):
       np.testing.assert_allclose(part, exact, rtol=1e-4, atol=1e-5)
-    count = {ControlVariate: 9 + 8 * 18, SVRG: 8 * (9 + 4), SAGA: 9 + 8 * 9}
+    count = {ControlVariate: 9 + 4 * 18, SVRG: 4 * (9 + 4), SAGA: 9 + 4 * 9}
     assert results.gradient_estimator_results.num_gradients == (
         count[type(estimator)])
 
