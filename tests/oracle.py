@@ -6,7 +6,17 @@ On a Gaussian target a step is linear in the state z,
 
 so its stationary covariance solves P = M P M' + N_e C N_e' + N_x N_x'. The
 steps are written out again here, in NumPy, from the papers' equations.
+
+Where the minibatch multiplies the state (linear regression: the Hessians of the
+examples differ) M and what is added depend on the minibatch S. The stationary
+mean and covariance are still exact, though the law is no longer normal:
+
+  m = E[M_S] m + E[c_S],   P = E[M_S P M_S'] + E[d_S d_S'] + N_x N_x',
+
+with d_S = M_S m + c_S - m, over all minibatches: `affine_moments`.
 """
+
+import itertools
 
 import numpy as np
 import scipy.linalg
@@ -69,6 +79,48 @@ class GaussianModel:
         lambda *parts: prior.log_prob(join(parts)), log_likelihood, self.data)
 
 
+class LinearRegression:
+  """y_i ~ N(x_i . theta, 1), prior N(0, V): noise that depends on theta.
+
+  The gradient of an example is b_i - H_i theta, with H_i = x_i x_i'.
+  """
+
+  def __init__(self, num_examples=6, seed=0):
+    rng = np.random.default_rng(seed)
+    self.num_examples = num_examples
+    self.x = rng.uniform(-1.5, 1.5, size=(num_examples, 2))
+    self.y = self.x @ [1., -2.] + rng.normal(size=num_examples)
+    self.prior_precision = np.array([0.5, 1.])
+    precision = np.diag(self.prior_precision) + self.x.T @ self.x
+    self.mean = np.linalg.solve(precision, self.x.T @ self.y)
+
+  def prior_gradient(self, theta):
+    return -self.prior_precision * theta
+
+  def gradients(self, theta):
+    """Of each example, `[N, 2]`."""
+    return (self.y - self.x @ theta)[:, np.newaxis] * self.x
+
+  def batches(self, batch_size):
+    """All minibatches without replacement, which are equally likely."""
+    return [
+        list(batch) for batch in itertools.combinations(
+            range(self.num_examples), batch_size)]
+
+  def posterior(self):
+    prior = tfp.distributions.MultivariateNormalDiag(
+        tf.zeros(2), (self.prior_precision**-0.5).astype(np.float32))
+
+    def log_likelihood(theta, batch):
+      x, y = batch
+      mean = tf.einsum('...nd,...d->...n', x, theta)
+      return tfp.distributions.Normal(mean, 1.).log_prob(y)
+
+    return sgmcmc.Posterior(
+        prior.log_prob, log_likelihood,
+        (self.x.astype(np.float32), self.y.astype(np.float32)))
+
+
 def stationary_covariance(step, size, gradient_covariance):
   """P of the linear `step(z, e, xi)` for states of length `size`."""
   d = len(gradient_covariance)
@@ -117,6 +169,83 @@ def baoab_covariance(precision, noise, h, friction, temperature=1., b=0.):
     r = r + h / 2. * (-precision @ theta + e)
     return np.concatenate([theta, r, e])
   return stationary_covariance(step, 3 * d, noise)[:2 * d, :2 * d]
+
+
+def affine_moments(steps, batches, size):
+  """Stationary mean and covariance of steps that are affine given a minibatch.
+
+  Args:
+    steps: List of functions `(z, batch, xi)`, affine in z and xi, made in turn,
+      over and over. The moments are those after the last of them.
+    batches: The minibatches, equally likely at each step.
+    size: The length of z.
+
+  Returns:
+    mean: `[size]`.
+    covariance: `[size, size]`.
+  """
+  columns = lambda fn, origin: np.stack(
+      [fn(row) - origin for row in np.eye(size)], axis=1)
+  zero, maps = np.zeros(size), []
+  for step in steps:
+    added = [step(zero, batch, zero) for batch in batches]
+    maps.append((
+        [columns(lambda z, b=batch, s=step: s(z, b, zero), c)
+         for batch, c in zip(batches, added)],
+        added,
+        columns(lambda xi, s=step: s(zero, batches[0], xi), added[0])))
+
+  def fixed_point(matrices, vectors):
+    """Of z <- A z + b for each A and b in turn."""
+    whole, rest = np.eye(len(vectors[0])), np.zeros(len(vectors[0]))
+    for matrix, vector in zip(matrices, vectors):
+      whole, rest = matrix @ whole, matrix @ rest + vector
+    assert np.abs(np.linalg.eigvals(whole)).max() < 1.
+    return np.linalg.solve(np.eye(len(rest)) - whole, rest)
+
+  mean = fixed_point(
+      [np.mean(transitions, axis=0) for transitions, _, _ in maps],
+      [np.mean(added, axis=0) for _, added, _ in maps])
+  products, spreads, before = [], [], mean
+  for transitions, added, from_noise in maps:
+    moved = np.array([m @ before + c for m, c in zip(transitions, added)])
+    before = moved.mean(axis=0)
+    products.append(np.mean([np.kron(m, m) for m in transitions], axis=0))
+    spreads.append(np.ravel(
+        np.cov(moved, rowvar=False, bias=True) + from_noise @ from_noise.T))
+  return mean, fixed_point(products, spreads).reshape([size, size])
+
+
+def sgld_step(gradient, theta, h, xi):
+  """Welling and Teh (2011), equation 4, on z = theta."""
+  return theta + h * gradient(theta) + np.sqrt(2. * h) * xi
+
+
+def euler_step(gradient, z, h, friction, xi):
+  """Momentum first, then the drift with the new; z = (theta, r)."""
+  theta, r = np.split(z, 2)
+  r = (r + h * gradient(theta) - h * friction * r
+       + np.sqrt(2. * friction * h) * xi)
+  return np.concatenate([theta + h * r, r])
+
+
+def moments_p_value(samples, mean, covariance):
+  """P-value of independent samples' mean and covariance, whatever their law.
+
+  Hotelling's statistic of the samples and of their products.
+  """
+  centred = np.asarray(samples, np.float64) - mean
+  if not np.all(np.isfinite(centred)):
+    return 0.
+  num, d = centred.shape
+  rows, columns = np.triu_indices(d)
+  features = np.concatenate([
+      centred, centred[:, rows] * centred[:, columns]
+      - covariance[rows, columns]], axis=1)
+  average = features.mean(axis=0)
+  statistic = num * average @ np.linalg.solve(
+      np.cov(features, rowvar=False), average)
+  return scipy.stats.chi2.sf(statistic, len(average))
 
 
 def law_p_value(samples, mean, covariance):

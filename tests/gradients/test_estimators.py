@@ -2,18 +2,18 @@
 
 import numpy as np
 import pytest
-import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests.gradients import moments
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
 
-FALSE_ALARM_RATE = 1e-6
 NUM_CHAINS = 200_000
 DATA = np.random.default_rng(2).normal(size=[9, 2])
-Z = scipy.stats.norm.isf(FALSE_ALARM_RATE / 8.)
+Z = moments.Z
+as_array = moments.as_array
 
 
 def poisson_regression():
@@ -45,11 +45,6 @@ def estimates(estimator, posterior, chains=(NUM_CHAINS,), seed=(5, 6)):
   return estimate
 
 
-def as_array(gradients, num):
-  return np.concatenate(
-      [np.reshape(g, [num, -1]) for g in gradients], axis=1).astype(float)
-
-
 @pytest.mark.parametrize('estimator', [
     sgmcmc.gradients.Uniform(1),
     sgmcmc.gradients.Uniform(4),
@@ -58,23 +53,7 @@ def as_array(gradients, num):
     sgmcmc.gradients.Uniform(12, replacement=True),
 ], ids=repr)
 def test_uniform_is_unbiased_with_the_variance_it_says(estimator):
-  posterior = poisson_regression()
-  exact = estimates(sgmcmc.gradients.Exact(), posterior, chains=(1,))
-  estimate = estimates(estimator, posterior)
-  gradients = as_array(estimate.grads_target_log_prob, NUM_CHAINS)
-  variance = as_array(estimator.variance(posterior, state()), 1)[0]
-  wanted = as_array(exact.grads_target_log_prob, 1)[0]
-  rounding = 1e-5
-  assert np.all(np.abs(gradients.mean(axis=0) - wanted) < (
-      Z * np.sqrt(variance / NUM_CHAINS) + rounding))
-  fourth = np.mean((gradients - wanted)**4, axis=0)
-  error = np.sqrt((fourth - variance**2).clip(0.) / NUM_CHAINS)
-  assert np.all(
-      np.abs(gradients.var(axis=0) - variance) < Z * error + rounding)
-  spread = np.std(estimate.target_log_prob)
-  assert abs(np.mean(estimate.target_log_prob)
-             - exact.target_log_prob[0]) < (
-                 Z * spread / np.sqrt(NUM_CHAINS) + rounding * 20)
+  assert moments.are_as_said(estimator, poisson_regression(), state())
 
 
 def test_data_that_stand_for_more_examples():

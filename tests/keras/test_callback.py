@@ -448,7 +448,10 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(jit_compile):
      'all the data at each step'),
     (dict(kernel=functools.partial(
         models.SGHMC, gradient_estimator=sgmcmc.gradients.Uniform(3))),
-     'minibatches|gradient_estimator'),
+     'leave it out, and set batch_size in fit'),
+    (dict(kernel=functools.partial(
+        models.SGHMC, gradient_estimator=sgmcmc.gradients.SVRG(3, 10))),
+     r'SVRG\(.* no pass over all the data at an anchor.*sgmcmc.sample'),
     (dict(learning_rate=0.1), 'learning_rate says the same'),
     (dict(momentum=0.9), 'without a learning_rate'),
     (dict(kernel=sgmcmc.SGLD, learning_rate=0.1, momentum=0.9), 'has none'),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.gradients import uniform
+from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import sghmc
 from tfp_sgmcmc.mcmc import sgld
@@ -160,9 +160,9 @@ def _prior_twice(monkeypatch):
 
 
 def _one_minibatch_for_ever(monkeypatch):
-  indices = uniform.random.indices
+  indices = minibatch.random.indices
   monkeypatch.setattr(
-      uniform.random, 'indices', lambda n, shape, seed, replacement: (
+      minibatch.random, 'indices', lambda n, shape, seed, replacement: (
           indices(n, shape, tf.constant([3, 4]), replacement)))
 
 

@@ -154,6 +154,7 @@ class KernelMaker:
 
   def _check(self):
     given = getattr(self._kernel, 'keywords', {})
+    _check_estimator(given.get('gradient_estimator'))
     wanted = {}
     if self._temperature is not None:
       wanted['temperature'] = 'temperature'
@@ -204,12 +205,24 @@ class KernelMaker:
           f'{type(made).__name__} needs all the data at each step, and fit '
           'gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
           'sample it with tfp.mcmc.sample_chain.')
-    estimator = parameters['gradient_estimator']
-    if estimator is not None and not isinstance(estimator, gradients.Exact):
-      raise ValueError(
-          f'The kernel was given gradient_estimator={estimator!r}, and in fit '
-          'the batches come from Keras: leave it out, and set batch_size in '
-          'fit.')
+    _check_estimator(parameters['gradient_estimator'])
+
+
+def _check_estimator(estimator):
+  """Raises where an estimator cannot live on given batches."""
+  if estimator is None or isinstance(estimator, gradients.Exact):
+    return
+  why = ': leave it out, and set batch_size in fit.'
+  if (isinstance(estimator, gradients.MinibatchEstimator)
+      and not isinstance(estimator, gradients.Uniform)):
+    why = (
+        ', one at a time and without the numbers of their examples, so that '
+        'there is no pass over all the data at an anchor, no table of '
+        'gradients by example and no stratum of an example. Leave it out; or '
+        'sample a Posterior that holds the data, by sgmcmc.sample.')
+  raise ValueError(
+      f'The kernel was given gradient_estimator={estimator!r}, and in fit the '
+      f'batches come from Keras{why}')
 
 
 def late_in_cycle(

@@ -1,0 +1,501 @@
+"""ControlVariate, SVRG and SAGA: exact moments, laws of chains, cost, refusals.
+
+Laws are compared with 40,000 chains, and fail by chance once in a million
+(oracle.FALSE_ALARM_RATE).
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import oracle
+from tests.gradients import moments
+from tests.gradients import test_estimators
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.gradients import full_pass
+from tfp_sgmcmc.gradients import minibatch
+from tfp_sgmcmc.gradients import saga
+from tfp_sgmcmc.internal import store
+
+ControlVariate = sgmcmc.gradients.ControlVariate
+SAGA = sgmcmc.gradients.SAGA
+SVRG = sgmcmc.gradients.SVRG
+
+poisson_regression = test_estimators.poisson_regression
+state = test_estimators.state
+
+
+def other_state():
+  return [tf.constant([-0.4, 0.1]), tf.constant(0.6)]
+
+
+def standing_for(num_examples):
+  """Poisson regression whose 9 rows stand for more examples."""
+  small = poisson_regression()
+  return sgmcmc.Posterior(
+      small.log_prior,
+      lambda *args: small.log_likelihood(*args[:-1], batch=args[-1]),
+      small.data, num_examples=num_examples)
+
+
+def moved_results(estimator, posterior):
+  """Results of one chain, after an estimate at another state and one here."""
+  results = estimator.bootstrap_results(posterior, other_state())
+  for k, parts in enumerate((other_state(), state())):
+    _, results = estimator.one_step(
+        posterior, parts, results, tf.constant([3, k]))
+  return results
+
+
+def are_as_said(estimator, posterior=None):
+  posterior = posterior or poisson_regression()
+  results = moved_results(estimator, posterior)
+  many = results
+  if isinstance(estimator, SAGA):
+    copies = lambda t, axis: tf.repeat(
+        tf.expand_dims(t, axis), moments.NUM_ESTIMATES, axis=axis)
+    many = results._replace(
+        table=[copies(alpha, 1) for alpha in results.table],
+        total=[copies(total, 0) for total in results.total])
+  return moments.are_as_said(estimator, posterior, state(), results, many)
+
+
+@pytest.mark.parametrize('estimator', [
+    ControlVariate(4, other_state(), chunk_size=5),
+    ControlVariate(12, other_state(), replacement=True),
+    SVRG(4, 100),
+    SVRG(2, 100, replacement=True, chunk_size=2),
+    SAGA(1),
+    SAGA(4, chunk_size=5),
+    SAGA(9),
+], ids=lambda e: f'{type(e).__name__}{e.batch_size}')
+def test_unbiased_with_the_variance_it_says(estimator):
+  assert are_as_said(estimator)
+
+
+@pytest.mark.parametrize('estimator', [
+    ControlVariate(4, other_state(), chunk_size=5), SAGA(4, chunk_size=5)],
+    ids=lambda e: type(e).__name__)
+def test_data_that_stand_for_more_examples(estimator):
+  assert are_as_said(estimator, standing_for(90))
+
+
+def _no_population_factor(monkeypatch):
+  monkeypatch.setattr(minibatch, 'population_factor', lambda *_: 1.)
+
+
+def _anchor_not_scaled(monkeypatch):
+  estimate = sgmcmc.Posterior.log_likelihood_estimate
+  def wrong(self, *parts, batch, weights=None):
+    return estimate(
+        self, *parts, batch=batch, weights=1. if weights is None else weights)
+  monkeypatch.setattr(sgmcmc.Posterior, 'log_likelihood_estimate', wrong)
+
+
+def _last_chunk_counted_twice(monkeypatch):
+  fold = full_pass.fold
+  monkeypatch.setattr(
+      full_pass, 'fold', lambda fn, *args: fold(
+          lambda carried, batch, k, is_new: fn(
+              carried, batch, k, tf.ones_like(is_new)), *args))
+
+
+def _stale_total(monkeypatch):
+  step = saga.saga_step
+  def wrong(target, parts, results, indices):
+    estimate, new = step(target, parts, results, indices)
+    return estimate, new._replace(total=results.total)
+  monkeypatch.setattr(saga, 'saga_step', wrong)
+
+
+def _stale_table(monkeypatch):
+  step = saga.saga_step
+  def wrong(target, parts, results, indices):
+    estimate, new = step(target, parts, results, indices)
+    return estimate, new._replace(table=results.table)
+  monkeypatch.setattr(saga, 'saga_step', wrong)
+
+
+@pytest.mark.parametrize('plant, estimator', [
+    (_no_population_factor, ControlVariate(4, other_state())),
+    (_anchor_not_scaled, ControlVariate(4, other_state())),
+    (_last_chunk_counted_twice, ControlVariate(4, other_state(), chunk_size=5)),
+    (_stale_total, SAGA(4)),
+    (_stale_table, SAGA(4)),
+])
+def test_planted_errors_are_seen(plant, estimator, monkeypatch):
+  plant(monkeypatch)
+  assert not are_as_said(estimator)
+
+
+def test_variance_falls_towards_the_anchor():
+  """By the square of the distance; at the anchor there is none."""
+  posterior = poisson_regression()
+  variance = lambda distance: moments.as_array(
+      ControlVariate(3, [part + distance for part in state()]).variance(
+          posterior, state()), 1)
+  np.testing.assert_allclose(variance(0.), 0., atol=1e-9)
+  np.testing.assert_allclose(variance(0.02) / variance(0.01), 4., rtol=0.1)
+
+
+# Laws of chains, on a regression whose noise depends on the position.
+
+NUM_CHAINS = 40_000
+BATCH_SIZE = 2
+ANCHOR = np.array([0.3, -0.6])
+MODEL = oracle.LinearRegression()
+
+
+def scaled(gradients, batch):
+  return MODEL.num_examples / len(batch) * gradients[batch].sum(axis=0)
+
+
+def control_variate(theta, memory, batch, k):
+  """Baker et al. (2019); the anchor is fixed."""
+  del k
+  anchor = MODEL.gradients(ANCHOR)
+  return MODEL.prior_gradient(theta) + anchor.sum(axis=0) + scaled(
+      MODEL.gradients(theta) - anchor, batch), memory
+
+
+def svrg(theta, memory, batch, k):
+  """Dubey et al. (2016), algorithm 2; the memory is the anchor."""
+  memory = theta if k == 0 else memory
+  anchor = MODEL.gradients(memory)
+  return MODEL.prior_gradient(theta) + anchor.sum(axis=0) + scaled(
+      MODEL.gradients(theta) - anchor, batch), memory
+
+
+def saga_ld(theta, memory, batch, k):
+  """Dubey et al. (2016), algorithm 1; the memory is the table."""
+  del k
+  table, new = memory.reshape([-1, 2]), MODEL.gradients(theta)
+  estimate = MODEL.prior_gradient(theta) + table.sum(axis=0) + scaled(
+      new - table, batch)
+  is_drawn = np.isin(np.arange(len(table)), batch)[:, np.newaxis]
+  return estimate, np.where(is_drawn, new, table).ravel()
+
+
+@functools.cache
+def exact_moments(move, estimate, size, memory_size, num_phases):
+  """Of (theta, ...) after a step with estimate number 0 modulo num_phases."""
+  def step(k):
+    def one(z, batch, xi):
+      memory = z[size:]
+      def gradient(theta):
+        nonlocal memory
+        g, memory = estimate(theta, memory, batch, k)
+        return g
+      moved = move(gradient, z[:size], xi=xi[:2])
+      return np.concatenate([moved, memory])
+    return one
+
+  phases = [*range(1, num_phases), 0]
+  mean, covariance = oracle.affine_moments(
+      [step(k) for k in phases], MODEL.batches(BATCH_SIZE), size + memory_size)
+  return mean[:size], covariance[:size, :size]
+
+
+SGLD = functools.partial(sgmcmc.SGLD, step_size=0.05)
+SGHMC = functools.partial(sgmcmc.SGHMC, step_size=0.12, friction=3.)
+MOVES = {
+    SGLD: (2, functools.partial(oracle.sgld_step, h=0.05)),
+    SGHMC: (4, functools.partial(oracle.euler_step, h=0.12, friction=3.)),
+}
+# Kernel, estimator, the same in NumPy, size of its memory, phases.
+LAWS = {
+    'SGHMC, ControlVariate': (
+        SGHMC, ControlVariate(BATCH_SIZE, ANCHOR), control_variate, 0, 1),
+    'SGLD, SVRG': (SGLD, SVRG(BATCH_SIZE, 4), svrg, 2, 4),
+    'SGLD, SAGA': (
+        SGLD, SAGA(BATCH_SIZE), saga_ld, 2 * MODEL.num_examples, 1),
+}
+
+
+@functools.cache
+def last_states(name, num_steps=60):
+  """States (and momenta) of chains that began in the mean."""
+  make, estimator, *_ = LAWS[name]
+  kernel = make(MODEL.posterior(), gradient_estimator=estimator)
+  start = np.tile(MODEL.mean.astype(np.float32), [NUM_CHAINS, 1])
+  state, results = oracle.run_chains(kernel, tf.constant(start), num_steps)
+  momentum = results.momentum if make is SGHMC else []
+  return np.concatenate([state, *momentum], axis=1)
+
+
+def law_p_value(name, error=1., **changes):
+  make, _, estimate, memory_size, num_phases = LAWS[name]
+  size, move = MOVES[make]
+  arguments = dict(
+      move=move, estimate=estimate, size=size, memory_size=memory_size,
+      num_phases=num_phases)
+  mean, covariance = exact_moments(**{**arguments, **changes})
+  return oracle.moments_p_value(last_states(name), mean, error * covariance)
+
+
+@pytest.mark.parametrize('name', LAWS)
+def test_law(name):
+  assert law_p_value(name) > oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('name', LAWS)
+def test_five_percent_of_variance_is_seen(name):
+  assert law_p_value(name, error=1.05) < oracle.FALSE_ALARM_RATE
+
+
+def exact_gradient(theta, memory, batch, k):
+  del batch, k
+  return (MODEL.prior_gradient(theta) + MODEL.gradients(theta).sum(axis=0),
+          memory)
+
+
+def plain_minibatch(theta, memory, batch, k):
+  del k
+  return (MODEL.prior_gradient(theta) + scaled(MODEL.gradients(theta), batch),
+          memory)
+
+
+@pytest.mark.parametrize('name, changes', [
+    *((name, dict(estimate=wrong, memory_size=0, num_phases=1))
+      for name in LAWS for wrong in (exact_gradient, plain_minibatch)),
+    ('SGLD, SVRG', dict(num_phases=20)),
+])
+def test_other_laws_are_told_apart(name, changes):
+  assert law_p_value(name, **changes) < oracle.FALSE_ALARM_RATE
+
+
+# Chains.
+
+KERNELS = [
+    functools.partial(sgmcmc.SGLD, step_size=0.02),
+    functools.partial(
+        sgmcmc.SGHMC, step_size=0.05, friction=1., integrator='baoab'),
+    functools.partial(sgmcmc.SGNHT, step_size=0.05, diffusion=1.),
+]
+ESTIMATORS = [
+    ControlVariate(2, other_state(), chunk_size=5), SVRG(2, 3, chunk_size=5),
+    SAGA(2, chunk_size=5)]
+name_of = lambda e: getattr(e, 'func', type(e)).__name__
+
+
+def chain(kernel, parts, num_steps=3):
+  results = kernel.bootstrap_results(parts)
+  for k in range(num_steps):
+    parts, results = kernel.one_step(parts, results, seed=tf.constant([4, k]))
+  return parts, results
+
+
+@pytest.mark.parametrize('make', KERNELS, ids=name_of)
+def test_with_each_kernel(make):
+  """SVRG at each step, and any of them on all examples, is exact."""
+  wanted, _ = chain(make(poisson_regression()), state([3]))
+  for estimator in (
+      SVRG(2, refresh_every=1, chunk_size=5), ControlVariate(9, other_state()),
+      SAGA(9, chunk_size=5)):
+    parts, results = chain(
+        make(poisson_regression(), gradient_estimator=estimator), state([3]))
+    for part, exact in zip(parts, wanted):
+      np.testing.assert_allclose(part, exact, rtol=1e-4, atol=1e-5)
+    count = {ControlVariate: 9 + 4 * 18, SVRG: 4 * (9 + 4), SAGA: 9 + 4 * 9}
+    assert results.gradient_estimator_results.num_gradients == (
+        count[type(estimator)])
+
+
+def test_passes_over_the_data_are_counted():
+  for estimator, counts in zip(ESTIMATORS, (
+      [9 + 4, 9 + 8, 9 + 12, 9 + 16], [13, 17, 21, 34], [11, 13, 15, 17])):
+    posterior, parts = poisson_regression(), state([2])
+    results = estimator.bootstrap_results(posterior, parts)
+    for k, count in enumerate(counts):
+      _, results = estimator.one_step(
+          posterior, parts, results, tf.constant([1, k]))
+      assert results.num_gradients == count, estimator
+
+
+def float64_regression():
+  small = poisson_regression()
+  x, y = (tf.cast(leaf, tf.float64) for leaf in small.data)
+
+  def log_likelihood(slope, intercept, batch):
+    x, y = batch
+    rate = tf.einsum(
+        '...nd,...d->...n', x, slope) + intercept[..., tf.newaxis]
+    return rate * y - tf.exp(rate)
+
+  return sgmcmc.Posterior(
+      lambda slope, intercept: -0.5 * (
+          tf.reduce_sum(slope**2, axis=-1) + intercept**2),
+      log_likelihood, (x, y))
+
+
+@pytest.mark.parametrize('estimator', ESTIMATORS[1:], ids=name_of)
+def test_the_same_eager_in_a_graph_and_by_xla(estimator):
+  """In float64, for two parts and two axes of chains; each chain is alone."""
+  posterior = float64_regression()
+  start = [tf.cast(part, tf.float64) for part in state([2, 3])]
+
+  def run(seed):
+    """Renewals of anchors, tables and all, in a loop as samplers have it."""
+    def body(k, parts, results):
+      estimate, results = estimator.one_step(
+          posterior, parts, results, sgmcmc.random.fold_in(seed, k))
+      return k + 1, [
+          part + 0.01 * g for part, g in zip(
+              parts, estimate.grads_target_log_prob)], results
+    return tf.while_loop(
+        lambda k, *_: k < 5, body,
+        (0, start, estimator.bootstrap_results(posterior, start)))[1:]
+
+  seed = tf.constant([3, 4])
+  eager = run(seed)
+  for compiled in (tf.function(run), tf.function(run, jit_compile=True)):
+    tf.nest.map_structure(
+        functools.partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-10),
+        eager, compiled(seed))
+  assert all(part.dtype == tf.float64 for part in eager[0])
+  assert len(np.unique(eager[0][1])) == 6
+
+
+def test_minibatches_may_be_shared():
+  for estimator in (
+      ControlVariate(2, other_state(), share_minibatch=True),
+      SAGA(2, share_minibatch=True)):
+    posterior = poisson_regression()
+    estimate, _ = estimator.one_step(
+        posterior, state([5]),
+        estimator.bootstrap_results(posterior, [part + 0.5 for part in state(
+            [5])]), tf.constant([1, 2]))
+    assert np.ptp(estimate.target_log_prob) < 1e-5
+    for gradient in estimate.grads_target_log_prob:
+      np.testing.assert_allclose(gradient - gradient[0], 0., atol=1e-4)
+
+
+def test_anchor_of_each_chain():
+  """Chains with anchors of their own are as chains with each alone."""
+  posterior, seed = poisson_regression(), tf.constant([1, 2])
+  anchors = [
+      tf.constant([[0.1, 0.2], [0.5, -1.]]), tf.constant([0.3, -0.2])]
+  both, _ = _one_estimate(
+      ControlVariate(2, anchors, share_minibatch=True), posterior, seed)
+  for k in range(2):
+    alone, _ = _one_estimate(
+        ControlVariate(2, [a[k] for a in anchors], share_minibatch=True),
+        posterior, seed)
+    for mixed, single in zip(
+        both.grads_target_log_prob, alone.grads_target_log_prob):
+      np.testing.assert_allclose(mixed[k], single[k], rtol=1e-4)
+
+
+def _one_estimate(estimator, posterior, seed):
+  parts = state([2])
+  return estimator.one_step(
+      posterior, parts, estimator.bootstrap_results(posterior, parts), seed)
+
+
+@pytest.mark.parametrize('num_rows, chunk_size', [
+    (10, 3), (10, 5), (10, 9), (10, 10), (10, 50), (1, 1)])
+def test_a_pass_sees_each_row_once_in_chunks(num_rows, chunk_size):
+  lengths = []
+
+  def add(carried, batch, k, is_new):
+    del k
+    lengths.append(len(batch))
+    return carried + tf.tensor_scatter_nd_add(
+        tf.zeros([num_rows], tf.int32), batch[:, tf.newaxis],
+        tf.cast(is_new, tf.int32))
+
+  seen = full_pass.fold(
+      add, tf.zeros([num_rows], tf.int32), tf.range(num_rows), chunk_size)
+  np.testing.assert_array_equal(seen, np.ones(num_rows))
+  assert max(lengths) <= chunk_size
+
+
+def test_parts_that_the_likelihood_does_not_know():
+  """A part of the prior alone, as the scale of a hierarchy may be."""
+  x = tf.constant([0.3, -1., 2., 0.5])
+  posterior = sgmcmc.Posterior(
+      lambda mu, scale: -0.5 * (mu**2 / tf.exp(scale) + scale**2),
+      lambda mu, scale, x: -0.5 * (x - mu[..., tf.newaxis])**2, x)
+  parts = [tf.constant([0.2, 0.4]), tf.constant([0.1, -0.3])]
+  exact = sgmcmc.gradients.Exact()
+  wanted = exact.one_step(
+      posterior, parts, exact.bootstrap_results(posterior, parts),
+      None)[0].grads_target_log_prob
+  for estimator in (
+      ControlVariate(2, [tf.constant(1.), tf.constant(2.)]), SVRG(2, 1),
+      SAGA(2)):
+    gradients = estimator.one_step(
+        posterior, parts, estimator.bootstrap_results(posterior, parts),
+        tf.constant([1, 2]))[0].grads_target_log_prob
+    for gradient, exact_one in zip(gradients, wanted):
+      np.testing.assert_allclose(gradient, exact_one, rtol=1e-5)
+
+
+def test_a_run_on_disk_goes_on(tmp_path, monkeypatch):
+  def run(**arguments):
+    return sgmcmc.sample(
+        KERNELS[0](poisson_regression(), gradient_estimator=SVRG(2, 3)), 8,
+        state([2]), chunk_size=2, seed=3, progress_bar=False,
+        jit_compile=False, trace_fn=lambda _, results: (
+            results.gradient_estimator_results.num_gradients), **arguments)
+
+  commit = store.Store.commit
+  def commit_and_stop(self, step, num_draws, checkpoint):
+    commit(self, step, num_draws, checkpoint)
+    if num_draws == 4:
+      raise KeyboardInterrupt
+  monkeypatch.setattr(store.Store, 'commit', commit_and_stop)
+  with pytest.raises(KeyboardInterrupt):
+    run(directory=tmp_path)
+  monkeypatch.undo()
+  whole, resumed = run(), run(directory=tmp_path)
+  for name in ('states', 'trace', 'kernel_results'):
+    tf.nest.map_structure(
+        np.testing.assert_array_equal, getattr(whole, name),
+        getattr(resumed, name))
+
+
+def start(estimator, parts=None, posterior=None):
+  kernel = sgmcmc.SGLD(
+      posterior or poisson_regression(), 0.01, gradient_estimator=estimator)
+  return kernel.bootstrap_results(state([7]) if parts is None else parts)
+
+
+def for_one_chain():
+  """A regression whose likelihood takes no chain axes."""
+  x = tf.constant(np.arange(12.).reshape([6, 2]), tf.float32)
+  return sgmcmc.Posterior(
+      lambda theta: -tf.reduce_sum(theta**2),
+      lambda theta, x: -tf.linalg.matvec(x, tf.reshape(theta, [2]))**2, x)
+
+
+@pytest.mark.parametrize('make, error, message', [
+    (lambda: ControlVariate(0, other_state()), ValueError, 'at least 1'),
+    (lambda: ControlVariate(3, np.arange(3)), TypeError, 'dtype int64'),
+    (lambda: ControlVariate(3, {'a': 1.}), TypeError, 'is a dict'),
+    (lambda: start(ControlVariate(3, tf.zeros(3))), ValueError,
+     r'anchor has parts of shapes \(3,\), and the state of \(7, 2\), \(7,\).*'
+     r'single chain of the state, \(2,\), \(\), or of all its \(7,\) chains'),
+    (lambda: start(ControlVariate(3, [tf.zeros([2, 2]), tf.zeros([2])])),
+     ValueError, 'anchor has parts of shapes'),
+    (lambda: start(ControlVariate(10, other_state())), ValueError,
+     'only 9 examples'),
+    (lambda: SVRG(3, 0), ValueError, 'refresh_every is 0'),
+    (lambda: SVRG(3, 1.5), TypeError, 'refresh_every is 1.5'),
+    (lambda: SVRG(3, 5, chunk_size=0), ValueError, 'chunk_size is 0'),
+    (lambda: SVRG(3, 5).variance(poisson_regression(), state([3])),
+     ValueError, 'single chain'),
+    (lambda: SAGA(3, memory_limit=0), ValueError, 'memory_limit is 0'),
+    (lambda: start(SAGA(3, memory_limit=755)), ValueError,
+     'each of the 9 examples.*: 756 bytes, and memory_limit is 755. Take SVRG'),
+    (lambda: start(SAGA(2), tf.zeros([2]), for_one_chain()), ValueError,
+     'each example as a chain .* did not return the shape'),
+    (lambda: sgmcmc.SGLD(
+        lambda x: -x**2, 0.1, gradient_estimator=SVRG(3, 5)), TypeError,
+     'SVRG works on minibatches'),
+])
+def test_refusals(make, error, message):
+  with pytest.raises(error, match=message):
+    make()
