@@ -1,14 +1,18 @@
 """How the gradient of a log posterior is estimated."""
 
+from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.exact import Exact
+from tfp_sgmcmc.gradients.exponentially_weighted import ExponentiallyWeighted
 from tfp_sgmcmc.gradients.noisy import Noisy
 from tfp_sgmcmc.gradients.stream import Stream
 from tfp_sgmcmc.gradients.uniform import Uniform
 
 __all__ = [
     'Exact',
+    'ExponentiallyWeighted',
+    'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',
     'Noisy',
