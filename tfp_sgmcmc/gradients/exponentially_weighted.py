@@ -33,6 +33,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients.base import GaussianStep
+from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.base import count
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
@@ -215,56 +216,68 @@ class ExponentiallyWeighted(GradientEstimator):
       self, target, state_parts, previous_results, seed, gaussian_step=None):
     step, acceptance, terms_results = previous_results
     terms_results = self._terms.prepare(target, state_parts, terms_results)
-    chains = compat.shape(target.log_prior(*state_parts))
+    num_sets = self._num_index_steps + 1
+    draw, cost = self._index_sets(target, state_parts, random.fold_in(seed, 0))
 
-    def estimate_at(indices):
-      return self._terms.estimate(target, state_parts, terms_results, indices)
+    def estimate_at(m):
+      return self._terms.estimate(target, state_parts, terms_results, draw(m))
 
-    index_sets = self._draw(target, chains, random.fold_in(seed, 0))
     if gaussian_step is None:
-      return estimate_at(index_sets[0]), previous_results._replace(
-          base_results=count(terms_results, self._cost(index_sets[:1])))
+      return estimate_at(0), previous_results._replace(
+          base_results=count(terms_results, cost // num_sets))
     shift = self._shift_of(gaussian_step)
-    uniforms = random.uniform(
-        tf.concat([[self._num_index_steps], chains], axis=0),
-        random.fold_in(seed, 1), dtype=acceptance.dtype)
-    estimate, num_accepted = estimate_at(index_sets[0]), 0.
-    for m, indices in enumerate(index_sets[1:]):
-      proposed = estimate_at(indices)
+
+    def index_step(m, estimate, num_accepted):
+      """Moves to set m with the probability of equation 5; to set 0 always."""
+      proposed = estimate_at(m)
       log_ratio = log_weight_ratio(
           proposed.grads_target_log_prob, estimate.grads_target_log_prob,
           shift, gaussian_step, acceptance.shape.rank)
-      accepted = uniforms[m] < tf.exp(tf.cast(log_ratio, acceptance.dtype))
+      uniform = random.uniform(
+          compat.shape(acceptance), random.fold_in(seed, m + 1),
+          acceptance.dtype)
+      # False where the ratio is NaN, as it is where there is no noise.
+      accepted = uniform < tf.exp(tf.cast(log_ratio, acceptance.dtype))
       estimate = tf.nest.map_structure(
-          lambda new, old, accepted=accepted: tf.where(
-              states.expand(accepted, new), new, old), proposed, estimate)
-      num_accepted += tf.cast(accepted, acceptance.dtype)
+          lambda new, old: tf.where(
+              states.expand(accepted | (m == 0), new), new, old),
+          proposed, estimate)
+      num_accepted += tf.cast(accepted & (m > 0), acceptance.dtype)
+      return m + 1, estimate, num_accepted
+
+    zeros = tf.nest.map_structure(
+        tf.zeros_like, GradientEstimate(acceptance, list(state_parts)))
+    carry = (0, zeros, tf.zeros_like(acceptance))
+    if self._deals_all_rows:
+      for _ in range(num_sets):
+        carry = index_step(*carry)
+    else:
+      # One copy of the gradient in the compiled step, whatever M.
+      carry = tf.while_loop(lambda m, *_: m < num_sets, index_step, carry)
+    _, estimate, num_accepted = carry
     share = num_accepted / self._num_index_steps
     acceptance += (share - acceptance) / tf.cast(step + 1, acceptance.dtype)
     return estimate, ExponentiallyWeightedResults(
-        step + 1, acceptance, count(terms_results, self._cost(index_sets)))
+        step + 1, acceptance, count(terms_results, cost))
 
-  def _draw(self, target, chains, seed):
-    """M + 1 index sets, each uniform."""
+  def _index_sets(self, target, state_parts, seed):
+    """A function of m = 0, ..., M that draws set m, and the cost of them all."""
     num_sets = self._num_index_steps + 1
+    chains = compat.shape(target.log_prior(*state_parts))
     if not self._deals_all_rows:
-      return [
-          self._terms.draw(target, chains, random.fold_in(seed, m))
-          for m in range(num_sets)]
+      return (
+          lambda m: self._terms.draw(target, chains, random.fold_in(seed, m)),
+          num_sets * self._terms.num_gradients_per_estimate)
     num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
     order = tf.argsort(random.uniform(
         tf.concat([chains, [num_rows]], axis=0), seed))
-    bounds = [m * num_rows // num_sets for m in range(num_sets + 1)]
-    # Of fewer rows than sets (a last batch of fit), some are in several.
-    return [
-        order[..., first:compat.maximum(first + 1, last)]
-        for first, last in zip(bounds[:-1], bounds[1:])]
 
-  def _cost(self, index_sets):
-    """The number of gradients of single examples that these sets take."""
-    if not self._deals_all_rows:
-      return len(index_sets) * self._terms.num_gradients_per_estimate
-    return sum(compat.shape(indices)[-1] for indices in index_sets)
+    def draw(m):
+      first, last = m * num_rows // num_sets, (m + 1) * num_rows // num_sets
+      # Of fewer rows than sets (a last batch of fit), some are in several.
+      return order[..., first:compat.maximum(first + 1, last)]
+
+    return draw, compat.maximum(num_rows, num_sets)
 
   def _shift_of(self, gaussian_step):
     """x, a list over the parts."""
