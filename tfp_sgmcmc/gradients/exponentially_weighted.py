@@ -169,6 +169,11 @@ class ExponentiallyWeighted(GradientEstimator):
       raise TypeError(
           f'base is {base!r}: it has to be an estimator that draws minibatches, '
           'such as SVRG(batch_size=...), or None for Uniform(batch_size).')
+    if type(base).one_step is not MinibatchEstimator.one_step:
+      raise TypeError(
+          f'base is {base!r}, which learns from the minibatch of its step, and '
+          'here a step tries several. Take SVRG or ControlVariate, which '
+          'prepare before they draw.')
     if batch_size is not None and batch_size != base.batch_size:
       raise ValueError(
           f'batch_size is {batch_size}, and that of base {base!r} is '
