@@ -431,16 +431,36 @@ def local_variance(data, h, num_steps, num_chains):
 def test_local_variance():
   """That of the enumerated weights; below that of plain minibatches or not.
 
-  Theorem 3 has it smaller with high probability. So it is where the weights
-  differ much; where they are nearly even it is larger, by the correlation of
-  |g_i|^2 with |g_i - g|^2.
+  Theorem 3 has it smaller with high probability. So it is here where the
+  weights gather on a few examples; where they are nearly even it is larger, by
+  the correlation of |g_i|^2 with |g_i - g|^2. What EWSG gains on the law of the
+  chain is the friction of the test below.
   """
   bound = scipy.stats.norm.isf(oracle.FALSE_ALARM_RATE / 4.)
-  data = np.random.default_rng(0).exponential(size=[200, 2])
-  ratio, z = local_variance(data, 1e-3, 10, 20_000)
-  assert ratio < 0.8 and abs(z) < bound
-  ratio, z = local_variance(data[:20], 1e-3, 10, 20_000)
-  assert ratio > 1.02 and abs(z) < bound
+  data = np.random.default_rng(0).exponential(size=[20, 2])
+  ratio, z = local_variance(data, 0.05, 50, 20_000)
+  assert ratio < 0.9 and abs(z) < bound
+  ratio, z = local_variance(data, 1e-3, 3, 20_000)
+  assert ratio > 1.1 and abs(z) < bound
+
+
+def test_friction_balances_the_heat_of_the_noise():
+  """To first order, E[g | r] = full gradient - h / (2 T) C r, with M = 1 too.
+
+  C is the covariance of g: its heat is that of the friction h C / 2. Of the
+  enumerated law, which the tests above hold the estimator to.
+  """
+  g = gradients_at(index_sets(1))
+  covariance = np.cov(g, rowvar=False, bias=True)
+  for num_steps in (1, 50):
+    error = []
+    for h in (2e-3, 1e-3):
+      s = np.sqrt(2. * h)  # Friction 1.
+      mean = lambda r, h=h, s=s: index_law(
+          g, h * r / s, num_steps, h, s)[0] @ g  # noqa: B023
+      slowed = (mean(R) - mean(-R)) / 2.
+      error.append(np.abs(slowed / (-h / 2. * covariance @ R) - 1.).max())
+    assert error[1] < 0.01 and error[1] < 0.6 * error[0]
 
 
 def kl_of_paper_gaussian(estimator, cost, num_chains=10_000):
@@ -472,7 +492,7 @@ def test_gaussian_of_the_paper_at_equal_data():
 
 @pytest.mark.parametrize('name', ['sgld', 'sghmc'])
 def test_minibatches_without_noise_leave_the_exact_law(name):
-  """SVRG's terms are all the exact gradient where the likelihood is Gaussian."""
+  """SVRG's terms are the exact gradient where the likelihood is Gaussian."""
   model = oracle.GaussianModel()
   estimator = EWSG(None, 1, gradients.SVRG(
       2, refresh_every=10**6, replacement=True))
@@ -561,8 +581,9 @@ def test_without_noise_at_the_end_of_a_schedule_the_index_is_uniform():
   for k in range(4):
     state, results = kernel.one_step(state, results, seed=tf.constant([1, k]))
   assert np.all(np.isfinite(state))
-  np.testing.assert_allclose(
-      results.gradient_estimator_results.acceptance * 4. % 1., 0., atol=1e-6)
+  accepted = 4. * results.gradient_estimator_results.acceptance
+  np.testing.assert_allclose(accepted, np.round(accepted), atol=1e-5)
+  assert np.max(accepted) < 2.5  # In the first two steps at most.
 
 
 def _kernel(estimator=None, kernel=sgmcmc.SGHMC, **arguments):

@@ -167,8 +167,9 @@ class ExponentiallyWeighted(GradientEstimator):
       return
     if not isinstance(base, MinibatchEstimator):
       raise TypeError(
-          f'base is {base!r}: it has to be an estimator that draws minibatches, '
-          'such as SVRG(batch_size=...), or None for Uniform(batch_size).')
+          f'base is {base!r}: it has to be an estimator that draws '
+          'minibatches, such as SVRG(batch_size=...), or None for '
+          'Uniform(batch_size).')
     if type(base).one_step is not MinibatchEstimator.one_step:
       raise TypeError(
           f'base is {base!r}, which learns from the minibatch of its step, and '
@@ -184,17 +185,18 @@ class ExponentiallyWeighted(GradientEstimator):
     return True
 
   @property
+  def deals_all_rows(self) -> bool:
+    """Whether the minibatches are all rows of the data, dealt out."""
+    return self._base is None and self._batch_size is None
+
+  @property
   def _terms(self):
     """The estimator that gives the gradient at an index set."""
     # In dealing out all rows its batch_size has no part.
     return self._base or Uniform(self._batch_size or 1)
 
-  @property
-  def _deals_all_rows(self):
-    return self._base is None and self._batch_size is None
-
   def check_target(self, target):
-    if not self._deals_all_rows:
+    if not self.deals_all_rows:
       self._terms.check_target(target)
       return
     super().check_target(target)
@@ -210,7 +212,7 @@ class ExponentiallyWeighted(GradientEstimator):
           'num_index_steps.')
 
   def bootstrap_results(self, target, state_parts):
-    if self._deals_all_rows:
+    if self.deals_all_rows:
       self._check_rows(target)
     return ExponentiallyWeightedResults(
         tf.zeros([], tf.int64),
@@ -222,7 +224,8 @@ class ExponentiallyWeighted(GradientEstimator):
     step, acceptance, terms_results = previous_results
     terms_results = self._terms.prepare(target, state_parts, terms_results)
     num_sets = self._num_index_steps + 1
-    draw, cost = self._index_sets(target, state_parts, random.fold_in(seed, 0))
+    chains = compat.shape(acceptance)
+    draw, cost = self._index_sets(target, chains, random.fold_in(seed, 0))
 
     def estimate_at(m):
       return self._terms.estimate(target, state_parts, terms_results, draw(m))
@@ -239,8 +242,7 @@ class ExponentiallyWeighted(GradientEstimator):
           proposed.grads_target_log_prob, estimate.grads_target_log_prob,
           shift, gaussian_step, acceptance.shape.rank)
       uniform = random.uniform(
-          compat.shape(acceptance), random.fold_in(seed, m + 1),
-          acceptance.dtype)
+          chains, random.fold_in(seed, m + 1), acceptance.dtype)
       # False where the ratio is NaN, as it is where there is no noise.
       accepted = uniform < tf.exp(tf.cast(log_ratio, acceptance.dtype))
       estimate = tf.nest.map_structure(
@@ -253,7 +255,7 @@ class ExponentiallyWeighted(GradientEstimator):
     zeros = tf.nest.map_structure(
         tf.zeros_like, GradientEstimate(acceptance, list(state_parts)))
     carry = (0, zeros, tf.zeros_like(acceptance))
-    if self._deals_all_rows:
+    if self.deals_all_rows:
       for _ in range(num_sets):
         carry = index_step(*carry)
     else:
@@ -265,11 +267,10 @@ class ExponentiallyWeighted(GradientEstimator):
     return estimate, ExponentiallyWeightedResults(
         step + 1, acceptance, count(terms_results, cost))
 
-  def _index_sets(self, target, state_parts, seed):
-    """A function of m = 0, ..., M that draws set m, and the cost of them all."""
+  def _index_sets(self, target, chains, seed):
+    """A function of m = 0, ..., M that draws set m; the cost of them all."""
     num_sets = self._num_index_steps + 1
-    chains = compat.shape(target.log_prior(*state_parts))
-    if not self._deals_all_rows:
+    if not self.deals_all_rows:
       return (
           lambda m: self._terms.draw(target, chains, random.fold_in(seed, m)),
           num_sets * self._terms.num_gradients_per_estimate)

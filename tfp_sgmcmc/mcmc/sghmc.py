@@ -146,16 +146,17 @@ class SGHMC(base.LangevinKernel):
     parameters = self._parameters
     if parameters['integrator'] == 'baoab':
       raise ValueError(
-          f'gradient_estimator is {self._estimator!r}, which weighs minibatches '
-          'by what a step that is Gaussian given one gradient would do with '
-          'them, and a step of integrator="baoab" is of two gradients, the '
-          'last step\'s and its own. Take integrator="euler", or another '
-          'estimator.')
+          f'gradient_estimator is {self._estimator!r}, which weighs '
+          'minibatches by what a step that is Gaussian given one gradient '
+          'would do with them, and a step of integrator="baoab" is of two '
+          "gradients, the last step's and its own. Take integrator=\"euler\", "
+          'or another estimator.')
     amounts = [
         checks.static_value(parameters[name])
         for name in ('friction', 'noise_estimate')]
     if not any(amount is None for amount in amounts):
-      self._check_noise(**{'friction - noise_estimate': amounts[0] - amounts[1]})
+      difference = amounts[0] - amounts[1]
+      self._check_noise(**{'friction - noise_estimate': difference})
     self._check_noise(temperature=parameters['temperature'])
 
   def _bootstrap(self, parts, estimate, estimator_results, seeds):
@@ -171,11 +172,10 @@ class SGHMC(base.LangevinKernel):
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
     noise = random.normal_like(parts, seeds.noise)
     if self._parameters['integrator'] == 'euler':
-      kicks = [
-          gaussian_step(*arguments)
-          for arguments in zip(previous.momentum, *coefficients)]
+      kicks = map(gaussian_step, previous.momentum, *coefficients)
       estimate, estimator_results = self._estimate(
-          parts, previous, seeds, gradients_lib.GaussianStep(*map(list, zip(*kicks))))
+          parts, previous, seeds,
+          gradients_lib.GaussianStep(*map(list, zip(*kicks))))
       moved = [
           euler_step(*arguments) for arguments in zip(
               parts, previous.momentum, estimate.grads_target_log_prob,
