@@ -60,9 +60,10 @@ class ExponentiallyWeightedResults(NamedTuple):
   Attributes:
     step: `int64` scalar, the number of steps made.
     acceptance: The share of the index chain's proposals that were accepted, the
-      mean over all steps so far; shape `chains`. Near 1, all minibatches weigh
-      the same, and nothing is gained on plain ones; near 0, the index chain
-      hardly moves: take a smaller step size or larger minibatches.
+      mean over all steps so far; shape `chains`. Near 1, the minibatches weigh
+      about the same: their noise is small beside the kernel's own. Near 0, the
+      index chain hardly moves, and more of its steps, larger minibatches or a
+      smaller step size would help.
     base_results: The state of the estimator of the terms.
   """
   step: tf.Tensor
@@ -85,9 +86,9 @@ class ExponentiallyWeighted(GradientEstimator):
   minibatch gradients.
 
   To first order in the noise C of g, what it does in "stationary" is friction:
-  a momentum r is slowed by h / (2 T) C r more, which is what balances the heat
-  of the noise. For SGLD, which has no momentum, x = 0, and the effect is of
-  second order.
+  E[g_I | r] is the full gradient less h / (2 T) C r, the friction that balances
+  the heat of the noise, with M = 1 too. For SGLD, which has no momentum to slow,
+  x = 0, and the weights favour large gradients: expect little of it there.
 
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
   (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
