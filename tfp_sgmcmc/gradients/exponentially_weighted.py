@@ -86,9 +86,9 @@ class ExponentiallyWeighted(GradientEstimator):
   minibatch gradients.
 
   To first order in the noise C of g, what it does in "stationary" is friction:
-  E[g_I | r] is the full gradient less h / (2 T) C r, the friction that balances
-  the heat of the noise, with M = 1 too. For SGLD, which has no momentum to slow,
-  x = 0, and the weights favour large gradients: expect little of it there.
+  E[g_I | r] is the full gradient less h / (2 T) C r, a friction that balances
+  the heat of the noise, with M = 1 too. SGLD has no momentum to slow: x = 0,
+  and the weights favour large gradients. Expect little of it there.
 
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
   (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
