@@ -1,9 +1,11 @@
 """How the gradient of a log posterior is estimated."""
 
+from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.exact import Exact
+from tfp_sgmcmc.gradients.exponentially_weighted import ExponentiallyWeighted
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
 from tfp_sgmcmc.gradients.noisy import Noisy
 from tfp_sgmcmc.gradients.saga import SAGA
@@ -16,6 +18,8 @@ from tfp_sgmcmc.gradients.uniform import Uniform
 __all__ = [
     'ControlVariate',
     'Exact',
+    'ExponentiallyWeighted',
+    'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',
     'MinibatchEstimator',

@@ -213,8 +213,14 @@ def _check_estimator(estimator):
   if estimator is None or isinstance(estimator, gradients.Exact):
     return
   why = ': leave it out, and set batch_size in fit.'
-  if (isinstance(estimator, gradients.MinibatchEstimator)
-      and not isinstance(estimator, gradients.Uniform)):
+  if isinstance(estimator, gradients.ExponentiallyWeighted):
+    if estimator.deals_all_rows:
+      return
+    why = (
+        ': pass batch_size=None and no base, which deals each batch into '
+        'num_index_steps + 1 minibatches, and set batch_size in fit.')
+  elif (isinstance(estimator, gradients.MinibatchEstimator)
+        and not isinstance(estimator, gradients.Uniform)):
     why = (
         ', one at a time and without the numbers of their examples, so that '
         'there is no pass over all the data at an anchor, no table of '
