@@ -17,6 +17,7 @@ from tfp_sgmcmc import likelihood_bounds
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
+from tfp_sgmcmc.draws import FireflyError
 from tfp_sgmcmc.draws import NonFiniteError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
@@ -27,6 +28,7 @@ from tfp_sgmcmc.sampling import sample
 
 __all__ = [
     'Draws',
+    'FireflyError',
     'FireflyMonteCarlo',
     'NonFiniteError',
     'Posterior',

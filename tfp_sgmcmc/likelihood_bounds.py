@@ -206,9 +206,9 @@ class _QuadraticBound(LikelihoodBound):
   def _theta(self, state_parts):
     if len(state_parts) != 1:
       raise ValueError(
-          f'{type(self).__name__} bounds the likelihood of a state of one part, '
-          f'the coefficients, and this state has {len(state_parts)} parts. For '
-          'an intercept, give the features a column of ones.')
+          f'{type(self).__name__} bounds the likelihood of a state of one '
+          f'part, the coefficients, and this state has {len(state_parts)} '
+          'parts. For an intercept, give the features a column of ones.')
     return tf.convert_to_tensor(state_parts[0])
 
   def _features(self, batch):

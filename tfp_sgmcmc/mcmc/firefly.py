@@ -35,6 +35,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import draws
 from tfp_sgmcmc import likelihood_bounds
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
@@ -86,8 +87,10 @@ class FireflyResults(NamedTuple):
   violation: tf.Tensor
   failed: tf.Tensor
 
-  def failure_message(self) -> str:
-    """Says which chains failed, and why."""
+  def failure(self) -> tuple[type[draws.FireflyError], str] | None:
+    """The error, and which chains failed and why; None where none has."""
+    if not tf.reduce_any(self.failed):
+      return None
     reasons = []
     for index in tf.where(self.failed).numpy().tolist():
       index = tuple(index)
@@ -112,7 +115,8 @@ class FireflyResults(NamedTuple):
       advice.append(
           'Take a larger capacity, or bounds with an anchor closer to the mode '
           'of the posterior, and start near it: then fewer are bright.')
-    return f'{"; ".join(reasons[:5])}{more}. {" ".join(advice)}'
+    return draws.FireflyError, (
+        f'{"; ".join(reasons[:5])}{more}. {" ".join(advice)}')
 
 
 class _Seeds(NamedTuple):
@@ -143,7 +147,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
   its likelihood, which is looked for at the first state over all the data and
   later at every example that a step looks at. Eagerly these are errors.
   Compiled code cannot raise any: there the chain turns NaN, and the results say
-  why (`failed`, `violation`, `num_bright`, `failure_message()`).
+  why (`failed`, `violation`, `num_bright`, or in words `failure()`).
   `sgmcmc.sample` stops at the step and keeps the draws before.
 
   In float32, B_i / L_i - 1 has an error of about 1e-7 (1 + |log L_i|): take
@@ -294,7 +298,8 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
               2 * num_rows + tf.zeros_like(num_bright, tf.int64)),
           z=z, bright_indices=bright_indices, num_bright=num_bright,
           violation=violation, failed=failed)
-      _raise_eagerly(results)
+      if tf.executing_eagerly() and results.failure() is not None:
+        raise ValueError(f'At the first state {results.failure()[1]}')
       first = self._evaluate(
           parts, bright_indices, lambda _: self._is_filled(num_bright))
       estimate = base.check_finite(gradients_base.GradientEstimate(
@@ -320,8 +325,8 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
       kernel_results: `FireflyResults`.
 
     Raises:
-      ValueError: Eagerly, if more examples are to be bright than `capacity`, or
-        a bound is above its likelihood.
+      FireflyError: Eagerly, if more examples are to be bright than `capacity`,
+        or a bound is above its likelihood.
     """
     with tf.name_scope(f'{self._name}.one_step'):
       seed = tfp.random.sanitize_seed(seed)
@@ -329,7 +334,10 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
           random.fold_in(seed, k) for k in range(len(_Seeds._fields))))
       next_parts, results = self._one_step(
           states.to_parts(current_state), previous_kernel_results, seeds)
-      _raise_eagerly(results)
+      if tf.executing_eagerly() and results.failure() is not None:
+        error, reason = results.failure()
+        step = int(results.step)
+        raise error(f'At step {step:,} {reason}', step, None)
       return states.like(current_state, next_parts), results
 
   @property
@@ -648,7 +656,3 @@ def _check_posterior(posterior):
         f'The posterior has num_examples={posterior.num_examples} and holds '
         f'{posterior.num_rows}: for an exact law all have to be there.')
 
-
-def _raise_eagerly(results):
-  if tf.executing_eagerly() and tf.reduce_any(results.failed):
-    raise ValueError(results.failure_message())
