@@ -238,6 +238,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
     self._distribution_function = _binomial_distribution_function(
         num_rows, float(resample_fraction))
     self._log_bound_sum = bound.collapse(target_log_prob_fn.data)
+    self._first_pass = tf.function(self._first_brightness, autograph=False)
 
   @property
   def parameters(self) -> dict[str, Any]:
@@ -282,8 +283,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
       base.check_chains(log_prior, parts)
       self._check_collapse(parts)
       seed = tfp.random.sanitize_seed([0, 0] if seed is None else seed)
-      z, violation = tf.function(self._first_brightness, autograph=False)(
-          parts, seed)
+      z, violation = self._first_pass(parts, seed)
       num_rows = self.target_log_prob_fn.num_rows
       bright_indices, num_bright = compact(
           tf.range(num_rows) + tf.zeros_like(z, tf.int32), z > 0,
