@@ -116,8 +116,8 @@ class _QuadraticBound(LikelihoodBound):
       checks.numeric('anchor', self._anchor, -float('inf'))
       if self._anchor.shape.rank != self._num_axes:
         raise ValueError(
-            f'anchor has shape {self._anchor.shape}: it is the state of a '
-            f'single chain, with {self._num_axes} axis or axes.')
+            f'anchor has shape {self._anchor.shape}: it has to be the state of '
+            f'a single chain, [{"d, K"[:3 * self._num_axes - 2]}].')
 
   @abc.abstractmethod
   def _tangent(self, psi: tf.Tensor, y: tf.Tensor) -> _Tangent:
@@ -146,6 +146,11 @@ class _QuadraticBound(LikelihoodBound):
   def log_bound(self, *state_parts, batch):
     theta = self._theta(state_parts)
     x, y = self._features(batch)
+    expected = [x.shape[-1], *self._outputs]
+    if theta.shape[-self._num_axes:] != expected:
+      raise ValueError(
+          f'The state has shape {theta.shape}, and for a bound with features '
+          f'of shape {x.shape} it has to end in {expected}.')
     eta = self._eta(x, theta)
     psi = self._psi(x, y, eta)
     tangent = self._tangent(psi, tf.cast(y, psi.dtype))
@@ -308,7 +313,7 @@ class Logistic(_QuadraticBound):
     """
     checks.numeric('xi', xi, 0.)
     super().__init__(features_fn, anchor)
-    self._xi = xi
+    self._xi = float(xi)
 
   def _tangent(self, psi, y):
     t = (2. * y - 1.) * psi
@@ -316,7 +321,7 @@ class Logistic(_QuadraticBound):
         -tf.math.softplus(-t), y - tf.sigmoid(psi), _jaakkola_jordan(psi))
 
   def _untuned(self, eta, y):
-    return (2. * y - 1.) * tf.cast(self._xi, eta.dtype) * tf.ones_like(eta)
+    return (2. * y - 1.) * self._xi * tf.ones_like(eta)
 
   def _is_target(self, y):
     return (y == 0.) | (y == 1.)
@@ -376,21 +381,20 @@ class StudentT(_QuadraticBound):
     checks.numeric('scale', scale, 0.)
     checks.numeric('xi', xi, 0., strict=False)
     super().__init__(features_fn, anchor)
-    self._df, self._scale, self._xi = df, scale, xi
+    self._df, self._scale, self._xi = float(df), float(scale), float(xi)
 
   def _tangent(self, psi, y):
-    df, scale = (tf.cast(v, psi.dtype) for v in (self._df, self._scale))
-    e, width = y - psi, df * scale**2
+    df, e, width = self._df, y - psi, self._df * self._scale**2
     constant = (
-        tf.math.lgamma((df + 1.) / 2.) - tf.math.lgamma(df / 2.)
-        - tf.math.log(width * tf.cast(math.pi, psi.dtype)) / 2.)
+        math.lgamma((df + 1.) / 2.) - math.lgamma(df / 2.)
+        - math.log(width * math.pi) / 2.)
     weight = (df + 1.) / (width + e**2)
     return _Tangent(
         constant - (df + 1.) / 2. * tf.math.log1p(e**2 / width), weight * e,
         weight)
 
   def _untuned(self, eta, y):
-    return y - tf.cast(self._xi, eta.dtype) + tf.zeros_like(eta)
+    return y - self._xi + tf.zeros_like(eta)
 
   def _is_target(self, y):
     return tf.math.is_finite(y)

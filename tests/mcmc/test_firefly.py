@@ -230,7 +230,7 @@ def test_few_bright_examples_give_the_posterior():
   bound = bounds.Logistic(anchor=mode)
   kernel = sgmcmc.FireflyMonteCarlo(
       posterior, bound, step_size=0.01, capacity=30, resample_fraction=0.02)
-  states, results = run(kernel, model, num_steps=100)
+  states, results = run(kernel, model, num_chains=4000, num_steps=60)
   assert np.max(results.num_bright) < 30
   assert 0.3 < np.mean(results.is_accepted) < 0.999
   theta = mode.numpy() + grid((2,), 200) / 5.
@@ -382,14 +382,15 @@ def late_kernel(where, **arguments):
       **dict(dict(step_size=0.05, capacity=40), **arguments))
 
 
-def one_failure(kernel, start, num_draws, reason):
+def one_failure(kernel, start, num_draws, reason, jit_compile=False):
   """All drivers tell of the same failure, at the same step."""
   with pytest.raises(sgmcmc.FireflyError, match=reason) as error:
     sgmcmc.sample(
         kernel, num_draws, start, seed=3, progress_bar=False,
+        jit_compile=jit_compile,
         trace_fn=lambda _, results: (results.num_bright, results.failed))
   step, result = error.value.step, error.value.result
-  assert f'At step {step:,} (of {num_draws})' in str(error.value)
+  assert f'At step {step:,} (of {num_draws:,}) ' in str(error.value)
   assert 1 < step < num_draws and len(result) == step - 1
   assert np.all(np.isfinite(result.states))
   num_bright, failed = result.trace
@@ -401,7 +402,7 @@ def one_failure(kernel, start, num_draws, reason):
   state = start
   results = kernel.bootstrap_results(start, seed=fold_in(seed, 0))
   compiled_state, compiled_results = state, results
-  compiled = tf.function(kernel.one_step, jit_compile=True)
+  compiled = tf.function(kernel.one_step)
   with pytest.raises(sgmcmc.FireflyError, match=reason) as eager:
     for k in range(1, step + 1):
       compiled_state, compiled_results = compiled(
@@ -425,7 +426,8 @@ def test_more_bright_examples_than_capacity():
       model.posterior(), bounds.Logistic(anchor=[-0.9]), step_size=0.01,
       capacity=9)
   results, message = one_failure(
-      kernel, tf.fill([3, 1], -0.9), 5000, 'more than capacity=9')
+      kernel, tf.fill([3, 1], -0.9), 5000, 'more than capacity=9',
+      jit_compile=True)
   assert results.num_bright[tf.argmax(results.failed)] > 9
   assert 'larger capacity' in message and 'likelihood_fn' not in message
   with pytest.raises(ValueError, match='At the first state .*capacity=9'):
@@ -438,7 +440,7 @@ def test_a_bound_above_the_likelihood_names_the_example():
       kernel, tf.fill([3, 1], -0.9), 5000, 'bound of example 7 ')
   assert sorted(results.violation.numpy()) == [-1, -1, 7]
   assert 'log_likelihood_fn' in message and 'larger capacity' not in message
-  with pytest.raises(ValueError, match='At the first state the bound of ex.* 7'):
+  with pytest.raises(ValueError, match='At the first state .* example 7 '):
     kernel.bootstrap_results(tf.fill([3, 1], 0.5))
   with pytest.raises(ValueError, match='example 7 .* likelihood. Look'):
     kernel.bootstrap_results(tf.fill([1], 0.5))
@@ -483,13 +485,13 @@ def test_same_chain_eager_graph_and_xla(family, dtype, chains, arguments):
   state = tf.zeros([*chains, *model.shape], dtype)
   results = kernel.bootstrap_results(state)
   rtol = 1e-10 if dtype == np.float64 else 1e-4
-  with_xla = run_from(kernel, state, results, 6, jit_compile=True)
-  for other in (run_from(kernel, state, results, 6),
+  with_xla = run_from(kernel, state, results, 6, jit_compile=True)[:2]
+  for other in (run_from(kernel, state, results, 6)[:2],
                 run_from_eager(kernel, state, results, 6)):
     tf.nest.map_structure(functools.partial(
-        np.testing.assert_allclose, rtol=rtol, atol=rtol), with_xla[:2], other)
+        np.testing.assert_allclose, rtol=rtol, atol=rtol), with_xla, other)
   assert with_xla[0].dtype == dtype
-  assert np.all(np.any(with_xla[0] != 0., axis=tuple(range(len(chains), with_xla[0].shape.rank))))
+  assert np.all(with_xla[0] != 0.)
 
 
 def run_from_eager(kernel, state, results, num_steps):
@@ -539,7 +541,7 @@ def test_bytes_of_results():
   assert size <= 7 * (30 + 4 * 20 + 32) + 8
 
 
-def test_sample_chain_and_sample(tmp_path, recwarn):
+def test_sample_chain_and_sample(recwarn):
   kernel, _ = make_kernel()
   state = tf.zeros([5, 2])
   draws = tfp.mcmc.sample_chain(
@@ -547,17 +549,13 @@ def test_sample_chain_and_sample(tmp_path, recwarn):
   assert draws.shape == [4, 5, 2] and np.all(np.isfinite(draws))
   assert not [w for w in recwarn if 'calibrated' in str(w.message)]
   sample = functools.partial(
-      sgmcmc.sample, kernel, 10, seed=1, progress_bar=False,
+      sgmcmc.sample, kernel, seed=1, progress_bar=False, jit_compile=False,
       trace_fn=lambda _, results: results.is_accepted)
-  whole = sample(state)
-  part = sgmcmc.sample(kernel, 4, state, seed=1, progress_bar=False)
-  rest = sgmcmc.sample(
-      kernel, 6, part.final_state, seed=1, progress_bar=False,
-      previous_kernel_results=part.kernel_results)
+  whole, part = sample(10, state), sample(4, state)
+  rest = sample(
+      6, part.final_state, previous_kernel_results=part.kernel_results)
   np.testing.assert_array_equal(
       whole.states, np.concatenate([part.states, rest.states]))
-  on_disk = sample(state, directory=tmp_path, chunk_size=3)
-  np.testing.assert_array_equal(whole.states, on_disk.states)
   changed = np.any(whole.states[1:] != whole.states[:-1], axis=-1)
   np.testing.assert_array_equal(changed, whole.trace[1:])
 
@@ -566,17 +564,19 @@ def test_step_sizes():
   """A schedule, and a size for each chain and coordinate."""
   kernel, _ = make_kernel(
       proposal='random_walk', resample_fraction=0.1,
-      step_size=lambda step: tf.where(step < 1, 1e-12, [[1e-4], [1e-2]]))
-  state = tf.zeros([2, 2])
-  results = kernel.bootstrap_results(state)
-  moved, results = kernel.one_step(state, results, seed=tf.constant([1, 2]))
-  assert 0. < np.abs(moved).max() < 1e-4
-  squares = []
-  for k in range(40):
-    moved, _ = kernel.one_step(state, results, seed=tf.constant([1, k]))
-    squares.append(moved.numpy()**2)
-  ratio = np.mean(squares, axis=(0, 2))
-  assert 20. < ratio[1] / ratio[0] < 200.
+      step_size=lambda step: tf.where(
+          step < 1, 1e-12, [[[1e-4, 1e-3]], [[1e-2, 1e-4]]]))
+  state = tf.zeros([2, 500, 2])
+  first, results = kernel.one_step(
+      state, kernel.bootstrap_results(state), seed=tf.constant([1, 2]))
+  assert 0. < np.abs(first).max() < 1e-4
+  second, results = kernel.one_step(first, results, seed=tf.constant([1, 3]))
+  moves = (second - first)[results.is_accepted]
+  assert np.mean(results.is_accepted) > 0.5
+  for k, sizes in enumerate([[1e-4, 1e-3], [1e-2, 1e-4]]):
+    moves = (second - first)[k][results.is_accepted[k]]
+    np.testing.assert_allclose(
+        np.mean(moves**2, axis=0), np.multiply(2., sizes), rtol=0.4)
 
 
 @pytest.mark.parametrize('n, q', [(1, 0.5), (30, 0.2), (10**6, 1e-3)])
@@ -584,7 +584,7 @@ def test_the_number_of_proposals_is_binomial(n, q):
   values = firefly._binomial_distribution_function(n, q)
   np.testing.assert_allclose(
       values, scipy.stats.binom.cdf(np.arange(len(values)), n, q), atol=1e-12)
-  assert scipy.stats.binom.sf(len(values) - 1, n, q) < 1e-15
+  assert scipy.stats.binom.sf(len(values), n, q) < 1e-15
 
 
 @pytest.mark.parametrize('change, error, message', [
@@ -597,7 +597,7 @@ def test_the_number_of_proposals_is_binomial(n, q):
     (dict(bound=None), TypeError, 'LikelihoodBound'),
     (dict(bound=bounds.Logistic(anchor=[1.])), ValueError,
      r'anchor has shape \[1\]'),
-    (dict(bound=bounds.Softmax(3)), ValueError, None),
+    (dict(bound=bounds.Softmax(3)), ValueError, r'has to end in \[2, 3\]'),
     (dict(target_log_prob_fn=lambda theta: -theta**2), TypeError,
      'needs a Posterior'),
     (dict(target_log_prob_fn=sgmcmc.Posterior(
@@ -616,7 +616,8 @@ def test_refused(change, error, message):
 @pytest.mark.parametrize('make, data, error, message', [
     (lambda: bounds.Logistic(xi=0.), None, ValueError, 'xi is 0'),
     (lambda: bounds.Logistic(anchor=[np.nan]), None, ValueError, 'anchor'),
-    (lambda: bounds.Logistic(anchor=[[1.]]), None, ValueError, 'one axis'),
+    (lambda: bounds.Logistic(anchor=[[1.]]), None, ValueError,
+     r'single chain, \[d\]'),
     (lambda: bounds.Logistic(features_fn=3), None, TypeError, 'features_fn'),
     (lambda: bounds.Softmax(0), None, ValueError, 'num_classes is 0'),
     (lambda: bounds.StudentT(0., 1.), None, ValueError, 'df is 0'),
@@ -625,8 +626,9 @@ def test_refused(change, error, message):
      'Example 2 has the target 2.0: logistic'),
     (lambda: bounds.Softmax(2), (np.ones([3, 1]), np.array([0, 2, 1])),
      ValueError, 'Example 1 has the target 2: with num_classes=2'),
-    (lambda: bounds.StudentT(3., 1.), (np.ones([2, 1]), np.array([0., np.nan])),
-     ValueError, 'Example 1 has the target nan'),
+    (lambda: bounds.StudentT(3., 1.),
+     (np.ones([2, 1]), np.array([0., np.nan])), ValueError,
+     'Example 1 has the target nan'),
     (bounds.Logistic, (np.array([[1.], [np.inf]]), np.zeros(2)), ValueError,
      r'Example 1 has the features \[inf\]'),
     (bounds.Logistic, (np.ones([3]), np.zeros(3)), ValueError, r'\[N, d\]'),

@@ -92,8 +92,7 @@ class FireflyResults(NamedTuple):
     if not tf.reduce_any(self.failed):
       return None
     reasons = []
-    for index in tf.where(self.failed).numpy().tolist():
-      index = tuple(index)
+    for index in map(tuple, np.argwhere(self.failed.numpy()).tolist()):
       chain = f' in chain {index[0] if len(index) == 1 else index}'
       where = chain if index else ''
       example = int(self.violation[index])
@@ -281,7 +280,6 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
       self.target_log_prob_fn.check_state(parts)
       log_prior = self.target_log_prob_fn.log_prior(*parts)
       base.check_chains(log_prior, parts)
-      self._check_collapse(parts)
       seed = tfp.random.sanitize_seed([0, 0] if seed is None else seed)
       z, violation = self._first_pass(parts, seed)
       num_rows = self.target_log_prob_fn.num_rows
@@ -300,6 +298,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
           violation=violation, failed=failed)
       if tf.executing_eagerly() and results.failure() is not None:
         raise ValueError(f'At the first state {results.failure()[1]}')
+      self._check_collapse(parts)
       first = self._evaluate(
           parts, bright_indices, lambda _: self._is_filled(num_bright))
       estimate = base.check_finite(gradients_base.GradientEstimate(
