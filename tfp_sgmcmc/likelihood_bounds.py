@@ -9,12 +9,12 @@ where the bound touches the likelihood, all these bounds are
 
 l_i being the log likelihood as a function of eta. A is 1, but for softmax.
 
-  logistic    w = tanh(psi/2) / (2 psi)        Jaakkola and Jordan (2000), eq. 6
+  logistic    w = tanh(psi/2) / (2 psi)        Jaakkola and Jordan (2000)
   softmax     w = 1, A = (I - 1 1'/K) / 2      Boehning (1992)
   Student-t   w = (nu + 1) / (nu s^2 + (y - psi)^2)    the tangent of log L as a
                                                function of (y - eta)^2
 
-as in sections 3.1 and 4 of Maclaurin and Adams (2015). Tuned, psi_i is eta at
+as in Maclaurin and Adams (2015), sections 3 and 4. Tuned, psi_i is eta at
 a given state, the mode best of all: near it B is close to L. Untuned, the bound
 touches where (2 y - 1) eta, or y - eta, is a constant, or at eta = 0.
 """

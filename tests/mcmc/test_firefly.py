@@ -226,7 +226,7 @@ def test_few_bright_examples_give_the_posterior():
   kernel = sgmcmc.FireflyMonteCarlo(
       model.posterior(), bounds.Logistic(anchor=mode), step_size=0.01,
       capacity=30, resample_fraction=0.02)
-  states, results = run(kernel, model, num_chains=4000, num_steps=40)
+  states, results = run(kernel, model, num_chains=3000, num_steps=40)
   assert np.max(results.num_bright) < 30
   assert 0.3 < np.mean(results.is_accepted) < 0.999
   theta = mode + grid((2,), 200) / 5.
@@ -472,7 +472,8 @@ def make_kernel(family='logistic', dtype=np.float32, **arguments):
 
 @pytest.mark.parametrize('family, dtype, chains, arguments', [
     ('logistic', np.float32, (2, 3), {}),
-    ('softmax', np.float64, (), dict(proposal='random_walk')),
+    ('softmax', np.float64, (), dict(
+        proposal='random_walk', step_size=1e-4)),
 ])
 def test_same_chain_eager_graph_and_xla(family, dtype, chains, arguments):
   kernel, model = make_kernel(family, dtype, **arguments)
