@@ -170,7 +170,7 @@ def _drawn_anew(self, velocity, gradients, clock, rank):
          0.7 * a + 0.3 * xi for a, xi in zip(
              v, sgmcmc.random.normal_like(v, seed))]),
     (dict(velocity='sphere', temperature=2.), thinning, 'rate_ratios',
-     lambda rates, upper, scale: tf.clip_by_value(
+     lambda rates, upper, slack: tf.clip_by_value(
          0.9 * rates / tf.maximum(upper, 1e-9), 0., 1.)),
 ], ids=['bounce', 'other minibatch', 'another sign', 'refreshment', 'rate'])
 def test_planted_errors_are_seen(arguments, where, name, wrong, monkeypatch):

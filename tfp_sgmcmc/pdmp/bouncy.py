@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 from tfp_sgmcmc.pdmp import bounds
 from tfp_sgmcmc.pdmp import thinning
@@ -136,7 +137,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
     chains = compat.shape(start.state_parts[0])[:start.chain_rank]
     dtype = start.state_parts[0].dtype
     intercept, slope, horizon = (
-        tf.broadcast_to(tf.cast(x, dtype), chains) for x in rate)
+        tf.broadcast_to(states.cast(x, dtype), chains) for x in rate)
     return bounds.AffineRate(
         intercept[..., tf.newaxis], slope[..., tf.newaxis], horizon)
 

@@ -170,7 +170,8 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     with tf.name_scope(self._parameters['name'] or 'UniformTime'):
       seed = tfp.random.sanitize_seed(seed)
       previous = previous_kernel_results
-      interval = tf.cast(self._parameters['interval'], previous.remaining.dtype)
+      interval = states.cast(
+          self._parameters['interval'], previous.remaining.dtype)
       # How far the last event is ahead of the time to come; behind where < 0.
       ahead = previous.remaining - interval
 

@@ -119,13 +119,13 @@ class ZigZagSampler(thinning.ThinnedKernel):
       if not isinstance(rates, (list, tuple)):
         rates = [rates] * len(parts)
       return states.flatten([
-          tf.broadcast_to(tf.cast(x, part.dtype), compat.shape(part))
+          tf.broadcast_to(states.cast(x, part.dtype), compat.shape(part))
           for x, part in zip(rates, parts)], rank)
 
     return bounds.AffineRate(
         flat(rate.intercept), flat(rate.slope),
         tf.broadcast_to(
-            tf.cast(rate.horizon, parts[0].dtype),
+            states.cast(rate.horizon, parts[0].dtype),
             compat.shape(parts[0])[:rank]))
 
   def _rates(self, velocity, gradients, chain_rank):
