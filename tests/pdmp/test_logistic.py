@@ -80,7 +80,7 @@ def p_value(kernel_class, estimator, num_events, rate_bound=None):
       rate_bound=rate_bound or pdmp.LogisticRegressionBound(
           x, PRIOR_SCALE, prior_mean=1.))
   trajectory = pdmp.Trajectory.from_chain(*models.run_path(
-      kernel, start[:NUM_CHAINS], num_events))
+      kernel, start[:NUM_CHAINS], num_events, jit_compile=True))
   averages = trajectory.mean(second_order, num_nodes=2, by_chain=True)
   difference = averages.mean(axis=0) - truth.mean(axis=0)
   covariance = (
@@ -102,11 +102,8 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
     (sgmcmc.ZigZagSampler, lambda: sgmcmc.gradients.ControlVariate(
         1, anchor()), 4000),
     (sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 4000),
-    (sgmcmc.BouncyParticleSampler, lambda: sgmcmc.gradients.ControlVariate(
-        1, anchor()), 4000),
-    (sgmcmc.ZigZagSampler, sgmcmc.gradients.Exact, 1500),
-    (sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1500),
-], ids=['ZZ-SS', 'ZZ-CV', 'Local BPS', 'BPS-CV', 'zig-zag', 'BPS'])
+    (sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1000),
+], ids=['ZZ-SS', 'ZZ-CV', 'Local BPS', 'BPS'])
 def test_against_hmc(kernel_class, make, num_events):
   p, errors = p_value(kernel_class, make(), num_events)
   assert p > oracle.FALSE_ALARM_RATE

@@ -105,8 +105,9 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
         gradient), `pdmp.LogisticRegressionBound`, or a function of a
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate` with `intercept`,
         `slope` and `horizon` of shape `chains`.
-      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased; None is the
-        exact gradient.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, its noise
+        independent from event to event (which that of `Stream`, going through
+        the data in epochs, is not); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0. On
         some targets (a standard normal one) 0 never reaches all of the space;
         many times the rate of bounces makes the path a random walk.

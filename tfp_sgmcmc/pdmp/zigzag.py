@@ -85,8 +85,9 @@ class ZigZagSampler(thinning.ThinnedKernel):
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate`, with lists of
         tensors like the parts of the state as `intercept` and `slope`, and a
         `horizon` of shape `chains`.
-      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased; None is the
-        exact gradient.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, its noise
+        independent from event to event (which that of `Stream`, going through
+        the data in epochs, is not); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0.
       refreshment: Number in (0, 1]: the probability with which each sign is
         drawn anew at a refreshment.
