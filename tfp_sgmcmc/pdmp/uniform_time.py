@@ -85,9 +85,10 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     Args:
       inner_kernel: A continuous-time kernel of this library.
       interval: The time between draws, a positive number: for nearly
-        independent draws about the time in which the inner kernel crosses the
-        posterior. Where a unit of time has an event or so, `Trajectory`'s
-        `duration` over the number of events gives the scale.
+        independent draws, about what the inner kernel takes to cross the
+        posterior. With velocities on the sphere the particle travels one unit
+        of length in a unit of time; with Gaussian ones, and in zig-zag, about
+        one in each coordinate.
       max_num_events: Python `int`: where an interval has more events, the
         state becomes NaN.
       name: Python `str`, the name of the operations.
