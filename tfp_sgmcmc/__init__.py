@@ -14,32 +14,40 @@ from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import gradients
 from tfp_sgmcmc import keras
 from tfp_sgmcmc import likelihood_bounds
+from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.draws import FireflyError
 from tfp_sgmcmc.draws import NonFiniteError
+from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
 from tfp_sgmcmc.mcmc import FireflyMonteCarlo
+from tfp_sgmcmc.pdmp import BouncyParticleSampler
+from tfp_sgmcmc.pdmp import ZigZagSampler
 from tfp_sgmcmc.posterior import Posterior
 from tfp_sgmcmc.sampling import sample
 
 __all__ = [
+    'BouncyParticleSampler',
     'Draws',
     'FireflyError',
     'FireflyMonteCarlo',
     'NonFiniteError',
     'Posterior',
+    'RateBoundError',
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'ZigZagSampler',
     'datasets',
     'diagnostics',
     'gradients',
     'keras',
     'likelihood_bounds',
+    'pdmp',
     'preconditioners',
     'random',
     'sample',

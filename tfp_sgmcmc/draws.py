@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ['Draws', 'FireflyError', 'NonFiniteError']
+__all__ = ['Draws', 'FireflyError', 'NonFiniteError', 'RateBoundError']
 
 
 class Draws:
@@ -213,4 +213,11 @@ class FireflyError(NonFiniteError):
 
   More examples are to be bright than it has room for, or a bound is above its
   likelihood. From there on the chain is NaN.
+  """
+
+
+class RateBoundError(NonFiniteError):
+  """The rate of a continuous-time sampler was above its bound.
+
+  From there on the chain is NaN, since it would not be exact.
   """

@@ -18,6 +18,7 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.draws import NonFiniteError
+from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal.fingerprint import fingerprint
@@ -96,8 +97,10 @@ def sample(
 
   Raises:
     NonFiniteError: If a state becomes NaN or infinite. It says at which step
-      and in which chain and part, and holds the draws before. (Of its subclass
-      `FireflyError`, where `FireflyMonteCarlo` cannot go on.)
+      and in which chain and part, and holds the draws before.
+    FireflyError: Likewise, where `FireflyMonteCarlo` cannot go on.
+    RateBoundError: Likewise, where the reason is a violated bound on the rate
+      of an exact continuous-time sampler.
     ValueError: If the directory holds the draws of a call with other arguments
       (compared are numbers, tensors, classes and names of functions, not the
       code of functions); or an argument is out of its range.
@@ -352,11 +355,11 @@ class _Run:
     where = _non_finite(
         outcome.position.state,
         _num_chain_axes(outcome.position.kernel_results))
-    raise NonFiniteError(
+    error, advice = _reason(
+        outcome.position.state, outcome.position.kernel_results)
+    raise error(
         f'After step {step:,} (of {phase}) the state is not finite: {where}. '
-        f'{kept} Most often the step size is too large for the noise and the '
-        'curvature there: try a tenth of it. Else look for log(0), 0/0 or '
-        'overflow in the log density.', step, draws)
+        f'{kept} {advice}', step, draws)
 
 
 def _start(kernel, current_state, kernel_results, seed):
@@ -434,6 +437,30 @@ def _failure(kernel_results):
   """Why a kernel has made its state NaN, if it tells: an error, a message."""
   tell = _find(kernel_results, 'failure')
   return None if tell is None else tell()
+
+
+def _reason(state, kernel_results):
+  """The error for states that are not finite, and what to do about them."""
+  rate_ratio = _find(kernel_results, 'rate_ratio')
+  if rate_ratio is None:
+    return NonFiniteError, (
+        'Most often the step size is too large for the noise and the curvature '
+        'there: try a tenth of it. Else look for log(0), 0/0 or overflow in '
+        'the log density.')
+  rank = rate_ratio.shape.rank
+  failed = ~tf.reduce_all([
+      tf.reduce_all(
+          tf.math.is_finite(part), axis=list(range(rank, part.shape.rank)))
+      for part in tf.nest.flatten(state)], axis=0)
+  largest = float(tf.reduce_max(tf.where(failed, rate_ratio, 0.)))
+  if largest > 1.:
+    return RateBoundError, (
+        f'The rate of events was {largest:.4g} times its rate_bound, and the '
+        'chain would not be exact. Raise the bound by at least that factor, or '
+        'look for an error in it, such as the prior or the factor N left out.')
+  return NonFiniteError, (
+      'The gradient is not finite, or there is no further event (raise '
+      'refresh_rate). Look for log(0), 0/0 or overflow in the log density.')
 
 
 def _is_finite(state):

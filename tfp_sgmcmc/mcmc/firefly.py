@@ -42,6 +42,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import base as gradients_base
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import kernel as kernel_lib
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 
@@ -280,7 +281,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
       parts = states.to_parts(init_state)
       self.target_log_prob_fn.check_state(parts)
       log_prior = self.target_log_prob_fn.log_prior(*parts)
-      base.check_chains(log_prior, parts)
+      kernel_lib.check_chains(log_prior, parts)
       seed = tfp.random.sanitize_seed([0, 0] if seed is None else seed)
       z, violation = self._first_pass(parts, seed)
       num_rows = self.target_log_prob_fn.num_rows
@@ -302,7 +303,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
       self._check_collapse(parts)
       first = self._evaluate(
           parts, bright_indices, lambda _: self._is_filled(num_bright))
-      estimate = base.check_finite(gradients_base.GradientEstimate(
+      estimate = kernel_lib.check_finite(gradients_base.GradientEstimate(
           first.log_joint, first.gradients), parts)
       return results._replace(target_log_prob=estimate.target_log_prob)
 
