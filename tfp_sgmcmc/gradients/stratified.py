@@ -40,7 +40,8 @@ class Stratified(minibatch.MinibatchEstimator):
   The n_k are proportional to the N_k, up to rounding, and at least one each. It
   is unbiased, and better than `Uniform` by as much as the gradients of
   different strata differ. A step costs O(n), whatever N. Strata of one size
-  are drawn at once; compiling takes longer with the number of different sizes.
+  are drawn at once; a step, and compiling it, takes longer with the number of
+  different sizes.
 
   #### Examples
 
