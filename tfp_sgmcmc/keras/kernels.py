@@ -154,6 +154,7 @@ class KernelMaker:
 
   def _check(self):
     given = getattr(self._kernel, 'keywords', {})
+    _check_estimator(given.get('gradient_estimator'))
     wanted = {}
     if self._temperature is not None:
       wanted['temperature'] = 'temperature'
@@ -204,18 +205,22 @@ class KernelMaker:
           f'{type(made).__name__} needs all the data at each step, and fit '
           'gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
           'sample it with tfp.mcmc.sample_chain.')
-    estimator = parameters['gradient_estimator']
-    if estimator is None or isinstance(estimator, gradients.Exact):
-      return
-    message = (
-        f'The kernel was given gradient_estimator={estimator!r}, and in fit '
-        'the batches come from Keras: ')
-    if not isinstance(estimator, gradients.ExponentiallyWeighted):
-      raise ValueError(message + 'leave it out, and set batch_size in fit.')
-    if not estimator.deals_all_rows:
-      raise ValueError(
-          message + 'pass batch_size=None and no base, which deals each batch '
-          'into num_index_steps + 1 minibatches, and set batch_size in fit.')
+    _check_estimator(parameters['gradient_estimator'])
+
+
+def _check_estimator(estimator):
+  """Raises where an estimator would draw minibatches of its own."""
+  if estimator is None or isinstance(estimator, gradients.Exact):
+    return
+  message = (
+      f'The kernel was given gradient_estimator={estimator!r}, and in fit the '
+      'batches come from Keras: ')
+  if not isinstance(estimator, gradients.ExponentiallyWeighted):
+    raise ValueError(message + 'leave it out, and set batch_size in fit.')
+  if not estimator.deals_all_rows:
+    raise ValueError(
+        message + 'pass batch_size=None and no base, which deals each batch '
+        'into num_index_steps + 1 minibatches, and set batch_size in fit.')
 
 
 def late_in_cycle(
