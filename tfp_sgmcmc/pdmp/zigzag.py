@@ -36,7 +36,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
   With minibatches and a bound that holds for all of them the law stays exact:
   with `gradients.Uniform(1)` it is ZZ-SS, with `gradients.ControlVariate(1,
   anchor)` one whose cost hardly grows with N (on 3 coefficients, the path per
-  gradient was 3 times as long at N = 100, and 25 times at N = 10,000).
+  event was 3 times as long at N = 100, and 25 times at N = 10,000).
 
   #### Examples
 
