@@ -132,7 +132,7 @@ UNIFORM = sgmcmc.gradients.Uniform(4)
     dict(kernel_class=ZIG_ZAG, bound='hessian', temperature=0.5,
          refresh_rate=0.5, refreshment=0.4, dtype=np.float64),
     dict(velocity='gaussian', minibatch=UNIFORM, time=0.5),
-    dict(minibatch=sgmcmc.gradients.Uniform(1)),
+    dict(minibatch=sgmcmc.gradients.Uniform(1), time=0.5),
     dict(noise=BoundedNoise(), velocity='gaussian', time=0.25),
 ], ids=str)
 def test_law_is_kept(arguments):

@@ -98,10 +98,10 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
 
 
 @pytest.mark.parametrize('kernel_class, make, num_events', [
-    (sgmcmc.ZigZagSampler, lambda: UNIFORM, 4000),
+    (sgmcmc.ZigZagSampler, lambda: UNIFORM, 3000),
     (sgmcmc.ZigZagSampler, lambda: sgmcmc.gradients.ControlVariate(
-        1, anchor()), 4000),
-    (sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 4000),
+        1, anchor()), 3000),
+    (sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 3000),
     (sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1000),
 ], ids=['ZZ-SS', 'ZZ-CV', 'Local BPS', 'BPS'])
 def test_against_hmc(kernel_class, make, num_events):
@@ -117,7 +117,7 @@ def test_rates_cut_off_are_seen(monkeypatch):
       thinning, 'rate_ratios',
       lambda rates, upper, slack: tf.clip_by_value(
           rates / tf.maximum(upper, 1e-6), 0., 0.3))
-  p, _ = p_value(sgmcmc.ZigZagSampler, UNIFORM, 4000)
+  p, _ = p_value(sgmcmc.ZigZagSampler, UNIFORM, 3000)
   assert p < oracle.FALSE_ALARM_RATE
 
 

