@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import tensorflow as tf
-
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
 
 __all__ = ['Noisy']
 
@@ -87,6 +86,6 @@ class Noisy(GradientEstimator):
         **arguments)
     noise = random.normal_like(state_parts, random.fold_in(seed, 1))
     gradients = [
-        g + tf.cast(self._noise_scale, g.dtype) * xi
+        g + states.cast(self._noise_scale, g.dtype) * xi
         for g, xi in zip(estimate.grads_target_log_prob, noise)]
     return estimate._replace(grads_target_log_prob=gradients), results

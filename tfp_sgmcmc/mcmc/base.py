@@ -13,6 +13,7 @@ import tensorflow as tf
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import kernel
+from tfp_sgmcmc.internal import states
 
 __all__ = ['LangevinKernel', 'Seeds']
 
@@ -77,4 +78,4 @@ def at_step(
   """A number, a tensor or a callable of the step, in the dtype of each part."""
   if callable(value):
     value = value(step)
-  return [tf.cast(value, part.dtype) for part in parts]
+  return [states.cast(value, part.dtype) for part in parts]
