@@ -97,6 +97,7 @@ class ExponentiallyWeighted(GradientEstimator):
 
   #### Examples
 
+  >>> import functools
   >>> x = tf.random.stateless_normal([1000], [0, 1])
   >>> posterior = sgmcmc.Posterior(
   ...     tfd.Normal(0., 10.).log_prob,
@@ -112,7 +113,14 @@ class ExponentiallyWeighted(GradientEstimator):
   >>> int(results.gradient_estimator_results.num_gradients)
   1050
 
-  (Ten steps of two minibatches, and one for the first results.)
+  (Ten steps of two minibatches, and one for the first results.) In `fit`, each
+  batch is dealt into M + 1 minibatches, at the cost of the batch:
+
+  >>> kernel = functools.partial(
+  ...     sgmcmc.SGHMC, step_size=0.01, friction=30.,
+  ...     gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(None))
+  >>> sampling = sgmcmc.keras.PosteriorSampling(
+  ...     kernel, num_examples=1000, prior=tfd.Normal(0., 1.))
 
   #### References
 
