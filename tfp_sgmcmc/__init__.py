@@ -13,10 +13,12 @@ from tfp_sgmcmc import datasets
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import gradients
 from tfp_sgmcmc import keras
+from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.draws import NonFiniteError
+from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
@@ -27,6 +29,7 @@ __all__ = [
     'Draws',
     'NonFiniteError',
     'Posterior',
+    'RateBoundError',
     'SGHMC',
     'SGLD',
     'SGNHT',
@@ -34,6 +37,7 @@ __all__ = [
     'diagnostics',
     'gradients',
     'keras',
+    'pdmp',
     'preconditioners',
     'random',
     'sample',
