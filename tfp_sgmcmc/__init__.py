@@ -22,10 +22,13 @@ from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.pdmp import BouncyParticleSampler
+from tfp_sgmcmc.pdmp import ZigZagSampler
 from tfp_sgmcmc.posterior import Posterior
 from tfp_sgmcmc.sampling import sample
 
 __all__ = [
+    'BouncyParticleSampler',
     'Draws',
     'NonFiniteError',
     'Posterior',
@@ -33,6 +36,7 @@ __all__ = [
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'ZigZagSampler',
     'datasets',
     'diagnostics',
     'gradients',

@@ -134,7 +134,10 @@ class PDMPKernel(kernel.GradientKernel):
   def _refreshment_time(self, chains, dtype, seed):
     """The time to the next refreshment, for each chain."""
     rate = tf.cast(self._parameters['refresh_rate'], dtype)
-    return exponential(chains, seed, dtype, stream=_REFRESHMENT_STREAM) / rate
+    time = exponential(chains, seed, dtype, stream=_REFRESHMENT_STREAM)
+    return tf.where(
+        rate > 0., time / tf.where(rate > 0., rate, 1.),
+        tf.constant(float('inf'), dtype))
 
   def _refresh(self, velocity, is_refreshed, seed):
     """The velocity, drawn anew in the chains where `is_refreshed`."""
@@ -158,6 +161,27 @@ def exponential(
 ) -> tf.Tensor:
   """Unit exponential numbers, by inversion; at most 16.6 (36.7 in float64)."""
   return -tf.math.log1p(-random.uniform(shape, seed, dtype, stream))
+
+
+def next_event(
+    proposal: tf.Tensor, refreshment: tf.Tensor, horizon: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """The first of three times, and its `Event`: a proposal is yet a rejection.
+
+  Args:
+    proposal: Time to the next proposed bounce, shape `chains`.
+    refreshment: Time to the next refreshment, likewise.
+    horizon: How long the bound holds, likewise.
+
+  Returns:
+    duration: Time to the event.
+    event: `REJECTION`, `REFRESHMENT` or `HORIZON`, `int32`.
+  """
+  first = tf.minimum(proposal, refreshment)
+  event = tf.where(
+      refreshment < proposal, int(Event.REFRESHMENT), int(Event.REJECTION))
+  return tf.minimum(first, horizon), tf.where(
+      horizon < first, int(Event.HORIZON), event)
 
 
 def dot(
