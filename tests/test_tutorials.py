@@ -1,49 +1,37 @@
-"""The tutorials, run small."""
+"""The notebooks run, cell by cell, and end where they say."""
 
+import json
 import pathlib
-import runpy
 
 import numpy as np
 import pytest
 
-import tfp_sgmcmc as sgmcmc
-
-_TUTORIALS = pathlib.Path(__file__).parent.parent / 'tutorials'
-_SMALL = [
-    '--adam_epochs=60', '--epochs=60', '--burnin_epochs=30',
-    '--num_units=40', '--epochs_between_results=3']
+TUTORIALS = pathlib.Path(__file__).parent.parent / 'tutorials'
 
 
-@pytest.fixture(scope='module')
-def keras_digits():
-  pytest.importorskip('matplotlib')
-  return runpy.run_path(str(_TUTORIALS / 'keras_digits.py'))
+def run(name):
+  """Runs a notebook's code; returns what it defined."""
+  matplotlib = pytest.importorskip('matplotlib')
+  matplotlib.use('Agg')
+  notebook = json.loads((TUTORIALS / name).read_text())
+  names = {}
+  for cell in notebook['cells']:
+    if cell['cell_type'] == 'code':
+      exec(''.join(cell['source']), names)
+  matplotlib.pyplot.close('all')
+  return names
 
 
-def test_prints_scores_that_a_working_sampler_reaches(
-    keras_digits, tmp_path, capsys):
-  keras_digits['main']([*_SMALL, f'--output={tmp_path / "new"}'])
-  picture = (tmp_path / 'new' / 'keras_digits.png').read_bytes()
-  assert picture.startswith(b'\x89PNG') and len(picture) > 20_000
-  output = capsys.readouterr().out
-  assert '10 draws' in output and 'kinetic temperature' in output
-  rows = {
-      line[:22].strip(): [float(word) for word in line[22:].split()]
-      for line in output.splitlines() if line.startswith(
-          ('as they are', 'turned', 'noise'))}
-  assert len(rows) == 5
-  adam, posterior, adam_nll, posterior_nll = rows['as they are'][:4]
-  assert min(adam, posterior) > 0.9 and max(adam_nll, posterior_nll) < 0.5
-  # No network is sure and right on images that are mostly noise.
-  assert rows['noise of 0.5'][2] > adam_nll
-  assert rows['noise of 0.5'][3] > posterior_nll
+def test_every_notebook_is_tested():
+  assert {path.name for path in TUTORIALS.glob('*.ipynb')} == {
+      'softmax_regression.ipynb'}
 
 
-def test_turning_by_a_right_angle_is_exact(keras_digits):
-  _, test = sgmcmc.datasets.load_digits()
-  x = keras_digits['to_features'](test.images[:5])
-  turned = keras_digits['turn'](x, 90.).reshape([-1, 8, 8])
-  expected = np.rot90(x.reshape([-1, 8, 8]), axes=(1, 2))
-  back = np.rot90(x.reshape([-1, 8, 8]), k=-1, axes=(1, 2))
-  assert min(np.abs(turned - e).max() for e in (expected, back)) < 1e-4
-  np.testing.assert_allclose(keras_digits['turn'](x, 0.), x, atol=1e-6)
+def test_softmax_regression():
+  names = run('softmax_regression.ipynb')
+  assert names['r_hat'] < 1.1
+  assert names['effective'] > 50.
+  assert abs(np.mean(names['temperature']) - 1.) < 0.15
+  labels = names['test'].labels
+  for p in names['probabilities'].values():
+    assert names['diagnostics'].accuracy(p, labels) > 0.93

@@ -1,15 +1,12 @@
-"""The posterior of a Bayesian softmax regression on handwritten digits.
+"""The main job: the posterior of a small Keras network on handwritten digits.
 
   python -m tfp_sgmcmc.quickstart --output .
 
-The model of an image x (64 pixels, 0 to 1) and its digit y:
-
-  w_dc ~ N(0, s^2),  b_c ~ N(0, s^2),  y ~ Categorical(softmax(x w + b))
-
-SGHMC on minibatches samples the 650 parameters in several chains at once,
-started apart. It prints how well the chains agree and how good the
-predictions are, the average over the posterior beside the single best
-parameters (MAP), and writes a picture, `quickstart.png`.
+A network 64-100-10 is trained with Adam by `model.fit`, and then sampled by the
+same `model.fit` with one callback, `tfp_sgmcmc.keras.PosteriorSampling`: SGHMC
+on minibatches, a Gaussian prior. It prints how good the predictions of both
+are, on test images as they are and on images unlike those it was trained on
+(turned, noisy), and writes a picture, `quickstart.png`.
 """
 
 import argparse
@@ -17,189 +14,228 @@ from collections.abc import Sequence
 import pathlib
 import sys
 import time
-from typing import NamedTuple
+from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 
 __all__ = ['main']
 
-tfd = tfp.distributions
-
-_NUM_PIXELS = 64
+_SIDE = 8
 _NUM_CLASSES = 10
 _NUM_BINS = 10
 _NUM_IMAGES = 10
+_SCORES = {
+    'accuracy': sgmcmc.diagnostics.accuracy,
+    'NLL': sgmcmc.diagnostics.negative_log_likelihood,
+    'ECE': lambda p, y: sgmcmc.diagnostics.expected_calibration_error(
+        p, y, _NUM_BINS),
+}
 
 
-class Trace(NamedTuple):
-  """What is kept of each draw beside the state, a value for each chain."""
-  target_log_prob: tf.Tensor  # Of all the data, not of a minibatch.
-  kinetic_temperature: tf.Tensor
+def to_features(images: np.ndarray) -> np.ndarray:
+  """Images `[n, 8, 8]` of 0 to 16 as rows of 64 numbers from 0 to 1."""
+  return np.reshape(images, [-1, _SIDE**2]).astype(np.float32) / 16.
 
 
-def to_features(images: np.ndarray) -> tf.Tensor:
-  """Images as rows of 64 numbers from 0 to 1."""
-  return tf.reshape(tf.cast(images, tf.float32) / 16., [-1, _NUM_PIXELS])
+def turn(features: np.ndarray, degrees: float) -> np.ndarray:
+  """The images turned about their centre."""
+  angle, centre = np.deg2rad(degrees), (_SIDE - 1) / 2.
+  cosine, sine = np.cos(angle), np.sin(angle)
+  transform = [
+      cosine, -sine, centre * (1. - cosine + sine),
+      sine, cosine, centre * (1. - sine - cosine), 0., 0.]
+  images = keras.ops.image.affine_transform(
+      features.reshape([-1, _SIDE, _SIDE, 1]),
+      np.tile(np.float32(transform), [len(features), 1]),
+      interpolation='bilinear', data_format='channels_last')
+  return np.reshape(images, features.shape)
 
 
-def make_posterior(
-    digits: sgmcmc.datasets.Digits, prior_scale: float) -> sgmcmc.Posterior:
-  """The posterior of weights and biases, in two parts."""
-  prior = tfd.JointDistributionSequential([
-      tfd.Sample(tfd.Normal(0., prior_scale), [_NUM_PIXELS, _NUM_CLASSES]),
-      tfd.Sample(tfd.Normal(0., prior_scale), [_NUM_CLASSES])])
-
-  def log_likelihood(weights, biases, batch):
-    logits = batch['x'] @ weights + biases[..., tf.newaxis, :]
-    return tfd.Categorical(logits=logits).log_prob(batch['y'])
-
-  return sgmcmc.Posterior(
-      prior.log_prob, log_likelihood,
-      {'x': to_features(digits.images), 'y': digits.labels})
+def add_noise(features: np.ndarray, scale: float, seed: int) -> np.ndarray:
+  """The images with Gaussian noise, cut to the range of pixels."""
+  noise = sgmcmc.random.normal(features.shape, [1, seed])
+  return np.clip(features + scale * noise.numpy(), 0., 1.)
 
 
-def find_map(posterior: sgmcmc.Posterior) -> list[tf.Tensor]:
-  """The parameters of highest posterior density, by L-BFGS."""
-  shapes = [[_NUM_PIXELS, _NUM_CLASSES], [_NUM_CLASSES]]
-  split = tfp.bijectors.Split([_NUM_PIXELS * _NUM_CLASSES, _NUM_CLASSES])
-
-  def unpack(vector):
-    parts = split.forward(vector)
-    return [tf.reshape(part, shape) for part, shape in zip(parts, shapes)]
-
-  @tf.function  # Compiling L-BFGS with XLA takes longer than running it.
-  def minimize():
-    return tfp.optimizer.lbfgs_minimize(
-        lambda vector: tfp.math.value_and_gradient(
-            lambda v: -posterior(*unpack(v)), vector),
-        tf.zeros([(_NUM_PIXELS + 1) * _NUM_CLASSES]),
-        tolerance=0.01, max_iterations=1000)
-
-  result = minimize()
-  if not result.converged:
-    raise ArithmeticError(
-        'L-BFGS has not found the MAP: the largest component of the gradient '
-        f'is {float(tf.reduce_max(tf.abs(result.objective_gradient))):g}.')
-  return unpack(result.position)
+def shifted(features: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+  """The test images, as they are and unlike the training images."""
+  return {
+      'as they are': features,
+      'turned by 20 degrees': turn(features, 20.),
+      'turned by 40 degrees': turn(features, 40.),
+      'noise of 0.25': add_noise(features, 0.25, seed),
+      'noise of 0.5': add_noise(features, 0.5, seed),
+  }
 
 
-def predict(
-    weights: tf.Tensor, biases: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
-  """Probabilities of the classes, averaged over all leading axes."""
-  @tf.function(jit_compile=True)
-  def mean_probabilities(weights, biases):
-    logits = features @ weights + biases[..., tf.newaxis, :]
-    probabilities = tf.nn.softmax(logits)
-    return tf.reduce_mean(
-        probabilities, axis=list(range(probabilities.shape.rank - 2)))
+def make_model(num_units: int) -> keras.Model:
+  """A perceptron with one hidden layer, compiled with Adam."""
+  model = keras.Sequential([
+      keras.Input([_SIDE**2]),
+      keras.layers.Dense(num_units, activation='relu'),
+      keras.layers.Dense(_NUM_CLASSES, activation='softmax')])
+  model.compile(
+      'adam', 'sparse_categorical_crossentropy', metrics=['accuracy'],
+      jit_compile=True)
+  return model
 
-  return mean_probabilities(weights, biases)
+
+class Progress(keras.callbacks.Callback):
+  """A bar of tqdm over the epochs of one `fit`: each takes milliseconds."""
+
+  def __init__(self, name: str):
+    super().__init__()
+    self._name = name
+
+  def on_train_begin(self, logs=None):
+    import tqdm
+    self._bar = tqdm.tqdm(
+        total=self.params['epochs'], desc=self._name, unit=' epochs',
+        dynamic_ncols=True)
+
+  def on_epoch_end(self, epoch, logs=None):
+    self._bar.set_postfix(
+        {name: f'{value:.4g}' for name, value in (logs or {}).items()},
+        refresh=False)
+    self._bar.update(1)
+
+  def on_train_end(self, logs=None):
+    self._bar.close()
 
 
-def sample(
-    posterior: sgmcmc.Posterior,
+def train_and_sample(
+    model: keras.Model,
+    digits: sgmcmc.datasets.Digits,
     arguments: argparse.Namespace,
-) -> sgmcmc.Draws:
-  """SGHMC on minibatches, the chains started at half the prior's width."""
-  kernel = sgmcmc.SGHMC(
-      posterior, step_size=arguments.step_size, friction=arguments.friction,
-      integrator='baoab',
-      gradient_estimator=sgmcmc.gradients.Uniform(arguments.batch_size))
-  seed = tf.constant([arguments.seed, 1])
-  scale = 0.5 * arguments.prior_scale
-  chains = arguments.num_chains
-  start = [
-      scale * sgmcmc.random.normal([chains, _NUM_PIXELS, _NUM_CLASSES], seed),
-      scale * sgmcmc.random.normal([chains, _NUM_CLASSES], seed, stream=1)]
+) -> tuple[list[np.ndarray], keras.callbacks.History,
+           sgmcmc.keras.PosteriorSamples]:
+  """Fits with Adam, then samples from where Adam has come to.
 
-  def trace_fn(state, results):
-    energy = sum(
-        tf.reduce_sum(tf.square(r), axis=list(range(1, r.shape.rank)))
-        for r in results.momentum)
-    return Trace(posterior(*state), energy / (_NUM_PIXELS + 1) / _NUM_CLASSES)
+  Args:
+    model: Compiled model.
+    digits: The training images.
+    arguments: The command line's.
 
-  return sgmcmc.sample(
-      kernel, arguments.num_results, start,
-      num_burnin_steps=arguments.num_burnin_steps,
-      num_steps_between_results=arguments.num_steps_between_results,
-      trace_fn=trace_fn, seed=arguments.seed)
+  Returns:
+    weights: Adam's, as NumPy arrays.
+    history: What `fit` returned while sampling.
+    posterior: The draws.
+  """
+  num_examples = len(digits.labels)
+  dataset = tf.data.Dataset.from_tensor_slices(
+      (to_features(digits.images), digits.labels)).cache().shuffle(
+          num_examples, seed=arguments.seed).batch(
+              arguments.batch_size, drop_remainder=True)
+  model.fit(
+      dataset, epochs=arguments.adam_epochs, verbose=0, shuffle=False,
+      callbacks=[Progress('Adam')])
+  weights = model.get_weights()
 
-
-def print_chains(trace: Trace) -> None:
-  """Prints how well the chains agree."""
-  r_hat = tfp.mcmc.potential_scale_reduction(
-      trace.target_log_prob, split_chains=True)
-  effective = tfp.mcmc.effective_sample_size(
-      trace.target_log_prob, filter_beyond_positive_pairs=True,
-      cross_chain_dims=1)
-  num_draws, num_chains = trace.target_log_prob.shape
-  print(f'\n{num_chains} chains of {num_draws} draws')
-  print('  log density of all the data: mean '
-        f'{float(tf.reduce_mean(trace.target_log_prob)):.1f}, R-hat '
-        f'{float(r_hat):.3f}, effective sample size {float(effective):.0f}')
-  print('  kinetic temperature: '
-        f'{float(tf.reduce_mean(trace.kinetic_temperature)):.3f} (1 is exact; '
-        'the noise of minibatches heats)')
-  if not r_hat < 1.05:
-    print('  R-hat is not below 1.05: run longer, with --num_burnin_steps and '
-          '--num_results.')
+  steps_per_epoch = num_examples // arguments.batch_size
+  sampling = sgmcmc.keras.PosteriorSampling(
+      sgmcmc.SGHMC, num_examples=num_examples,
+      prior=sgmcmc.keras.he_normal(arguments.prior_scale),
+      learning_rate=arguments.learning_rate, momentum=arguments.momentum,
+      num_burnin_steps=arguments.burnin_epochs * steps_per_epoch,
+      num_steps_between_results=(
+          arguments.epochs_between_results * steps_per_epoch - 1),
+      seed=arguments.seed)
+  history = model.fit(
+      dataset, epochs=arguments.epochs, verbose=0, shuffle=False,
+      callbacks=[sampling, Progress('SGHMC')])
+  return weights, history, sampling.posterior
 
 
-def print_scores(
-    probabilities: dict[str, tf.Tensor], labels: np.ndarray) -> None:
-  """Prints a table of the predictions' scores on the test images."""
-  print(f'\n{f"{len(labels)} test images":<20}{"accuracy":>10}{"NLL":>10}'
-        f'{"Brier":>10}{"ECE":>10}')
-  for name, p in probabilities.items():
-    scores = (
-        sgmcmc.diagnostics.accuracy(p, labels),
-        sgmcmc.diagnostics.negative_log_likelihood(p, labels),
-        sgmcmc.diagnostics.brier_score(p, labels),
-        sgmcmc.diagnostics.expected_calibration_error(p, labels, _NUM_BINS))
-    print(f'{name:<20}' + ''.join(f'{float(s):>10.4f}' for s in scores))
+def predict_all(
+    model: keras.Model,
+    weights: Sequence[np.ndarray],
+    posterior: sgmcmc.keras.PosteriorSamples,
+    inputs: dict[str, np.ndarray],
+) -> dict[str, dict[str, np.ndarray]]:
+  """Class probabilities by Adam's weights and by the posterior's average."""
+  average = {name: posterior.predict(x) for name, x in inputs.items()}
+  model.set_weights(weights)
+  return {
+      'Adam': {
+          name: model.predict(x, verbose=0) for name, x in inputs.items()},
+      'posterior': average,
+  }
+
+
+def print_table(
+    probabilities: dict[str, dict[str, np.ndarray]], labels: np.ndarray,
+) -> dict[str, dict[str, list[float]]]:
+  """Prints the scores on each kind of images; returns them."""
+  scores = {
+      method: {
+          kind: [float(score(p, labels)) for score in _SCORES.values()]
+          for kind, p in by_kind.items()}
+      for method, by_kind in probabilities.items()}
+  heads = [f'{m} {name}' for name in _SCORES for m in ('Adam', 'post.')]
+  print(f'\n{f"{len(labels)} test images":<22}'
+        + ''.join(f'{head:>15}' for head in heads))
+  for kind in scores['Adam']:
+    pairs = zip(scores['Adam'][kind], scores['posterior'][kind])
+    print(f'{kind:<22}' + ''.join(f'{a:>15.4f}{b:>15.4f}' for a, b in pairs))
+  return scores
 
 
 def draw(
     path: pathlib.Path,
-    trace: Trace,
-    probabilities: dict[str, tf.Tensor],
+    probabilities: dict[str, dict[str, np.ndarray]],
+    scores: dict[str, dict[str, list[float]]],
     test: sgmcmc.datasets.Digits,
+    loss: Any,
 ) -> None:
-  """Draws calibration, traces and the images of least confidence."""
-  from matplotlib import figure  # pylint: disable=g-import-not-at-top
+  """Draws calibration, scores by shift, the chain and the hardest images."""
+  from matplotlib import figure
 
   from tfp_sgmcmc.diagnostics import plots
 
-  picture = figure.Figure(figsize=(10., 7.), layout='constrained')
+  picture = figure.Figure(figsize=(11., 7.2), layout='constrained')
   top, bottom = picture.subfigures(2, 1, height_ratios=[1.45, 1.])
-  left, right = top.subplots(1, 2, width_ratios=[1., 1.6])
+  left, middle, right = top.subplots(1, 3, width_ratios=[1., 1.15, 1.15])
+  kind = 'as they are'
   plots.reliability(left, {
-      name: sgmcmc.diagnostics.reliability_curve(p, test.labels, _NUM_BINS)
-      for name, p in probabilities.items()})
-  left.set_title('Reliability on the test images', fontsize=11)
-  plots.traces(right, trace.target_log_prob, 'log posterior density')
-  right.set_title('Log density of all the data, by chain', fontsize=11)
-  posterior_average = probabilities['posterior average'].numpy()
-  least_sure = np.argsort(posterior_average.max(axis=1))[:_NUM_IMAGES]
+      method: sgmcmc.diagnostics.reliability_curve(
+          p[kind], test.labels, _NUM_BINS)
+      for method, p in probabilities.items()})
+  left.set_title(f'Reliability, test images {kind}', fontsize=11)
+  positions = np.arange(len(scores['Adam']))
+  for k, (method, by_kind) in enumerate(scores.items()):
+    middle.barh(
+        positions + 0.4 * k, [s[1] for s in by_kind.values()], height=0.38,
+        label=method)
+  middle.set_yticks(positions + 0.2, list(scores['Adam']), fontsize=9)
+  middle.invert_yaxis()
+  middle.set_xlabel('nats an image, less is better')
+  middle.set_title('Negative log likelihood', fontsize=11)
+  middle.legend(edgecolor='none')
+  right.plot(loss, linewidth=0.8)
+  right.set(xlabel='epoch of sampling', ylabel='mean training loss')
+  right.set_title('The chain, started from Adam', fontsize=11)
+
+  average = probabilities['posterior']['as they are']
+  adam = probabilities['Adam']['as they are']
   bottom.suptitle(
-      'The test images it is least sure of, and the digits it takes them for '
-      '(blue: right)', fontsize=11)
+      'The test images the posterior is least sure of: its probabilities '
+      "(blue: the right digit) and Adam's (dots)", fontsize=11)
   grid = bottom.subplots(2, _NUM_IMAGES, height_ratios=[1.5, 1.])
-  for k, index in enumerate(least_sure):
+  for k, index in enumerate(np.argsort(average.max(axis=1))[:_NUM_IMAGES]):
     image, chart = grid[:, k]
     image.imshow(test.images[index], cmap='gray_r', vmin=0, vmax=16)
     image.set_title(f'a {test.labels[index]}', fontsize=9)
     image.set_anchor('S')
     image.set_axis_off()
-    p = posterior_average[index]
-    classes = np.argsort(p)[::-1][:3]
-    chart.bar(range(3), p[classes], color=[
+    classes = np.argsort(average[index])[::-1][:3]
+    chart.bar(range(3), average[index][classes], color=[
         'C0' if c == test.labels[index] else '0.78' for c in classes])
-    chart.set(xticks=range(3), yticks=[0., 0.5], ylim=(0., 0.6))
+    chart.plot(range(3), adam[index][classes], 'k.', markersize=4)
+    chart.set(xticks=range(3), yticks=[0., 0.5, 1.], ylim=(0., 1.05))
     chart.set_xticklabels([str(c) for c in classes])
     chart.tick_params(length=0, labelleft=k == 0)
     chart.grid(axis='y', color='0.88', linewidth=0.6)
@@ -218,12 +254,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
       '--output', type=pathlib.Path, default=pathlib.Path('.'),
       help='folder of quickstart.png (default: this one)')
   for name, default in (
-      ('num_chains', 4), ('num_results', 400), ('num_burnin_steps', 6000),
-      ('num_steps_between_results', 99), ('batch_size', 400), ('seed', 1)):
+      ('num_units', 100), ('batch_size', 100), ('adam_epochs', 100),
+      ('epochs', 500), ('burnin_epochs', 100), ('epochs_between_results', 5),
+      ('seed', 1)):
     parser.add_argument(
         f'--{name}', type=int, default=default, help=f'default: {default}')
   for name, default in (
-      ('prior_scale', 8.), ('step_size', 0.03), ('friction', 0.3)):
+      ('prior_scale', 4.), ('learning_rate', 0.02), ('momentum', 0.98)):
     parser.add_argument(
         f'--{name}', type=float, default=default, help=f'default: {default}')
   return parser.parse_args(argv)
@@ -246,20 +283,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f'{error}: pip install "tfp_sgmcmc[quickstart]"', file=sys.stderr)
     return 1
   begin = time.monotonic()
-  tf.get_logger().setLevel('ERROR')
+  keras.utils.set_random_seed(arguments.seed)
   train, test = sgmcmc.datasets.load_digits()
-  print(f'Bayesian softmax regression on {len(train.labels)} images of digits, '
-        f'SGHMC on minibatches of {arguments.batch_size}')
-  posterior = make_posterior(train, arguments.prior_scale)
-  features = to_features(test.images)
-  probabilities = {'MAP': predict(*find_map(posterior), features)}
-  draws = sample(posterior, arguments)
-  probabilities['posterior average'] = predict(*draws.states, features)
-  print_chains(draws.trace)
-  print_scores(probabilities, test.labels)
+  model = make_model(arguments.num_units)
+  print(f'A network 64-{arguments.num_units}-10 on {len(train.labels)} images '
+        f'of digits: {model.count_params():,} weights')
+  weights, history, posterior = train_and_sample(model, train, arguments)
+  kept = history.history['kinetic_temperature'][arguments.burnin_epochs:]
+  print(f'{len(posterior)} draws; kinetic temperature {np.mean(kept):.3f} '
+        '(1 is exact; the noise of minibatches heats)')
+  inputs = shifted(to_features(test.images), arguments.seed)
+  probabilities = predict_all(model, weights, posterior, inputs)
+  scores = print_table(probabilities, test.labels)
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'quickstart.png'
-  draw(path, draws.trace, probabilities, test)
+  draw(path, probabilities, scores, test, history.history['loss'])
   print(f'\n{path} written, {time.monotonic() - begin:.0f} s in all')
   return 0
 
