@@ -49,6 +49,7 @@ __all__ = [
     'learn',
     'observe',
     'restart',
+    'surprise',
 ]
 
 # Knots of the interpolation, besides its start; the integral of the rate up to
@@ -175,6 +176,25 @@ def learn(prior: SlopePrior, line: Line, rate: float) -> SlopePrior:
           (1. - rate) * high * high + line.slope_variance - prior.variance))
 
 
+def surprise(
+    line: Line, time: tf.Tensor, value: tf.Tensor, noise_variance: tf.Tensor,
+) -> tf.Tensor:
+  """The square of a prediction's error minus its variance: mean 0 in a fit.
+
+  Args:
+    line: `Line`, without the observation.
+    time: t.
+    value: G observed at t.
+    noise_variance: c^2, as it was predicted.
+
+  Returns:
+    surprise: (G - Ghat(t))^2 - rho^2(t).
+  """
+  late = time - line.time
+  return tf.square(value - line.value - line.slope * late) - (
+      line.value_variance + late * late * line.slope_variance + noise_variance)
+
+
 def band(
     line: Line,
     time: tf.Tensor,
@@ -237,7 +257,8 @@ def band_rate(
   fractions = tf.linspace(
       tf.zeros([], reach.dtype), tf.ones([], reach.dtype), _NUM_KNOTS + 1)
   times = reach[..., tf.newaxis] * fractions
-  values = band(line, start[..., tf.newaxis] + times, noise_variance, confidence)
+  values = band(
+      line, start[..., tf.newaxis] + times, noise_variance, confidence)
   last = values[..., -1] + steepest * (longest - reach)
   return PiecewiseLinear(
       tf.concat([times, longest[..., tf.newaxis]], axis=-1),

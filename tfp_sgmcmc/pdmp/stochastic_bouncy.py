@@ -39,7 +39,7 @@ from tfp_sgmcmc.pdmp import base
 from tfp_sgmcmc.pdmp import regression
 
 __all__ = [
-    'StochasticBouncyParticleSampler', 'StochasticBouncyParticleSamplerResults',
+    'StochasticBouncyParticleSampler', 'StochasticBouncyResults',
 ]
 
 # Weight of one more fit in the prior on the slope, and of one more prediction
@@ -52,7 +52,7 @@ _NOISE_FLOOR = 0.03
 _STEPS = 5.
 
 
-class StochasticBouncyParticleSamplerResults(NamedTuple):
+class StochasticBouncyResults(NamedTuple):
   """Results of `StochasticBouncyParticleSampler`.
 
   Attributes:
@@ -247,13 +247,13 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     if self._preconditioner is not None:
       preconditioner_results = self._preconditioner.bootstrap_results(
           self._mean_gradients(gradients))
-    diagonal = self._diagonal(preconditioner_results, parts, chain_rank)
+    diagonal = self._diagonal(preconditioner_results, chain_rank)
     minibatch = self._minibatch(target_log_prob, seeds)
     derivative = minibatch.derivative(parts, _times(diagonal, velocity))
     slope_prior = _first_slope_prior(
         velocity, _times(diagonal, minibatch.potential(gradients)),
         minibatch.share, chain_rank)
-    return StochasticBouncyParticleSamplerResults(
+    return StochasticBouncyResults(
         step=tf.zeros([], tf.int64),
         target_log_prob=target_log_prob,
         gradient_estimator_results=self._count(
@@ -273,8 +273,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   def _one_step(self, parts, previous, seeds):
     chain_rank, dtype = previous.duration.shape.rank, previous.duration.dtype
     chains = compat.shape(previous.duration)
-    diagonal = self._diagonal(
-        previous.preconditioner_results, parts, chain_rank)
+    diagonal = self._diagonal(previous.preconditioner_results, chain_rank)
 
     # The time of the next event.
     line = regression.fit(previous.statistics, previous.slope_prior)
@@ -319,7 +318,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       preconditioner_results = adapted._replace(second_moment=base.select(
           is_bounce, adapted.second_moment,
           preconditioner_results.second_moment))
-      diagonal = self._diagonal(preconditioner_results, parts, chain_rank)
+      diagonal = self._diagonal(preconditioner_results, chain_rank)
       first_value = tf.where(
           is_bounce,
           base.dot(_times(diagonal, velocity), potential, chain_rank),
@@ -354,7 +353,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         tf.math.is_finite(derivative.value)
         & tf.math.is_finite(derivative.target_log_prob)
         & base.all_finite(gradients, chain_rank))
-    return base.fail(parts, has_failed), StochasticBouncyParticleSamplerResults(
+    return base.fail(parts, has_failed), StochasticBouncyResults(
         step=previous.step + 1,
         target_log_prob=derivative.target_log_prob,
         gradient_estimator_results=self._count(
@@ -377,10 +376,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     if isinstance(estimator, gradients_lib.Uniform):
       batch = target.gather(estimator.draw(
           target, compat.shape(target_log_prob), seeds.gradient))
-      population = (
-          float('inf') if estimator.replacement else target.num_rows)
       return _Minibatch(
-          target, batch, estimator.batch_size, population, self._temperature)
+          target, batch, estimator.batch_size,
+          None if estimator.replacement else target.num_rows,
+          self._temperature)
     if isinstance(target, posterior_lib.Posterior):
       return _Minibatch(
           target, target.data, compat.shape(tf.nest.flatten(target.data)[0])[0],
@@ -395,7 +394,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
           tf.cast(self._parameters['step_size'], slope_prior.mean.dtype))
     return _STEPS * tf.math.rsqrt(_typical_slope(slope_prior))
 
-  def _diagonal(self, preconditioner_results, parts, chain_rank):
+  def _diagonal(self, preconditioner_results, chain_rank):
     """A, or None for the identity."""
     if self._preconditioner is None:
       return None
@@ -406,3 +405,148 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     if isinstance(target, posterior_lib.Posterior):
       return [g / target.num_examples for g in gradients]
     return gradients
+
+  def _count(self, estimator_results, minibatch, is_bounce):
+    """The estimator's results, with the gradients that the event took."""
+    used = minibatch.size * (1 + tf.cast(is_bounce, tf.int64))
+    return estimator_results._replace(
+        num_gradients=estimator_results.num_gradients + used)
+
+
+class _Derivative(NamedTuple):
+  """A derivative of the potential, estimated, and its noise's variance."""
+  value: tf.Tensor
+  variance: tf.Tensor
+  target_log_prob: tf.Tensor
+
+
+class _Minibatch:
+  """What an event needs of a minibatch, on which U is estimated.
+
+  Args:
+    target: `Posterior`, or a callable that returns the log density.
+    batch: The examples, None for a callable.
+    size: n, how many there are.
+    population: Of how many they are drawn, None if with replacement.
+    temperature: T.
+  """
+
+  def __init__(self, target, batch, size, population, temperature):
+    self._target = target
+    self._batch = batch
+    self._population = population
+    self._temperature = temperature
+    self.size = tf.cast(size, tf.int64)
+
+  @property
+  def share(self):
+    """n / N."""
+    if self._batch is None:
+      return 1.
+    return self.size / self._target.num_examples
+
+  def derivative(self, parts, direction):
+    """u . grad U, of the direction u, by one pass in forward mode."""
+    parts = [tf.identity(part) for part in parts]
+    with tf.autodiff.ForwardAccumulator(parts, direction) as accumulator:
+      if self._batch is None:
+        value, each = self._target(*parts), None
+      else:
+        value = self._target.log_prior(*parts)
+        each = self._target.log_likelihood(*parts, batch=self._batch)
+
+    def jvp(tensor):
+      return accumulator.jvp(tensor, tf.UnconnectedGradients.ZERO)
+
+    temperature = tf.cast(self._temperature, value.dtype)
+    slope, variance = jvp(value), tf.zeros_like(value)
+    if each is not None:
+      size = tf.cast(self.size, value.dtype)
+      scale = self._target.num_examples / size
+      slopes = jvp(each)
+      value += scale * tf.reduce_sum(each, axis=-1)
+      slope += scale * tf.reduce_sum(slopes, axis=-1)
+      variance = self._noise_factor(size) * tf.math.reduce_variance(
+          slopes, axis=-1)
+    return _Derivative(
+        -slope / temperature, variance / temperature**2, value)
+
+  def gradients(self, parts):
+    """The gradients of the log density."""
+    if self._batch is None:
+      return states.value_and_gradients(self._target, parts)[1]
+    return states.value_and_gradients(
+        lambda *parts: self._target.log_prob_estimate(
+            *parts, batch=self._batch), parts)[1]
+
+  def potential(self, gradients):
+    """The gradients of U from those of the log density."""
+    return [-g / tf.cast(self._temperature, g.dtype) for g in gradients]
+
+  def _noise_factor(self, size):
+    """N^2 / n (1 - n / N), over the variance with divisor n: equation 10."""
+    left = 1. if self._population is None else 1. - size / self._population
+    return self._target.num_examples**2 * left / tf.maximum(size - 1., 1.)
+
+
+def _first_slope_prior(velocity, potential, share, chain_rank):
+  """A guess of the slope, |grad U|^2 |v|^2 / d, and as wide.
+
+  In a Gaussian the mean square of a gradient is its curvature; of the noise of
+  a minibatch it is about N / n times that.
+  """
+  squares = (
+      base.dot(velocity, velocity, chain_rank)
+      * base.dot(potential, potential, chain_rank))
+  mean = squares * tf.cast(share, squares.dtype) / tf.cast(
+      states.num_coordinates(velocity, chain_rank), squares.dtype)
+  mean = tf.where(mean > 0., mean, 1.)
+  return regression.SlopePrior(mean, mean * mean)
+
+
+def _typical_slope(slope_prior):
+  """The square of a typical derivative of a Gaussian with such slopes."""
+  return tf.sqrt(tf.square(slope_prior.mean) + slope_prior.variance)
+
+
+def _floor(slope_prior):
+  """The least variance of the noise."""
+  return _NOISE_FLOOR**2 * _typical_slope(slope_prior)
+
+
+def _times(diagonal, parts):
+  """A times the parts; A is None for the identity."""
+  if diagonal is None:
+    return parts
+  return [a * part for a, part in zip(diagonal, parts)]
+
+
+def _where(mask, new, old):
+  """`new` in the chains of `mask`, `old` elsewhere, of tuples of tensors."""
+  return tf.nest.map_structure(
+      lambda a, b: tf.where(mask, a, b), new, old)
+
+
+def _check_estimator(estimator):
+  """Raises where the estimator gives no derivative for each example."""
+  if isinstance(estimator, gradients_lib.Uniform):
+    if estimator.batch_size == 1:
+      raise ValueError(
+          'batch_size is 1, and the noise of the derivative is estimated from '
+          'how it differs between the examples of a minibatch: take at least '
+          '2, and better 100. With minibatches of 1 and a bound on the rate, '
+          'use BouncyParticleSampler.')
+  elif estimator is not None and not isinstance(
+      estimator, gradients_lib.Exact):
+    raise TypeError(
+        f'gradient_estimator is {estimator!r}: this kernel takes the '
+        'derivative of each example of a minibatch, for which it needs '
+        'gradients.Uniform(batch_size), or None for all of the data.')
+
+
+def _check_preconditioner(preconditioner):
+  if preconditioner is not None and not isinstance(
+      preconditioner, preconditioners.RMSProp):
+    raise TypeError(
+        f'preconditioner is {preconditioner!r}: it has to be '
+        'preconditioners.RMSProp(normalize=True), or None for none.')
