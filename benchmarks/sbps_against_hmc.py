@@ -6,7 +6,7 @@ N = 1,000, d = 20, five data seeds, float32 and float64, with (n, k) = (100, 3),
 (100, 5) and (300, 3). Each line has the largest error of a mean in standard
 deviations, the standard deviations over those of HMC, the largest standard
 errors of both, and the share of proposals with a rate above the bound. Groups
-of 100 chains share their minibatches (the gather is what costs); the standard
+of 200 chains share their minibatches (the gather is what costs); the standard
 errors are by a jackknife over the groups.
 """
 
@@ -31,7 +31,7 @@ def row(seed, batch_size, confidence, dtype, num_groups, num_events):
   run = logistic.path_runner(kernel)
   start = time.perf_counter()
   runs = [
-      run(logistic.start(law, 100, group, dtype), law.mean, num_events,
+      run(logistic.start(law, 200, group, dtype), law.mean, num_events,
           (seed, group))[0]
       for group in range(num_groups)]
   seconds = time.perf_counter() - start
@@ -49,8 +49,8 @@ def row(seed, batch_size, confidence, dtype, num_groups, num_events):
 def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--seeds', type=int, default=5)
-  parser.add_argument('--groups', type=int, default=8)
-  parser.add_argument('--events', type=int, default=4000)
+  parser.add_argument('--groups', type=int, default=6)
+  parser.add_argument('--events', type=int, default=2000)
   arguments = parser.parse_args()
   print('seed    n   k dtype    mean error (s.e.)    sd over HMC (s.e.)'
         '  violated  events/bounce')

@@ -102,7 +102,7 @@ class PathMoments(NamedTuple):
   violations: tf.Tensor
 
 
-def path_runner(kernel, block=1000):
+def path_runner(kernel, block=500):
   """A compiled function that runs chains and integrates along their paths.
 
   It is `run(state, origin, num_events, seed)`, for states of one part

@@ -381,6 +381,12 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
           None if estimator.replacement else target.num_rows,
           self._temperature)
     if isinstance(target, posterior_lib.Posterior):
+      if target.num_rows == 1 < target.num_examples:
+        raise ValueError(
+            f'The posterior holds 1 example, as a sample of '
+            f'{target.num_examples}, and the noise of the derivative is '
+            'estimated from how it differs between examples: 2 are needed at '
+            'least, and 100 are better.')
       return _Minibatch(
           target, target.data, compat.shape(tf.nest.flatten(target.data)[0])[0],
           target.num_examples, self._temperature)
