@@ -68,7 +68,8 @@ class PDMPKernel(kernel.GradientKernel):
     duration: Time from the event before to this one, shape `chains`.
     event: What happened, an `Event` as `int32`, shape `chains`.
     rate_ratio: The estimated rate over its bound at the event, shape `chains`,
-      0 where G is negative; above 1 the bound is violated.
+      0 where G is negative; above 1 the bound is violated. 0 where the state
+      has become NaN for another reason than a violated bound.
 
   `Trajectory` and `UniformTime` use `duration`, `event` and `rate_ratio` alone:
   between two states the path is a straight line at constant speed.
@@ -318,9 +319,8 @@ def describe_failure(
     return draws.RateBoundError, (
         f'{where} the rate is {rate_ratio:.4g} times its bound: rate_bound '
         'does not hold, and the chain would not be exact. Raise the bound by '
-        'at least that factor, or look for an error in it (velocities that '
-        'are not of norm 1, parameters of the prior left out, N / n left '
-        'out).')
+        'at least that factor, or look for an error in it, such as the prior '
+        'or the factor N left out.')
   return draws.NonFiniteError, (
       f'{where} the state is not finite: the gradient of the log density is '
       'NaN or infinite there, or there is no further event, the rate being 0 '
