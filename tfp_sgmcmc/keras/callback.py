@@ -240,7 +240,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
     if self._is_sampling:
-      self.model.train_function = self._run
+      self._set_function(self._run)
 
   def on_epoch_end(self, epoch, logs=None):
     del epoch, logs
@@ -264,12 +264,16 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def _put_back(self):
     if self.model.train_function == self._run:
-      self.model.train_function = self._own_function
+      self._set_function(self._own_function)
+
+  def _set_function(self, function):
+    """Sets the train function; `setattr` would look for layers to track."""
+    vars(self.model)['train_function'] = function
 
   def _run(self, iterator):
     """The train function of one execution; it takes itself out first."""
     model = self.model
-    model.train_function = self._own_function
+    self._set_function(self._own_function)
     if model.history is not self._history:
       # Left behind by a fit that ended between a batch's beginning and its run.
       return self._own_function(iterator)
@@ -282,18 +286,18 @@ class PosteriorSampling(keras.callbacks.Callback):
         self._start(first)
       # A plain iterator is run batch by batch, so draws can be made between.
       iterator = self._one_by_one(itertools.chain([first], iterator))
-    logs = self._sampling_function(iterator)
-    self._after_step()
+    logs = dict(self._sampling_function(iterator))
+    self._after_step(logs.pop(step_lib.STATUS))
     return {**logs, 'draws': len(self._draws)}
 
   def _one_by_one(self, iterator):
     for k, data in enumerate(iterator):
       if k:
-        self._after_step()
+        self._after_step(self._step.status)
       yield data
 
-  def _after_step(self):
-    self._num_steps, bad = self._step.status()
+  def _after_step(self, status):
+    self._num_steps, bad = status.numpy().tolist()
     if bad:
       self._stop(bad)
     elif self._is_due(self._num_steps):

@@ -24,7 +24,10 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import priors
 
-__all__ = ['SamplingStep']
+__all__ = ['STATUS', 'SamplingStep']
+
+# The entry of the step's logs with its number and that of the first bad step.
+STATUS = 'sampling_status'
 
 
 class _Forward(NamedTuple):
@@ -65,7 +68,7 @@ class SamplingStep:
     self._results = None
     self._structure = None
     self._status = tf.Variable(
-        tf.zeros([2], tf.int64), trainable=False, name='sampling_status')
+        tf.zeros([2], tf.int64), trainable=False, name=STATUS)
     arguments = inspect.signature(model.call).parameters
     self._call_arguments = {}
     if 'training' in arguments or any(
@@ -94,10 +97,10 @@ class SamplingStep:
           'same weights alone. Make a new PosteriorSampling.')
     self._likelihood = likelihood
 
-  def status(self) -> tuple[int, int]:
+  @property
+  def status(self) -> tf.Tensor:
     """The number of steps, and of the first with NaN or Inf, 0 for none."""
-    steps, bad = self._status.numpy()
-    return int(steps), int(bad)
+    return self._status.read_value()
 
   def results(self) -> Any:
     """The kernel's results after the last step."""
@@ -131,8 +134,8 @@ class SamplingStep:
       data: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
-      logs: The model's metrics, and the kinetic temperature where the kernel
-        has momenta.
+      logs: The model's metrics, `STATUS`, and the kinetic temperature where the
+        kernel has momenta.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     parts = self._parts()
@@ -150,13 +153,14 @@ class SamplingStep:
       variable.assign(value)
     bad = self._status[1]
     bad = tf.where((bad == 0) & ~finite, step, bad)
-    self._status.assign(tf.stack([step, bad]))
+    status = tf.stack([step, bad])
+    self._status.assign(status)
     tracker = next(m for m in self._model.metrics if m.name == 'loss')
     tracker.update_state(
         passes[-1].loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
     metrics = self._model.compute_metrics(
         x, y, passes[-1].y_pred, sample_weight=sample_weight)
-    return {**metrics, **logs}
+    return {**metrics, **logs, STATUS: status}
 
   def _parts(self):
     return [tf.convert_to_tensor(variable) for variable in self.variables]
@@ -222,12 +226,12 @@ def _scale_gradient(tensor, scale):
 
 def _watch(parts, results):
   """Whether the weights are finite, and r' r / d over all coordinates."""
-  finite = tf.reduce_all(
-      [tf.reduce_all(tf.math.is_finite(part)) for part in parts])
+  # A sum is NaN or infinite if a term is, and cheaper than to ask each.
+  finite = tf.math.is_finite(
+      tf.add_n([tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts]))
   if not hasattr(results, 'momentum'):
     return finite, {}
-  total = sum(
-      tf.cast(tf.reduce_sum(tf.square(r)), tf.float32)
-      for r in results.momentum)
+  total = 2. * tf.add_n(
+      [tf.nn.l2_loss(tf.cast(r, tf.float32)) for r in results.momentum])
   number = sum(r.shape.num_elements() for r in results.momentum)
   return finite, {'kinetic_temperature': total / number}
