@@ -25,7 +25,7 @@ import tfp_sgmcmc as sgmcmc  # noqa: E402
 def row(seed, batch_size, confidence, dtype, num_groups, num_events):
   law = logistic.hmc(seed)
   kernel = sgmcmc.StochasticBouncyParticleSampler(
-      logistic.posterior(seed, dtype), confidence=confidence,
+      logistic.posterior(seed, np.dtype(dtype)), confidence=confidence,
       gradient_estimator=sgmcmc.gradients.Uniform(
           batch_size, share_minibatch=True))
   run = logistic.path_runner(kernel)
@@ -51,11 +51,12 @@ def main():
   parser.add_argument('--seeds', type=int, default=5)
   parser.add_argument('--groups', type=int, default=6)
   parser.add_argument('--events', type=int, default=2000)
+  parser.add_argument('--dtypes', nargs='+', default=['float32', 'float64'])
   arguments = parser.parse_args()
   print('seed    n   k dtype    mean error (s.e.)    sd over HMC (s.e.)'
         '  violated  events/bounce')
   worst_mean, worst_sd = 0., 0.
-  for dtype in (np.float32, np.float64):
+  for dtype in arguments.dtypes:
     for batch_size, confidence in ((100, 3.), (100, 5.), (300, 3.)):
       for seed in range(arguments.seeds):
         c = row(seed, batch_size, confidence, dtype, arguments.groups,
