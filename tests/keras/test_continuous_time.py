@@ -1,4 +1,4 @@
-"""The stochastic bouncy particle sampler in `fit`: its law, draws, refusals."""
+"""The stochastic bouncy particle sampler in `fit`: events, draws, refusals."""
 
 import functools
 
@@ -15,45 +15,44 @@ from tfp_sgmcmc import pdmp
 tfd = tfp.distributions
 SBPS = functools.partial(
     sgmcmc.StochasticBouncyParticleSampler, refresh_rate=0.3)
-NUM_EXAMPLES, NUM_COLUMNS = 200, 40
 
 
-def draws_of_regression(num_epochs=40, by_event=False, **arguments):
-  """Draws through fit of linear regressions with one data set, and their law.
-
-  The columns of a linear layer with equal targets are independent under the
-  posterior, with one law. One particle moves through all of them.
-  """
+def test_fit_is_the_kernel_on_the_same_batches():
+  """Its events are those of a loop over a posterior written out."""
   rng = np.random.default_rng(0)
-  x = rng.normal(size=[NUM_EXAMPLES, 2]).astype(np.float32)
-  y = (x @ [1., -0.5] + rng.normal(size=NUM_EXAMPLES)).astype(np.float32)
-  covariance = np.linalg.inv(25. * np.eye(2) + x.T @ x)
+  num_examples, size = 200, 40
+  x = rng.normal(size=[num_examples, 2]).astype(np.float32)
+  y = (x @ [1., -0.5] + rng.normal(size=num_examples)).astype(np.float32)
   model = keras.Sequential([
-      keras.Input([2]), keras.layers.Dense(NUM_COLUMNS, use_bias=False)])
+      keras.Input([2]), keras.layers.Dense(1, use_bias=False)])
   model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
-  model.layers[0].kernel.assign(
-      np.tile((covariance @ x.T @ y)[:, np.newaxis], NUM_COLUMNS))
+  start = [model.layers[0].kernel.numpy()]
   sampling = sgmcmc.keras.PosteriorSampling(
-      SBPS, num_examples=NUM_EXAMPLES, prior=tfd.Normal(0., 0.2), seed=3,
-      **{**dict(num_burnin_steps=500, draw_interval=0.05), **arguments})
-  data = tf.data.Dataset.from_tensor_slices(
-      (x, np.repeat(y[:, np.newaxis], NUM_COLUMNS, axis=1))).cache().shuffle(
-          NUM_EXAMPLES, seed=0).batch(50).repeat()
-  model.fit(data, steps_per_epoch=100, epochs=num_epochs, verbose=0,
-            callbacks=[sampling])
-  return model, sampling, covariance @ x.T @ y, covariance
+      SBPS, num_examples=num_examples, prior=tfd.Normal(0., 0.2), seed=3,
+      draw_interval=0.05)
+  states = []
+  model.fit(
+      x, y[:, np.newaxis], batch_size=size, epochs=8, verbose=0, shuffle=False,
+      callbacks=[sampling, keras.callbacks.LambdaCallback(
+          on_train_batch_end=lambda *_: states.append(
+              model.layers[0].kernel.numpy()))])
 
+  def kernel(step):
+    rows = slice(size * (step % 5), size * (step % 5 + 1))
+    return SBPS(sgmcmc.Posterior(
+        lambda w: tf.reduce_sum(tfd.Normal(0., 0.2).log_prob(w)),
+        lambda w, batch: tfd.Normal(
+            tf.linalg.matvec(batch[0], w[:, 0]), 1.).log_prob(batch[1]),
+        (x[rows], y[rows]), num_examples))
 
-def test_law_in_fit():
-  _, sampling, mean, covariance = draws_of_regression(num_epochs=80)
-  draws, = sampling.posterior.weights.values()
-  sd = np.sqrt(np.diag(covariance))[:, np.newaxis]
-  white = (draws - mean[:, np.newaxis]) / sd
-  by_column = np.mean(white, axis=0)
-  error = np.std(by_column.mean(axis=0)) / np.sqrt(NUM_COLUMNS)
-  assert error < 0.06
-  assert np.abs(white.mean(axis=(0, 2))).max() < 0.3
-  assert np.abs(white.std(axis=(0, 2)) - 1.).max() < 0.1
+  state, path = start, []
+  results = kernel(0).bootstrap_results(start, seed=sampling.step_seed(0))
+  for step in range(40):
+    state, results = kernel(step).one_step(
+        state, results, seed=sampling.step_seed(step + 1))
+    path.append(state[0])
+  np.testing.assert_allclose(states, path, rtol=1e-3, atol=1e-4)
+  assert np.std(path) > 0.01
 
 
 def test_draws_are_at_equal_times_along_the_path():

@@ -85,6 +85,40 @@ def errors(kernel, law, dtype=np.float32, num_events=1500):
   return max(np.abs(c.mean_error).max(), np.abs(c.sd_ratio - 1.).max()), c
 
 
+@pytest.mark.parametrize('estimator, num_examples, factor', [
+    (UNIFORM, 500, 1. - 100. / 500.),
+    (sgmcmc.gradients.Uniform(100, replacement=True), 500, 1.),
+    (None, 500, 0.),
+    (None, 2000, 1. - 500. / 2000.),
+], ids=str)
+def test_variance_of_the_derivative(estimator, num_examples, factor):
+  """Equation 10: c^2 against the derivatives of all examples, by hand."""
+  posterior, law = linear_regression(np.float64)
+  posterior = sgmcmc.Posterior(
+      posterior.log_prior,
+      lambda theta, batch: posterior.log_likelihood(theta, batch=batch),
+      posterior.data, num_examples)
+  chains = 2000
+  state = tf.constant(np.tile(law.mean + law.sd, [chains, 1]))
+  results = SBPS(
+      posterior, gradient_estimator=estimator, temperature=2.,
+      velocity='gaussian').bootstrap_results(state, seed=[1, 2])
+  x, y = (leaf.numpy() for leaf in posterior.data)
+  velocity = results.velocity[0].numpy()
+  each = (velocity @ x.T) * (x @ (law.mean + law.sd) - y) / 2.
+  size = 500 if estimator is None else 100
+  exact = num_examples**2 / size * factor * each.var(axis=1, ddof=1)
+  ratio = np.sum(results.noise_variance) / np.sum(exact) if factor else (
+      1. + np.max(results.noise_variance))
+  assert abs(ratio - 1.) < (0.05 if estimator is not None else 1e-9)
+  # The derivative itself, where it has no noise.
+  if estimator is None:
+    prior = 25. * velocity @ (law.mean + law.sd) / 2.
+    np.testing.assert_allclose(
+        results.statistics.value,
+        prior + num_examples / 500 * each.sum(axis=1), rtol=1e-6)
+
+
 RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
 
 
@@ -93,7 +127,7 @@ RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
     dict(confidence=5., velocity='gaussian', refreshment=0.5, dtype=np.float64),
     dict(gradient_estimator=None),
     dict(gradient_estimator=sgmcmc.gradients.Uniform(
-        50, replacement=True, share_minibatch=True), decay=0.9),
+        50, replacement=True), decay=0.9),
     dict(temperature=0.5, step_size=0.02, refresh_rate=0.),
     dict(preconditioner=RMSPROP),
 ], ids=str)
@@ -120,12 +154,6 @@ class EventAverages(SBPS):
     return parts, results._replace(duration=tf.ones_like(results.duration))
 
 
-def _noise_without_n(monkeypatch):
-  monkeypatch.setattr(
-      stochastic_bouncy._Minibatch, '_noise_factor',
-      lambda self, size: 1. / size)
-
-
 def _prior_twice(monkeypatch):
   monkeypatch.setattr(
       sgmcmc.Posterior, 'log_prior',
@@ -148,8 +176,7 @@ def _every_proposal_bounces(monkeypatch):
 
 
 @pytest.mark.parametrize('mutant', [
-    _noise_without_n, _prior_twice, _other_minibatch_reflects,
-    _every_proposal_bounces])
+    _prior_twice, _other_minibatch_reflects, _every_proposal_bounces])
 def test_the_law_sees(mutant, monkeypatch):
   posterior, law = linear_regression()
   mutant(monkeypatch)

@@ -114,8 +114,9 @@ class SamplingStep:
 
     Of a kernel in continuous time, whose steps are the path's corners.
     """
-    return ([v.numpy() for v in self._segment_start],
-            float(self.results().duration))
+    duration = tf.nest.pack_sequence_as(
+        self._structure, self._results).duration
+    return [v.numpy() for v in self._segment_start], float(duration.numpy())
 
   def bootstrap(self, data: Any) -> None:
     """Makes the kernel's first results, on the first batch.
