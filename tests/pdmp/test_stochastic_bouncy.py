@@ -264,9 +264,9 @@ def trace(kernel, state, num_events=300):
 
 
 def test_gradients_are_counted():
-  posterior, _ = linear_regression()
+  posterior, law = linear_regression()
   _, results = trace(SBPS(posterior, gradient_estimator=UNIFORM),
-                     tf.ones([5, 3]))
+                     logistic.start(law, 5, 0, np.float32))
   bounces = np.sum(results.event == pdmp.Event.BOUNCE, axis=0)
   # The first gradient and the first derivative, before the events.
   np.testing.assert_array_equal(

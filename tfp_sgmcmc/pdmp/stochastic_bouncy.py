@@ -177,9 +177,9 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         returns the log density, one value a chain.
       step_size: The longest time from event to event: after it the regression
         takes in a new derivative, whether or not a bounce is due. A positive
-        number; None is five standard deviations of a Gaussian with the slopes
-        learned so far. It changes the cost, not the law: lower it where the
-        potential is far from a parabola over such a distance.
+        number; None is five standard deviations of a Gaussian with the slope
+        that the regression gives. It changes the cost, not the law: lower it
+        where the potential is far from a parabola over such a distance.
       gradient_estimator: `gradients.Uniform(batch_size)`; None takes all of the
         posterior's data (as a sample of `num_examples`, where these are more).
       confidence: k, how many standard deviations the proposals' rate is above
@@ -280,7 +280,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     noise_variance = (
         previous.noise_variance + previous.lack_of_fit
         + _floor(previous.slope_prior))
-    horizon = self._longest(previous.slope_prior)
+    horizon = self._longest(line)
     rate = regression.band_rate(
         line, previous.time, horizon, noise_variance,
         tf.cast(self._parameters['confidence'], dtype))
@@ -392,13 +392,14 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
           target.num_examples, self._temperature)
     return _Minibatch(target, None, 1, 1, self._temperature)
 
-  def _longest(self, slope_prior):
+  def _longest(self, line):
     """The longest time to the next event."""
     if self._parameters['step_size'] is not None:
       return tf.fill(
-          compat.shape(slope_prior.mean),
-          tf.cast(self._parameters['step_size'], slope_prior.mean.dtype))
-    return _STEPS * tf.math.rsqrt(_typical_slope(slope_prior))
+          compat.shape(line.slope),
+          tf.cast(self._parameters['step_size'], line.slope.dtype))
+    return _STEPS * tf.math.rsqrt(
+        _typical_slope(line.slope, line.slope_variance))
 
   def _diagonal(self, preconditioner_results, chain_rank):
     """A, or None for the identity."""
@@ -510,14 +511,14 @@ def _first_slope_prior(velocity, potential, share, chain_rank):
   return regression.SlopePrior(mean, mean * mean)
 
 
-def _typical_slope(slope_prior):
+def _typical_slope(mean, variance):
   """The square of a typical derivative of a Gaussian with such slopes."""
-  return tf.sqrt(tf.square(slope_prior.mean) + slope_prior.variance)
+  return tf.sqrt(tf.square(mean) + variance)
 
 
 def _floor(slope_prior):
   """The least variance of the noise."""
-  return _NOISE_FLOOR**2 * _typical_slope(slope_prior)
+  return _NOISE_FLOOR**2 * _typical_slope(*slope_prior)
 
 
 def _times(diagonal, parts):
