@@ -283,7 +283,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     horizon = self._longest(line)
     rate = regression.band_rate(
         line, previous.time, horizon, noise_variance,
-        tf.cast(self._parameters['confidence'], dtype))
+        states.cast(self._parameters['confidence'], dtype))
     time, bound, arrived = regression.first_arrival(
         rate, base.exponential(chains, seeds.time, dtype))
     duration, event = base.next_event(
@@ -337,7 +337,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     variance = noise_variance + lack_of_fit + _floor(previous.slope_prior)
     observed = regression.observe(
         previous.statistics, time, derivative.value, variance,
-        tf.cast(self._parameters['decay'], dtype))
+        states.cast(self._parameters['decay'], dtype))
     is_new = is_bounce | is_refreshed
     finished = regression.fit(
         _where(is_refreshed, previous.statistics, observed),
@@ -397,7 +397,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     if self._parameters['step_size'] is not None:
       return tf.fill(
           compat.shape(line.slope),
-          tf.cast(self._parameters['step_size'], line.slope.dtype))
+          states.cast(self._parameters['step_size'], line.slope.dtype))
     return _STEPS * tf.math.rsqrt(
         _typical_slope(line.slope, line.slope_variance))
 
@@ -465,7 +465,7 @@ class _Minibatch:
     def jvp(tensor):
       return accumulator.jvp(tensor, tf.UnconnectedGradients.ZERO)
 
-    temperature = tf.cast(self._temperature, value.dtype)
+    temperature = states.cast(self._temperature, value.dtype)
     slope, variance = jvp(value), tf.zeros_like(value)
     if each is not None:
       size = tf.cast(self.size, value.dtype)
@@ -488,7 +488,7 @@ class _Minibatch:
 
   def potential(self, gradients):
     """The gradients of U from those of the log density."""
-    return [-g / tf.cast(self._temperature, g.dtype) for g in gradients]
+    return [-g / states.cast(self._temperature, g.dtype) for g in gradients]
 
   def _noise_factor(self, size):
     """N^2 / n (1 - n / N), over the variance with divisor n: equation 10."""
