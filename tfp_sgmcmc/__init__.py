@@ -26,6 +26,7 @@ from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
 from tfp_sgmcmc.mcmc import FireflyMonteCarlo
 from tfp_sgmcmc.pdmp import BouncyParticleSampler
+from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
 from tfp_sgmcmc.pdmp import ZigZagSampler
 from tfp_sgmcmc.posterior import Posterior
 from tfp_sgmcmc.sampling import sample
@@ -41,6 +42,7 @@ __all__ = [
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'StochasticBouncyParticleSampler',
     'ZigZagSampler',
     'datasets',
     'diagnostics',

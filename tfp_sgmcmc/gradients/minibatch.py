@@ -50,6 +50,11 @@ class MinibatchEstimator(base.GradientEstimator):
     return self._batch_size
 
   @property
+  def replacement(self) -> bool:
+    """Whether examples are drawn independently."""
+    return self._replacement
+
+  @property
   def num_gradients_per_estimate(self) -> int:
     """The number of gradients of single examples that `estimate` takes."""
     return self._batch_size

@@ -17,6 +17,7 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
@@ -68,6 +69,7 @@ class SamplingStep:
     self._seed = seed
     self._results = None
     self._structure = None
+    self._segment_start = None
     self._status = tf.Variable(
         tf.zeros([2], tf.int64), trainable=False, name=STATUS)
     arguments = inspect.signature(model.call).parameters
@@ -108,6 +110,15 @@ class SamplingStep:
     return tf.nest.pack_sequence_as(
         self._structure, [tf.convert_to_tensor(v) for v in self._results])
 
+  def segment(self) -> tuple[list[np.ndarray], float]:
+    """Where the last segment of a path began, and its duration.
+
+    Of a kernel in continuous time, whose steps are the path's corners.
+    """
+    duration = tf.nest.pack_sequence_as(
+        self._structure, self._results).duration
+    return [v.numpy() for v in self._segment_start], float(duration.numpy())
+
   def bootstrap(self, data: Any) -> None:
     """Makes the kernel's first results, on the first batch.
 
@@ -127,6 +138,10 @@ class SamplingStep:
     self._results = [
         tf.Variable(leaf, trainable=False, name='sampling_results')
         for leaf in tf.nest.flatten(results)]
+    if hasattr(results, 'duration'):
+      self._segment_start = [
+          tf.Variable(part, trainable=False, name='segment_start')
+          for part in self._parts()]
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.
@@ -138,18 +153,22 @@ class SamplingStep:
       logs: The model's metrics, `STATUS`, and the kinetic temperature where the
         kernel has momenta.
     """
-    parts = self._parts()
+    start = self._parts()
     results = self.results()
     step = results.step + 1
     posterior, passes = self._posterior(data)
     parts, results = self._make_kernel(posterior, results.step).one_step(
-        parts, results, seed=random.fold_in(self._seed, step))
+        start, results, seed=random.fold_in(self._seed, step))
     finite, logs = _watch(parts, results)
+    for variable, part in zip(self._segment_start or [], start):
+      variable.assign(part)
     for variable, part in zip(self.variables, parts):
       variable.assign(part)
     for variable, leaf in zip(self._results, tf.nest.flatten(results)):
       variable.assign(leaf)
-    (x, y, sample_weight), y_pred, loss, updates = _join(passes)
+    # In continuous time passes after the first may lie within a tf.cond.
+    (x, y, sample_weight), y_pred, loss, updates = _join(
+        passes[:1] if self._segment_start else passes)
     for variable, value in updates:
       variable.assign(value)
     bad = self._status[1]

@@ -153,7 +153,8 @@ class SGLD(base.LangevinKernel):
     last_diagonal = None
     if self._preconditioner is not None:
       last_diagonal = self._preconditioner.diagonal(
-          previous.preconditioner_results)
+          previous.preconditioner_results,
+          previous.target_log_prob.shape.rank)
     estimate, estimator_results = self._estimate(
         parts, previous, seeds,
         gaussian_step(last_diagonal, step_size, temperature))
@@ -161,7 +162,8 @@ class SGLD(base.LangevinKernel):
     diagonal, preconditioner_results = None, ()
     if self._preconditioner is not None:
       diagonal, preconditioner_results = self._preconditioner.one_step(
-          self._mean_gradients(gradients), previous.preconditioner_results)
+          self._mean_gradients(gradients), previous.preconditioner_results,
+          estimate.target_log_prob.shape.rank)
     next_parts = langevin_step(
         parts, gradients, diagonal, step_size, temperature,
         random.normal_like(parts, seeds.noise))

@@ -9,6 +9,8 @@ from tfp_sgmcmc.pdmp.bounds import HessianBound
 from tfp_sgmcmc.pdmp.bounds import LogisticRegressionBound
 from tfp_sgmcmc.pdmp.bounds import RateBound
 from tfp_sgmcmc.pdmp.bounds import SegmentStart
+from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyParticleSampler
+from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyResults
 from tfp_sgmcmc.pdmp.thinning import ThinnedResults
 from tfp_sgmcmc.pdmp.trajectory import EventCounts
 from tfp_sgmcmc.pdmp.trajectory import PathTrace
@@ -30,6 +32,8 @@ __all__ = [
     'PathTrace',
     'RateBound',
     'SegmentStart',
+    'StochasticBouncyParticleSampler',
+    'StochasticBouncyResults',
     'ThinnedResults',
     'Trajectory',
     'UniformTime',
