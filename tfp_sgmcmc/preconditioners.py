@@ -80,6 +80,11 @@ class RMSProp:
     self._regularizer = regularizer
     self._normalize = bool(normalize)
 
+  def __repr__(self):
+    return (f'RMSProp(decay={self._decay!r}, '
+            f'regularizer={self._regularizer!r}, '
+            f'normalize={self._normalize!r})')
+
   def bootstrap_results(
       self, mean_gradients: Sequence[tf.Tensor]) -> RMSPropResults:
     """The state after the first gradient.
