@@ -80,6 +80,11 @@ class RMSProp:
     self._regularizer = regularizer
     self._normalize = bool(normalize)
 
+  @property
+  def normalize(self) -> bool:
+    """Whether the diagonal is over its mean."""
+    return self._normalize
+
   def __repr__(self):
     return (f'RMSProp(decay={self._decay!r}, '
             f'regularizer={self._regularizer!r}, '

@@ -441,6 +441,11 @@ def _failure(kernel_results):
 
 def _reason(state, kernel_results):
   """The error for states that are not finite, and what to do about them."""
+  remaining = _find(kernel_results, 'remaining')
+  if remaining is not None and tf.reduce_any(remaining < 0.):
+    return NonFiniteError, (
+        'An interval of UniformTime had more than max_num_events events: '
+        'shorten interval, or raise max_num_events.')
   rate_ratio = _find(kernel_results, 'rate_ratio')
   if rate_ratio is None:
     return NonFiniteError, (

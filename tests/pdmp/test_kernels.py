@@ -298,6 +298,8 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
      'holds for every minibatch'),
     (lambda: BPS(posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
                  sgmcmc.gradients.Noisy(1.)), ValueError, 'no bound'),
+    (lambda: BPS(posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
+                 sgmcmc.gradients.SVRG(1, 5)), ValueError, 'past of the chain'),
     (lambda: BPS(normal, pdmp.HessianBound(1.), velocity='cube'), ValueError,
      "'sphere', 'gaussian'"),
     (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_rate=-1.), ValueError,

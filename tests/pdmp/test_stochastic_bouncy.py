@@ -6,6 +6,8 @@ that the sampler has to meet, about its bias by a finite `confidence`; each test
 also holds the Monte Carlo error to under a third of them.
 """
 
+import copy
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -161,18 +163,23 @@ def _prior_twice(monkeypatch):
 
 
 def _other_minibatch_reflects(monkeypatch):
-  gradients = stochastic_bouncy._Minibatch.gradients
-  monkeypatch.setattr(
-      stochastic_bouncy._Minibatch, 'gradients',
-      lambda self, parts: tf.nest.map_structure(
-          lambda g: tf.roll(g, 1, axis=0), gradients(self, parts)))
+  own = stochastic_bouncy._Minibatch.gradients
+
+  def gradients(self, parts):
+    other = copy.copy(self)
+    other._batch = tf.nest.map_structure(
+        lambda leaf: tf.roll(leaf, 1, axis=0), self._batch)
+    return own(other, parts)
+
+  monkeypatch.setattr(stochastic_bouncy._Minibatch, 'gradients', gradients)
 
 
 def _every_proposal_bounces(monkeypatch):
   uniform = sgmcmc.random.uniform
   monkeypatch.setattr(
       stochastic_bouncy.random, 'uniform',
-      lambda *args: 0.3 * uniform(*args))
+      # Three arguments: the acceptance's; four: those of exponential times.
+      lambda *args: uniform(*args) * (0.3 if len(args) == 3 else 1.))
 
 
 @pytest.mark.parametrize('mutant', [

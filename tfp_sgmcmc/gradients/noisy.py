@@ -63,6 +63,11 @@ class Noisy(GradientEstimator):
     self._base = Exact() if base is None else base
 
   @property
+  def base(self) -> GradientEstimator:
+    """The estimator that noise is added to."""
+    return self._base
+
+  @property
   def compiles(self):
     return self._base.compiles
 

@@ -299,6 +299,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     steps = model.steps_per_execution
     inside = any(
         self._is_due(self._num_steps + k) for k in range(1, steps))
+    if self._draw_interval is not None and steps > 1:
+      # Each segment's time counts, with or without a draw on it.
+      inside = self._num_steps + steps > self._num_burnin_steps + 1
     if inside or self._step is None:
       first = next(iterator)
       if self._step is None:

@@ -296,9 +296,9 @@ def check_event(parts: Sequence[tf.Tensor], results: Any) -> None:
   if not tf.reduce_any(bad):
     return
   event = int(results.step)
+  chain = tf.where(bad).numpy()[0].tolist()
   error, message = describe_failure(
-      event, tf.where(bad).numpy()[0].tolist(),
-      float(tf.boolean_mask(results.rate_ratio, bad)[0]))
+      event, chain, float(results.rate_ratio.numpy()[tuple(chain)]))
   raise error(message, event, None)
 
 

@@ -118,7 +118,7 @@ def affine_time(
       rises, tf.maximum(-intercept, 0.) / tf.where(rises, slope, 1.), 0.)
   below = rate + tf.sqrt(tf.maximum(squared, 0.))
   time = start + 2. * exponential / tf.where(below > 0., below, 1.)
-  happens = (squared >= 0.) & (below > 0.)
+  happens = (squared >= 0.) & ((below > 0.) | rises)
   return tf.where(tf.math.is_nan(squared), squared,
                   tf.where(happens, time, infinity))
 
@@ -229,9 +229,9 @@ class LogisticRegressionBound(RateBound):
     N max_i |x_ij|                                          zig-zag
 
   (Bierkens et al. 2019, equation 31, and the bound of lipSBPS in Pakman et al.
-  2017, supplement F, in spirit); with `gradients.ControlVariate` or `SVRG`, the
-  gradient of the likelihood at the anchor a and, as the logistic function has
-  slope 1/4 at most,
+  2017, supplement F, in spirit); with `gradients.ControlVariate`, the gradient
+  of the likelihood at the anchor a and, as the logistic function has slope 1/4
+  at most,
 
     N / 4 max_i |x_i|^2 |v| (|theta - a| + t |v|)           bouncy particle
     N / 4 max_i |x_ij| |x_i| (|theta - a| + t |v|)          zig-zag
@@ -384,6 +384,11 @@ def _positive_matrix(name, matrix):
 
 def _product(matrix, v):
   """M v, over the last axis."""
+  if matrix.ndim and len(matrix) != v.shape[-1]:
+    raise ValueError(
+        f'The state has {v.shape[-1]} coordinates and the bound '
+        f'{len(matrix)}: one row (or column of features) is needed for each '
+        'coordinate.')
   m = tf.cast(matrix, v.dtype)
   if matrix.ndim == 2:
     return tf.linalg.matvec(m, v)

@@ -330,10 +330,13 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         is_refreshed, previous.lack_of_fit,
         tf.nn.relu(previous.lack_of_fit + _LEARNING_RATE * (
             regression.surprise(line, time, derivative.value, noise_variance))))
+    # One example (a last batch of fit) says nothing of how they differ.
+    observed_variance = tf.where(
+        minibatch.has_variance, derivative.variance, previous.noise_variance)
     noise_variance = tf.where(
-        is_refreshed, derivative.variance,
+        is_refreshed, observed_variance,
         previous.noise_variance + _NOISE_RATE * (
-            derivative.variance - previous.noise_variance))
+            observed_variance - previous.noise_variance))
     variance = noise_variance + lack_of_fit + _floor(previous.slope_prior)
     observed = regression.observe(
         previous.statistics, time, derivative.value, variance,
@@ -452,6 +455,12 @@ class _Minibatch:
       return 1.
     return self.size / self._target.num_examples
 
+  @property
+  def has_variance(self):
+    """Whether the derivatives of the examples tell the noise of their sum."""
+    return (self._batch is None or self._target.num_examples == 1
+            or self.size > 1)
+
   def derivative(self, parts, direction):
     """u . grad U, of the direction u, by one pass in forward mode."""
     parts = [tf.identity(part) for part in parts]
@@ -552,8 +561,9 @@ def _check_estimator(estimator):
 
 
 def _check_preconditioner(preconditioner):
-  if preconditioner is not None and not isinstance(
-      preconditioner, preconditioners.RMSProp):
+  if preconditioner is not None and not (
+      isinstance(preconditioner, preconditioners.RMSProp)
+      and preconditioner.normalize):
     raise TypeError(
         f'preconditioner is {preconditioner!r}: it has to be '
         'preconditioners.RMSProp(normalize=True), or None for none.')

@@ -75,6 +75,7 @@ class ThinnedKernel(base.PDMPKernel):
       parameters: The arguments of the subclass's constructor, by name.
     """
     super().__init__(parameters)
+    _check_independent(type(self).__name__, self.gradient_estimator)
     rate_bound = parameters['rate_bound']
     if rate_bound is None:
       raise ValueError(
@@ -215,15 +216,30 @@ def rounding(
 ) -> tf.Tensor:
   """What rounding may add to G, generously: shape `chains`.
 
-  With eps the machine epsilon, sqrt(eps) |v| |g| for the sums in the gradient,
-  and, for the position's, what G grows by in the time 8 eps |theta| / |v|.
+  With eps the machine epsilon, sqrt(eps) |v| |g| for the sums in the gradient
+  (over the root of the number of clocks that share them), and, for the
+  position's, what G grows by in the time 8 eps |theta| / |v|.
   """
   rank = slope.shape.rank - 1
   theta, v, g = (
       tf.sqrt(base.dot(x, x, rank)) for x in (parts, velocity, gradients))
   root = _root_epsilon(slope.dtype)
   steepest = tf.reduce_max(tf.abs(slope), axis=-1)
-  return root * v * g + 8. * root**2 * steepest * theta / v
+  clocks = tf.cast(tf.shape(slope)[-1], slope.dtype)
+  return root * v * g / tf.sqrt(clocks) + 8. * root**2 * steepest * theta / v
+
+
+def _check_independent(name, estimator):
+  """Raises where the noise of one event says something of another's."""
+  while isinstance(estimator, gradients_lib.Noisy):
+    estimator = estimator.base
+  if isinstance(estimator, (
+      gradients_lib.SAGA, gradients_lib.Stream, gradients_lib.SVRG)):
+    raise ValueError(
+        f'gradient_estimator is {estimator!r}, whose noise depends on the past '
+        f'of the chain or of the data, and {name} is exact only where that of '
+        'each event is new. Take gradients.Uniform, Stratified, or '
+        'ControlVariate, whose anchor stays.')
 
 
 def _root_epsilon(dtype):

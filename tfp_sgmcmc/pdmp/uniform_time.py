@@ -199,7 +199,9 @@ class UniformTime(tfp.mcmc.TransitionKernel):
           b - states.expand(
               tf.math.divide_no_nan(ahead, inner.duration), b) * (b - a)
           for a, b in zip(start, end)]
-      parts = base.fail(parts, ahead < 0.)
+      # For good: the next events start from NaN.
+      parts, start, end = (
+          base.fail(x, ahead < 0.) for x in (parts, start, end))
       return states.like(current_state, parts), UniformTimeResults(
           previous.step + 1, inner.target_log_prob, start, end, ahead,
           num_events, inner)
