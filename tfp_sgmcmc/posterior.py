@@ -141,11 +141,12 @@ class Posterior:
 
   def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The log prior density, one value a chain."""
-    return tf.convert_to_tensor(self._log_prior_fn(*state_parts))
+    return tf.convert_to_tensor(self._log_prior_fn(*_new(state_parts)))
 
   def log_likelihood(self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
     """The log likelihood of each example of a batch, `chains + [n]`."""
-    return tf.convert_to_tensor(self._log_likelihood_fn(*state_parts, batch))
+    return tf.convert_to_tensor(
+        self._log_likelihood_fn(*_new(state_parts), batch))
 
   def log_likelihood_estimate(
       self,
@@ -347,6 +348,11 @@ class Posterior:
           'or average over examples; for several outputs an example, sum over '
           'these; for several chains, let the chains be leading axes '
           "(tf.einsum('...nd,...d->...n', x, theta)).")
+
+
+def _new(state_parts):
+  """New tensors: of the old, a bijector's cache may hold another graph's."""
+  return [tf.identity(part) for part in state_parts]
 
 
 def _to_tensors(data):

@@ -9,6 +9,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests import oracle
 from tests.gradients import moments
@@ -499,3 +500,37 @@ def for_one_chain():
 def test_refusals(make, error, message):
   with pytest.raises(error, match=message):
     make()
+
+
+@pytest.mark.parametrize('estimator', [
+    sgmcmc.gradients.Uniform(3),
+    sgmcmc.gradients.ControlVariate(3, [tf.constant(0.1), tf.constant(0.2)]),
+    sgmcmc.gradients.SVRG(3, refresh_every=2),
+    sgmcmc.gradients.SAGA(3),
+    sgmcmc.gradients.ExponentiallyWeighted(
+        None, base=sgmcmc.gradients.SVRG(3, refresh_every=2)),
+], ids=lambda estimator: type(estimator).__name__)
+def test_transformed_posterior_in_several_graphs(estimator):
+  """One state and estimator in two graphs: bijectors cache what they saw."""
+  posterior = sgmcmc.Posterior(
+      lambda mean, scale: tfp.distributions.Normal(0., 1.).log_prob(mean)
+      + tfp.distributions.HalfNormal(1.).log_prob(scale),
+      lambda mean, scale, x: tfp.distributions.Normal(
+          mean[..., tf.newaxis], scale[..., tf.newaxis]).log_prob(x),
+      tf.constant([-1., 0.3, 0.5, 2., 1.1])).transform(
+          [tfp.bijectors.Identity(), tfp.bijectors.Exp()])
+  state = [tf.constant(0.3), tf.constant(0.1)]
+  kernel = sgmcmc.SGLD(posterior, 0.01, estimator)
+
+  def run():
+    results = kernel.bootstrap_results(state)
+    parts = state
+    for k in range(3):
+      parts, results = kernel.one_step(parts, results, seed=[0, k])
+    return parts
+
+  wanted = run()
+  for jit_compile in (False, True):
+    got = tf.function(run, jit_compile=jit_compile)()
+    for a, b in zip(got, wanted):
+      np.testing.assert_allclose(a, b, rtol=1e-4)

@@ -84,8 +84,9 @@ def test_metrics_are_of_the_whole_batch():
     assert np.isclose(history[name][0], value, rtol=1e-5), name
 
 
-def test_last_batch_of_fewer_rows_than_minibatches():
-  model = models.classifier()
+@pytest.mark.parametrize('run_eagerly', [False, True])
+def test_last_batch_of_fewer_rows_than_minibatches(run_eagerly):
+  model = models.classifier(run_eagerly=run_eagerly)
   sampling = models.make_sampling(kernel(2))
   models.fit(model, sampling, epochs=1, batch_size=48)  # 48, 2
   assert np.all(np.isfinite(model.get_weights()[0]))

@@ -144,6 +144,8 @@ class ExponentiallyWeighted(GradientEstimator):
         minibatches. None takes that of `base`; without a `base`, all rows of
         the target's data, dealt at random into M + 1 minibatches of about the
         same length, as is due where the data are themselves a batch (in `fit`).
+        These are disjoint, so that for M > 1 the index chain is that of
+        algorithm 1 up to terms of order n / N.
       num_index_steps: Python `int`, M, the number of steps of the index chain.
       base: The estimator of the terms, such as `SVRG(batch_size, ...)`; it
         draws the minibatches, and what it prepares it prepares once a step.
@@ -209,7 +211,8 @@ class ExponentiallyWeighted(GradientEstimator):
       self._terms.check_target(target)
       return
     super().check_target(target)
-    if target.data is not None:
+    # In fit the data are a batch, and the last one may be short.
+    if target.data is not None and target.num_rows == target.num_examples:
       self._check_rows(target)
 
   def _check_rows(self, target):
@@ -222,6 +225,11 @@ class ExponentiallyWeighted(GradientEstimator):
 
   def bootstrap_results(self, target, state_parts):
     if self.deals_all_rows:
+      if target.data is None:
+        raise ValueError(
+            f'{self!r} deals out the rows of the posterior\'s data, and this '
+            'posterior holds none (data=None). Pass the data; in fit they are '
+            'the batch.')
       self._check_rows(target)
     return ExponentiallyWeightedResults(
         tf.zeros([], tf.int64),
@@ -300,7 +308,7 @@ class ExponentiallyWeighted(GradientEstimator):
     if isinstance(self._shift, str):
       return _SHIFTS[self._shift](gaussian_step)
     if not callable(self._shift):
-      return [tf.cast(self._shift, s.dtype) for s in parts]
+      return [states.cast(self._shift, s.dtype) for s in parts]
     shift = self._shift(gaussian_step)
     if not isinstance(shift, (list, tuple)) or len(shift) != len(parts):
       raise ValueError(

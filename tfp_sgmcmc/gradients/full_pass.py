@@ -74,17 +74,17 @@ def log_likelihood_and_gradients(
     gradients: List of tensors in the shapes of `state_parts`.
   """
   rows_stand_for = target.num_examples / target.num_rows
-  # New tensors: what a bijector keeps in its cache may be of an inner graph.
-  state_parts = [tf.identity(part) for part in state_parts]
 
   def add(carried, batch, k, is_new):
     del k
     value, gradients = states.value_and_gradients(
         lambda *parts: target.log_likelihood_estimate(
             *parts, batch=batch,
-            weights=tf.where(is_new, rows_stand_for, 0.)),
+            weights=tf.where(is_new, 1., 0.)),
         state_parts, num_required=0)
-    return tf.nest.map_structure(tf.add, carried, (value, gradients))
+    return tf.nest.map_structure(
+        lambda total, x: total + rows_stand_for * x, carried,
+        (value, gradients))
 
   zeros = (tf.zeros_like(target.log_prior(*state_parts)),
            [tf.zeros_like(part) for part in state_parts])

@@ -98,7 +98,8 @@ class SAGA(minibatch.MinibatchEstimator):
     Args:
       batch_size: Python `int`, n.
       memory_limit: Python `int`, in bytes: a larger table is refused at the
-        start of a chain. A step may need room for a second one.
+        start of a chain. A step may need room for a second one, the start for
+        a third.
       share_minibatch: Python `bool`: all chains see one minibatch. Each has its
         own table in any case.
       chunk_size: Python `int`: how many examples the pass over all the data
@@ -195,8 +196,6 @@ def gradient_table(
 ) -> list[tf.Tensor]:
   """The gradient of each example, `[N] + part.shape` for each part."""
   num_chunks, length = full_pass.chunks(target.num_rows, chunk_size)
-  # New tensors: what a bijector keeps in its cache may be of the loop's graph.
-  state_parts = [tf.identity(part) for part in state_parts]
 
   def write(arrays, batch, k, is_new):
     del is_new
