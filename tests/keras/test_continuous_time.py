@@ -117,7 +117,7 @@ def test_metrics_and_counts():
      dict(draw_interval=1., num_steps_between_results=3)),
     ('continuous time', dict(draw_interval=1., learning_rate=0.1)),
     ('does not move', dict(draw_interval=1., kernel=models.SGHMC)),
-    ('minibatches', dict(
+    ('come from Keras', dict(
         draw_interval=1., kernel=functools.partial(
             SBPS, gradient_estimator=sgmcmc.gradients.Uniform(10)))),
 ])

@@ -25,13 +25,13 @@ SBPS = sgmcmc.StochasticBouncyParticleSampler
 UNIFORM = sgmcmc.gradients.Uniform(100)
 
 
-@pytest.mark.parametrize('seed, batch_size, confidence, dtype', [
-    (0, 100, 3., np.float32),
-    (1, 100, 5., np.float64),
-    (2, 300, 3., np.float32),
+@pytest.mark.parametrize('seed, batch_size, confidence, num_events, dtype', [
+    (0, 100, 3., 1500, np.float32),
+    (1, 100, 5., 2500, np.float64),
+    (2, 300, 3., 1500, np.float32),
 ])
 def test_law_of_the_papers_logistic_regression(
-    seed, batch_size, confidence, dtype):
+    seed, batch_size, confidence, num_events, dtype):
   law = logistic.hmc(seed)
   kernel = SBPS(
       logistic.posterior(seed, dtype), confidence=confidence,
@@ -39,7 +39,7 @@ def test_law_of_the_papers_logistic_regression(
           batch_size, share_minibatch=True))
   run = logistic.path_runner(kernel)
   runs = [
-      run(logistic.start(law, 200, group, dtype), law.mean, 1500,
+      run(logistic.start(law, 200, group, dtype), law.mean, num_events,
           (seed, group))[0]
       for group in range(5)]
   c = logistic.compare(runs, law, law.mean)
@@ -95,11 +95,11 @@ def errors(kernel, law, dtype=np.float32, num_events=1500):
 ], ids=str)
 def test_variance_of_the_derivative(estimator, num_examples, factor):
   """Equation 10: c^2 against the derivatives of all examples, by hand."""
-  posterior, law = linear_regression(np.float64)
+  small, law = linear_regression(np.float64)
   posterior = sgmcmc.Posterior(
-      posterior.log_prior,
-      lambda theta, batch: posterior.log_likelihood(theta, batch=batch),
-      posterior.data, num_examples)
+      small.log_prior,
+      lambda theta, batch: small.log_likelihood(theta, batch=batch),
+      small.data, num_examples)
   chains = 2000
   state = tf.constant(np.tile(law.mean + law.sd, [chains, 1]))
   results = SBPS(
