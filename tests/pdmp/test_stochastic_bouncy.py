@@ -27,7 +27,7 @@ UNIFORM = sgmcmc.gradients.Uniform(100)
 
 @pytest.mark.parametrize('seed, batch_size, confidence, num_events, dtype', [
     (0, 100, 3., 1500, np.float32),
-    (1, 100, 5., 2500, np.float64),
+    (1, 100, 5., 2000, np.float64),
     (2, 300, 3., 1500, np.float32),
 ])
 def test_law_of_the_papers_logistic_regression(
@@ -39,9 +39,9 @@ def test_law_of_the_papers_logistic_regression(
           batch_size, share_minibatch=True))
   run = logistic.path_runner(kernel)
   runs = [
-      run(logistic.start(law, 200, group, dtype), law.mean, num_events,
+      run(logistic.start(law, 100, group, dtype), law.mean, num_events,
           (seed, group))[0]
-      for group in range(5)]
+      for group in range(12)]
   c = logistic.compare(runs, law, law.mean)
   assert c.mean_standard_error.max() < 0.05
   assert c.sd_standard_error.max() < 0.08 / 3.
