@@ -1,7 +1,7 @@
 """What the experiments share: arguments, claims, tables, and what is written.
 
 Each script is a module of this package with a docstring (its first line says
-what it regenerates, and from where), `run(arguments) -> Result` and `main(argv)`.
+what it regenerates, and from where), `run(arguments) -> Result`, `main(argv)`.
 `main` here makes it a command: it prints the rows, measured beside published,
 writes NAME.json and NAME.png, and ends with a verdict for each claim.
 """
