@@ -1,0 +1,1 @@
+"""Published results, each a command: `python -m experiments` lists them."""

@@ -1,0 +1,203 @@
+"""What the experiments share: arguments, claims, tables, and what is written.
+
+Each script is a module of this package with a docstring (its first line says
+what it regenerates, and from where), `run(arguments) -> Result`, `main(argv)`.
+`main` here makes it a command: it prints the rows, measured beside published,
+writes NAME.json and NAME.png, and ends with a verdict for each claim.
+"""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+import dataclasses
+import json
+import math
+import os
+import pathlib
+import platform
+import time
+from typing import Any
+
+from matplotlib import figure
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+import tfp_sgmcmc as sgmcmc
+
+__all__ = ['Claim', 'Result', 'main', 'progress', 'read', 'sizes']
+
+RESULTS = pathlib.Path(__file__).parent / 'results'
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A published claim, and whether it held.
+
+  Attributes:
+    text: The claim, in a sentence that can be true or false.
+    holds: Whether it held here.
+    detail: The figures it was judged by; and, where it does not hold, what was
+      tried.
+  """
+  text: str
+  holds: bool
+  detail: str
+
+
+@dataclasses.dataclass
+class Result:
+  """What an experiment found.
+
+  Attributes:
+    columns: Names of the table's columns; those that begin with "published"
+      stand beside what was measured.
+    rows: The table: lists of text, numbers, or None.
+    claims: The published claims.
+    picture: `matplotlib.figure.Figure`.
+    settings: What was run, by name, for the JSON file.
+    notes: Sentences for the summary, or an empty string.
+  """
+  columns: Sequence[str]
+  rows: Sequence[Sequence[Any]]
+  claims: Sequence[Claim]
+  picture: figure.Figure
+  settings: dict[str, Any]
+  notes: str = ''
+
+
+def sizes(arguments: argparse.Namespace, tiny: Any, default: Any, full: Any):
+  """The setting for the size that was asked for."""
+  return {'tiny': tiny, 'default': default, 'full': full}[arguments.size]
+
+
+def progress(iterable: Any, arguments: argparse.Namespace, name: str) -> Any:
+  """The iterable, with a bar on the terminal."""
+  return tqdm.tqdm(
+      iterable, desc=name, disable=arguments.quiet, dynamic_ncols=True)
+
+
+def main(
+    name: str,
+    run: Callable[[argparse.Namespace], Result],
+    description: str,
+    argv: Sequence[str] | None = None,
+) -> dict[str, Any]:
+  """Runs an experiment as a command.
+
+  Args:
+    name: The script's name.
+    run: Function of the arguments that does the work.
+    description: The script's docstring.
+    argv: The command line's arguments; by default those of this process.
+
+  Returns:
+    record: What was written to NAME.json.
+  """
+  arguments = parse(name, description, argv)
+  print(f'{description.strip()}\n')
+  begin = time.monotonic()
+  result = run(arguments)
+  seconds = time.monotonic() - begin
+  record = {
+      'name': name,
+      'title': description.strip().splitlines()[0],
+      'size': arguments.size,
+      'seed': arguments.seed,
+      'seconds': round(seconds, 1),
+      'settings': result.settings,
+      'columns': list(result.columns),
+      'rows': [list(row) for row in result.rows],
+      'claims': [dataclasses.asdict(claim) for claim in result.claims],
+      'notes': result.notes,
+      'machine': f'{os.cpu_count()} cores, {platform.machine()}',
+      'versions': {'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0'},
+  }
+  record = _plain(record)
+  arguments.output.mkdir(parents=True, exist_ok=True)
+  path = arguments.output / f'{name}.json'
+  path.write_text(json.dumps(record, indent=1) + '\n')
+  result.picture.savefig(arguments.output / f'{name}.png', dpi=80)
+  print(text_table(record['columns'], record['rows']))
+  print(f'\n{path} and {name}.png written, {seconds:.0f} s\n')
+  for claim in record['claims']:
+    print(f'{verdict(claim)}: {claim["text"]} ({claim["detail"]})')
+  return record
+
+
+def parse(
+    name: str, description: str, argv: Sequence[str] | None,
+) -> argparse.Namespace:
+  """Reads the command line that all experiments have."""
+  parser = argparse.ArgumentParser(
+      prog=f'python -m experiments {name}', description=description,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  size = parser.add_mutually_exclusive_group()
+  size.add_argument(
+      '--full', dest='size', action='store_const', const='full',
+      default='default', help="the paper's settings: hours, for some")
+  size.add_argument(
+      '--tiny', dest='size', action='store_const', const='tiny',
+      help='seconds: shows that the script runs, and nothing else')
+  parser.add_argument(
+      '--data', type=pathlib.Path,
+      help='folder of the data sets; without it they are fetched')
+  parser.add_argument(
+      '--output', type=pathlib.Path, default=RESULTS,
+      help='folder of the JSON file and the picture (default: %(default)s)')
+  parser.add_argument('--seed', type=int, default=1, help='default: 1')
+  parser.add_argument('--quiet', action='store_true', help='no progress bars')
+  return parser.parse_args(argv)
+
+
+def read(directory: pathlib.Path, name: str) -> dict[str, Any] | None:
+  """The record of an experiment that was run, or None."""
+  path = directory / f'{name}.json'
+  return json.loads(path.read_text()) if path.exists() else None
+
+
+def verdict(claim: dict[str, Any]) -> str:
+  return 'HOLDS' if claim['holds'] else 'DOES NOT HOLD'
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+  """A table for the terminal."""
+  cells = [list(columns), *([_text(cell) for cell in row] for row in rows)]
+  widths = [max(len(row[k]) for row in cells) for k in range(len(columns))]
+  return '\n'.join(
+      '  '.join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+      for row in cells)
+
+
+def markdown_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+  """The same for a Markdown page."""
+  lines = [columns, ['---'] * len(columns), *(
+      [_text(cell) for cell in row] for row in rows)]
+  return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
+
+
+def _text(cell):
+  if cell is None:
+    return ''
+  return f'{cell:.4g}' if isinstance(cell, float) else str(cell)
+
+
+def _plain(value):
+  """NumPy's numbers and arrays as JSON has them; NaN and infinity as text."""
+  if isinstance(value, dict):
+    return {str(key): _plain(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [_plain(item) for item in value]
+  if isinstance(value, (np.ndarray, np.generic, tf.Tensor)):
+    return _plain(np.asarray(value).tolist())
+  if isinstance(value, float) and not math.isfinite(value):
+    return str(value)
+  return value
+
+
+# The random numbers of an experiment come from its seed by this path alone.
+def seed_of(arguments: argparse.Namespace, use: int) -> tf.Tensor:
+  """A stateless seed for one use, 0, 1, ..., of an experiment."""
+  return sgmcmc.random.fold_in(
+      tf.constant([0, arguments.seed], tf.int32), use)

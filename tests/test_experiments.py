@@ -1,0 +1,47 @@
+"""Each experiment runs at its tiny size and writes what it says."""
+
+import importlib
+import json
+import os
+import pathlib
+
+import pytest
+
+pytest.importorskip('matplotlib')
+pytest.importorskip('tqdm')
+
+from experiments import __main__ as experiments  # noqa: E402
+
+# Those that read real data need the folder that this variable names.
+_NEED_DATA = {
+    'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',
+    'bouncy_network', 'cyclical_posterior', 'uci_regression', 'cold_posterior'}
+
+
+@pytest.mark.parametrize('name', experiments.NAMES)
+def test_runs(name, tmp_path, capsys):
+  arguments = ['--tiny', '--quiet', f'--output={tmp_path}']
+  if name in _NEED_DATA:
+    folder = os.environ.get('TFP_SGMCMC_DATA')
+    if not folder:
+      pytest.skip('TFP_SGMCMC_DATA names no folder of data sets')
+    arguments.append(f'--data={folder}')
+  importlib.import_module(f'experiments.{name}').main(arguments)
+  record = json.loads((tmp_path / f'{name}.json').read_text())
+  assert record['size'] == 'tiny' and record['claims'] and record['rows']
+  assert all(len(row) == len(record['columns']) for row in record['rows'])
+  assert (tmp_path / f'{name}.png').read_bytes().startswith(b'\x89PNG')
+  output = capsys.readouterr().out
+  assert output.count('HOLD') == len(record['claims'])
+  experiments.write_summary(tmp_path)
+  assert f'## {name}' in (tmp_path / 'README.md').read_text()
+
+
+def test_each_script_is_listed(capsys):
+  folder = pathlib.Path(experiments.__file__).parent
+  scripts = {path.stem for path in folder.glob('*.py')}
+  assert scripts - {'__init__', '__main__', 'common'} == set(experiments.NAMES)
+  assert experiments.main([]) == 0
+  listed = capsys.readouterr().out
+  assert all(name in listed for name in experiments.NAMES)
+  assert experiments.main(['no_such']) == 2
