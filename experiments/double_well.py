@@ -23,7 +23,8 @@ PUBLISHED = ('0.5', 'drops to a low value', 'too high', '0.5')
 
 
 def log_prob(theta):
-  return -((theta + 4.) * (theta + 1.) * (theta - 1.) * (theta - 3.) / 14. + 0.5)
+  return -(
+      (theta + 4.) * (theta + 1.) * (theta - 1.) * (theta - 3.) / 14. + 0.5)
 
 
 def true_density():
@@ -117,8 +118,8 @@ def report(theta, kinetic, half, xi, arguments):
       claim('With xi = 10 > B the kinetic energy drops below 0.1 and samples '
             'stay in the wells (total variation above 0.3)', 1,
             lambda d, e: d > 0.3 and e < 0.1),
-      claim('With xi = 0.1 < B the kinetic energy is above 2 and sampling looks '
-            'like a random walk (total variation above 0.3)', 2,
+      claim('With xi = 0.1 < B the kinetic energy is above 2 and sampling '
+            'looks like a random walk (total variation above 0.3)', 2,
             lambda d, e: d > 0.3 and e > 2.),
       claim('SGNHT is as accurate as xi = B (total variation below 0.05) with '
             'kinetic energy within 0.02 of 0.5', 3, right),
@@ -154,7 +155,7 @@ def draw(names, theta, kinetic, half, truth):
     lower.set(xlabel='share of the run', ylim=(0., None))
   axes[0, 0].set_ylabel('density')
   axes[1, 0].set_ylabel('mean kinetic energy so far')
-  axes[0, 0].legend(loc='upper left', fontsize='small')
+  axes[0, 0].legend(loc='upper right', fontsize='small')
   return picture
 
 
