@@ -62,7 +62,7 @@ def fit(train, temperature, seed, epochs):
       (train.features[:NUM_TRAIN], train.labels[:NUM_TRAIN]))
   model.fit(
       data.shuffle(NUM_TRAIN, seed).batch(BATCH_SIZE), epochs=epochs, verbose=0,
-      callbacks=[sampling, kinetic])
+      shuffle=False, callbacks=[sampling, kinetic])
   return sampling.posterior, np.mean(kinetic.values)
 
 

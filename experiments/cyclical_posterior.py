@@ -129,7 +129,8 @@ def network(arguments):
         learning_rate=rate, momentum=0.9, seed=seed, **extra)
     data = tf.data.Dataset.from_tensor_slices(
         (x[:num_train], y[:num_train])).shuffle(num_train, seed).batch(100)
-    model.fit(data, epochs=epochs, verbose=0, callbacks=[sampling])
+    model.fit(data, epochs=epochs, verbose=0, shuffle=False,
+              callbacks=[sampling])
     return sampling.posterior
 
   results = {}
