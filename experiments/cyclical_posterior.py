@@ -56,7 +56,7 @@ def kernel_of(name, is_cyclical, eta, friction, num_steps):
 
 
 def modes(name, is_cyclical, settings, seed, arguments):
-  """Modes found, `[settings, repeats]`, and draws of the first repeat."""
+  """Modes found, `[settings, repeats]`; draws of the first, chains in turn."""
   num_repeats = common.sizes(arguments, 2, 10, 10)
   num_steps = common.sizes(arguments, 3000, 50_000, 50_000)
   eta, friction = np.array(settings, np.float32).T[..., None, None, None]
@@ -209,7 +209,7 @@ def draw(found):
   picture = figure.Figure(figsize=(11, 3.2), layout='constrained')
   axes = picture.subplots(1, len(found), sharex=True, sharey=True)
   for k, ((name, is_cyclical), (counts, draws, _)) in enumerate(found.items()):
-    axes[k].plot(*draws[::4].T, ',', color=f'C{k}')
+    axes[k].plot(*draws[::5].T, ',', color=f'C{k}')
     axes[k].plot(*CENTRES.T, 'k+', markersize=5)
     axes[k].set(
         title=f'{name}, {"cyclical" if is_cyclical else "decaying"}: '
