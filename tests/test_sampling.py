@@ -421,6 +421,12 @@ def test_finds_the_exact_step_of_a_nan(tmp_path, arguments, step, num_draws):
         error.result.final_state[0], error.result.states[0][-1])
 
 
+def test_a_single_diverging_chain_is_found():
+  kernel = sgmcmc.SGLD(lambda x: -tf.reduce_sum(x**4), step_size=1.)
+  with pytest.raises(sgmcmc.NonFiniteError, match='part 0, 2 of 2 values'):
+    run(kernel, 100, tf.fill([2], 10.))
+
+
 def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
   kernel = make_kernel(step_size=2., friction=0.1)
   with pytest.raises(sgmcmc.NonFiniteError, match='step size') as error:

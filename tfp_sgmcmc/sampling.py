@@ -12,6 +12,7 @@ import os
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -483,7 +484,7 @@ def _non_finite(state, num_chain_axes):
     bad = ~tf.math.is_finite(part)
     event = list(range(num_chain_axes, bad.shape.rank))
     counts = tf.reduce_sum(tf.cast(bad, tf.int32), axis=event)
-    for index in tf.where(counts > 0).numpy().tolist():
+    for index in np.argwhere(counts.numpy() > 0).tolist():
       count = int(counts[tuple(index)])
       chain = f'chain {index[0] if len(index) == 1 else tuple(index)}, '
       found.append(

@@ -103,6 +103,16 @@ def test_mass_slows_the_thermostat():
       np.var(results.thermostat), 1. / 20., rtol=0.06)
 
 
+@pytest.mark.parametrize('thermostat', ['scalar', 'diagonal'])
+def test_each_chain_starts_at_its_own_diffusion(thermostat):
+  kernel = sgmcmc.SGNHT(
+      target_log_prob, 0.04, tf.constant([[1.], [10.]]), thermostat=thermostat)
+  results = kernel.bootstrap_results([tf.zeros([2, 2]), tf.zeros([2, 3])])
+  for xi in tf.nest.flatten(results.thermostat):
+    np.testing.assert_allclose(
+        tf.reshape(xi, [2, -1]) - [[1.], [10.]], 0., atol=1e-6)
+
+
 def double_well(t):
   return -((t + 4.) * (t + 1.) * (t - 1.) * (t - 3.) / 14. + 0.5)
 

@@ -189,8 +189,11 @@ class _Scalar:
 
   @staticmethod
   def start(diffusion, parts, target_log_prob):
-    return tf.zeros_like(target_log_prob) + tf.reduce_mean(
-        tf.cast(diffusion[0], target_log_prob.dtype))
+    dtype, chain_rank = target_log_prob.dtype, target_log_prob.shape.rank
+    total = sum(
+        tf.cast(_sum_event(tf.zeros_like(part) + a, chain_rank), dtype)
+        for part, a in zip(parts, diffusion))
+    return total / tf.cast(states.num_coordinates(parts, chain_rank), dtype)
 
   @staticmethod
   def force(xi, momentum, chain_rank):

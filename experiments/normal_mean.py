@@ -1,0 +1,156 @@
+"""The mean of a normal by minibatches: Ding et al. (2014), Fig. 2, plots 1-3.
+
+N = 100 points of N(0, 1), known variance, flat prior, minibatches of 10. The
+posterior is N(mean, 1 / N) and the noise of the gradient is constant. The paper
+compares SGHMC and SGNHT at h in {0.01, 0.001} and A in {1, 10}, and looks at
+the density of mu and at the mean of SGNHT's friction xi. Here the density is
+judged by its variance over the true one, and the error of a figure is that
+over chains. The published results are plots: what the text says of them stands
+in the table.
+"""
+
+from matplotlib import figure
+import numpy as np
+import scipy.stats
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from experiments import common
+import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
+
+NUM_EXAMPLES, BATCH_SIZE = 100, 10
+SETTINGS = ((0.01, 1.), (0.01, 10.), (0.001, 1.), (0.001, 10.))
+PUBLISHED = (
+    'SGNHT accurate, SGHMC not; xi much larger than A',
+    'SGNHT accurate, SGHMC not; xi much larger than A',
+    'SGNHT accurate, SGHMC not; xi close to A',
+    'both accurate; xi close to A')
+
+
+def label(setting):
+  return f'h = {setting[0]:g}, A = {setting[1]:g}'
+
+
+def run(arguments):
+  num_chains = common.sizes(arguments, 20, 200, 20)
+  num_draws = common.sizes(arguments, 40, 400, 10_000)
+  thinning = common.sizes(arguments, 5, 100, 100)
+  x = sgmcmc.random.normal([NUM_EXAMPLES], common.seed_of(arguments, 0))
+  posterior = sgmcmc.Posterior(
+      tf.zeros_like,
+      lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), x)
+  # Settings and chains are axes of one state.
+  h, a = tf.unstack(tf.constant(SETTINGS)[..., tf.newaxis], axis=1)
+  estimator = sgmcmc.gradients.Uniform(BATCH_SIZE)
+  kernels = {
+      'SGHMC': sgmcmc.SGHMC(posterior, h, a, gradient_estimator=estimator),
+      'SGNHT': sgmcmc.SGNHT(posterior, h, a, gradient_estimator=estimator)}
+  draws, friction = {}, None
+  for use, (name, kernel) in enumerate(kernels.items()):
+    chains = sgmcmc.sample(
+        kernel, num_draws, tf.zeros([len(SETTINGS), num_chains]),
+        num_steps_between_results=thinning - 1,
+        trace_fn=lambda _, results: getattr(
+            results, 'thermostat', tf.zeros([])),
+        seed=common.seed_of(arguments, 1 + use),
+        progress_bar=not arguments.quiet)
+    draws[name] = chains.states.numpy()
+    friction = chains.trace.numpy()
+  num_gradients = int(
+      chains.kernel_results.gradient_estimator_results.num_gradients)
+  settings = dict(
+      num_chains=num_chains, num_draws=num_draws, thinning=thinning,
+      burn_in='the first quarter', start=0., batch_size=BATCH_SIZE,
+      gradients_per_chain=num_gradients)
+  return report(x.numpy(), draws, friction, settings)
+
+
+def ratio(draws):
+  """Variance over the true one, and its error over chains."""
+  squares = np.square(draws - draws.mean()).mean(axis=0) * NUM_EXAMPLES
+  return squares.mean(), squares.std() / np.sqrt(len(squares))
+
+
+def report(x, draws, friction, settings):
+  burn_in = len(friction) // 4
+  draws = {name: states[burn_in:] for name, states in draws.items()}
+  ratios = {
+      name: [ratio(states[:, k]) for k in range(len(SETTINGS))]
+      for name, states in draws.items()}
+  means = friction[burn_in:].mean(axis=0)  # [settings, chains]
+  xi = means.mean(axis=1)
+  xi_error = means.std(axis=1) / np.sqrt(means.shape[1])
+  rows = []
+  for k, setting in enumerate(SETTINGS):
+    rows.append([
+        label(setting), *ratios['SGHMC'][k], *ratios['SGNHT'][k],
+        xi[k], xi_error[k], PUBLISHED[k]])
+
+  def listed(values):
+    return ', '.join(
+        f'{value:.2f} (standard error {error:.2f}) at {label(setting)}'
+        for (value, error), setting in zip(values, SETTINGS))
+
+  sghmc, sgnht = (
+      np.array([value for value, _ in ratios[name]])
+      for name in ('SGHMC', 'SGNHT'))
+  claims = [
+      common.Claim(
+          'SGNHT samples accurately at all settings: the variance of mu is '
+          'within 15% of the true one', bool(np.all(abs(sgnht - 1.) < 0.15)),
+          listed(ratios['SGNHT'])),
+      common.Claim(
+          'SGHMC is within 15% only where h is small and A is large',
+          bool(abs(sghmc[3] - 1.) < 0.15 and np.all(sghmc[:3] > 1.15)),
+          listed(ratios['SGHMC'])),
+      common.Claim(
+          'At h = 0.001 xi is close to A (within 1)',
+          bool(np.all(abs(xi[2:] - [1., 10.]) < 1.)),
+          f'{xi[2]:.2f} for A = 1, {xi[3]:.2f} for A = 10'),
+      common.Claim(
+          'At h = 0.01 xi is much larger than A (by 4 at least): it takes up '
+          'the noise', bool(np.all(xi[:2] - [1., 10.] > 4.)),
+          f'{xi[0]:.2f} for A = 1, {xi[1]:.2f} for A = 10')]
+  return common.Result(
+      ['setting', 'SGHMC variance / true', 'its error',
+       'SGNHT variance / true', 'its error', 'SGNHT xi', 'its error',
+       'published'],
+      rows, claims, draw(x, draws, friction), settings)
+
+
+def draw(x, draws, friction):
+  picture = figure.Figure(figsize=(11, 4), layout='constrained')
+  axes = picture.subplots(1, 3)
+  grid = np.linspace(x.mean() - 0.6, x.mean() + 0.6, 121)
+  middles = (grid[1:] + grid[:-1]) / 2.
+  for axis, (name, states) in zip(axes, reversed(draws.items())):
+    for k, setting in enumerate(SETTINGS):
+      density = np.histogram(states[:, k], grid)[0] / (
+          states[:, k].size * (grid[1] - grid[0]))
+      axis.plot(middles, density, color=f'C{k}', label=label(setting))
+    axis.plot(
+        middles, scipy.stats.norm.pdf(middles, x.mean(), 0.1), 'k--',
+        label='true')
+    axis.set(title=name, xlabel=r'$\mu$', ylabel='density', ylim=(0., 5.))
+  for k, setting in enumerate(SETTINGS):
+    axes[2].plot(
+        np.linspace(0., 1., len(friction)), friction[:, k].mean(axis=1),
+        color=f'C{k}')
+    axes[2].axhline(setting[1], color='k', linestyle=':', linewidth=1.)
+  axes[2].set(
+      title="SGNHT's friction (dotted: A)", xlabel='share of the run',
+      ylabel=r'mean $\xi$ over chains', ylim=(0., None))
+  picture.legend(
+      *axes[0].get_legend_handles_labels(), loc='outside lower center',
+      ncols=len(SETTINGS) + 1)
+  return picture
+
+
+def main(argv=None):
+  return common.main('normal_mean', run, __doc__, argv)
+
+
+if __name__ == '__main__':
+  main()
