@@ -44,7 +44,7 @@ def run(arguments):
       arguments,
       dict(chains=2, num_hidden=5, num_steps=20, num_burnin_steps=10,
            num_steps_per_block=5),
-      dict(chains=2, num_hidden=100, num_steps=5_000, num_burnin_steps=2_000,
+      dict(chains=2, num_hidden=100, num_steps=5_000, num_burnin_steps=3_000,
            num_steps_per_block=250),
       dict(chains=5, num_hidden=100, num_steps=50_000, num_burnin_steps=10_000,
            num_steps_per_block=100))
