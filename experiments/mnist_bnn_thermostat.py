@@ -93,7 +93,10 @@ def run(arguments):
       bool(0.015 <= best <= 0.025),
       f'{best:.2%} after {settings["num_steps"]:,} iterations, where the '
       'paper makes 50,000'))
-  picture = thermostats.plot(runs, 'test error', (0.01, 0.12))
+  picture = thermostats.plot(runs, 'test error (log scale)', (0.015, 1.))
+  picture.axes[0].set_yscale('log')
+  picture.axes[0].set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], minor=False)
+  picture.axes[0].set_yticklabels(['2%', '5%', '10%', '20%', '50%'])
   return common.Result(columns, rows, claims, picture, settings)
 
 

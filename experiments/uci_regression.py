@@ -195,7 +195,7 @@ def run(arguments):
       dict(names=['yacht'], num_splits=2, num_networks=2, num_hidden=5,
            num_steps=20, num_draws=5),
       dict(names=['concrete', 'energy', 'yacht', 'wine', 'protein'],
-           num_splits=5, num_networks=5, num_hidden=50, num_steps=4_000,
+           num_splits=5, num_networks=5, num_hidden=50, num_steps=2_000,
            num_draws=40),
       dict(names=['concrete', 'energy', 'yacht', 'wine', 'protein'],
            num_splits=10, num_networks=5, num_hidden=50, num_steps=100_000,
