@@ -51,9 +51,9 @@ PUBLISHED = {
 class Data(NamedTuple):
   """Standardized rows of all splits: `x[n, splits, d]`, `y[n, splits]`."""
   train: dict[str, tf.Tensor]
-  validation: dict[str, tf.Tensor]
-  test: dict[str, tf.Tensor]
-  scale: np.ndarray
+  held_out: dict[str, tf.Tensor]  # Rows for validation, then those for test.
+  num_validation: int
+  scale: np.ndarray  # Of the targets, by split.
 
 
 def load(arguments, name, num_splits):
@@ -77,7 +77,10 @@ def load(arguments, name, num_splits):
     tensors.append({
         'x': tf.constant(np.stack([x[:size] for x, _ in rows], 1), tf.float32),
         'y': tf.constant(np.stack([y[:size] for _, y in rows], 1), tf.float32)})
-  return Data(*tensors, np.array(scales))
+  train, *held_out = tensors
+  joined = {
+      key: tf.concat([part[key] for part in held_out], 0) for key in train}
+  return Data(train, joined, held_out[0]['y'].shape[0], np.array(scales))
 
 
 def log_density(w1, b1, w2, b2, rho, batch, mask=1.):
@@ -98,12 +101,16 @@ def log_prior(*parts):
       for part in parts)
 
 
-def scores(densities, scale, over):
-  """Mean log of the mean density over axes, in the targets' units."""
+def scores(densities, data, over):
+  """Mean log of the mean density over axes, validation and test by split."""
   count = math.prod(densities.shape[axis] for axis in over)
   mixture = tf.reduce_logsumexp(densities, over) - math.log(count)
-  mixture = tf.reshape(mixture, [len(scale), -1])
-  return tf.reduce_mean(mixture, -1) - np.log(scale).astype(np.float32)
+  mixture -= np.log(data.scale).astype(np.float32).reshape(
+      [-1] + [1] * (mixture.shape.rank - 1))  # In the targets' own units.
+  parts = (mixture[..., :data.num_validation],
+           mixture[..., data.num_validation:])
+  return [
+      tf.reduce_mean(part, range(1, part.shape.rank)) for part in parts]
 
 
 def sampler(method, data, settings):
@@ -122,13 +129,10 @@ def sampler(method, data, settings):
         num_draws, state, kernel=kernel, num_burnin_steps=half,
         num_steps_between_results=half // num_draws - 1, seed=seed,
         trace_fn=lambda _, r: r.gradient_estimator_results.num_gradients)
-
-    def predict(part):
-      return scores(
-          tf.map_fn(lambda parts: log_density(*parts, part), draws,
-                    fn_output_signature=tf.float32), data.scale, (0, 2))
-
-    return predict(data.validation), predict(data.test), results[-1]
+    densities = tf.map_fn(
+        lambda parts: log_density(*parts, data.held_out), draws,
+        fn_output_signature=tf.float32)
+    return *scores(densities, data, (0, 2)), results[-1]
 
   return function
 
@@ -172,18 +176,18 @@ def optimizer(method, data, settings):
     _, parts, _, _ = tf.while_loop(
         lambda t, *_: t < num_steps, step, (0, state, zeros, zeros))
 
-    def predict(part):
-      if method == 'deep ensemble':
-        return scores(log_density(*parts, part), data.scale, (1,))
-      passes = tf.map_fn(
-          lambda k: log_density(*parts, part, mask(
-              rate, state, part['y'].shape[0],
-              sgmcmc.random.fold_in(seed, 2 * num_steps + k))),
-          tf.range(100), fn_output_signature=tf.float32)
-      return scores(passes, data.scale, (0,))
+    def passes(k):
+      num_held_out = data.held_out['y'].shape[0]
+      return log_density(*parts, data.held_out, mask(
+          rate, state, num_held_out,
+          sgmcmc.random.fold_in(seed, 2 * num_steps + k)))
 
-    return (predict(data.validation), predict(data.test),
-            num_steps * batch_size)
+    if method == 'deep ensemble':
+      found = scores(log_density(*parts, data.held_out), data, (1,))
+    else:
+      found = scores(tf.map_fn(
+          passes, tf.range(100), fn_output_signature=tf.float32), data, (0,))
+    return *found, num_steps * batch_size
 
   return function
 
@@ -195,7 +199,7 @@ def run(arguments):
       dict(names=['yacht'], num_splits=2, num_networks=2, num_hidden=5,
            num_steps=20, num_draws=5),
       dict(names=['concrete', 'energy', 'yacht', 'wine', 'protein'],
-           num_splits=5, num_networks=5, num_hidden=50, num_steps=2_000,
+           num_splits=5, num_networks=4, num_hidden=50, num_steps=1_600,
            num_draws=40),
       dict(names=['concrete', 'energy', 'yacht', 'wine', 'protein'],
            num_splits=10, num_networks=5, num_hidden=50, num_steps=100_000,
