@@ -38,16 +38,17 @@ SETTINGS = {
     'deep ensemble': [(r, d, 0.) for r in (0.01, 0.03) for d in (0., 1.)],
     'MC dropout': [(0.01, 1., rate) for rate in (0.02, 0.05, 0.1, 0.2)],
 }
+# In the units of these files; yacht, wine and protein are scaled in them.
 PUBLISHED = {
-    'deep ensemble': {
-        'concrete': (-3.06, 0.18), 'energy': (-1.38, 0.22),
-        'yacht': (-1.18, 0.21), 'wine': (-0.94, 0.12),
-        'protein': (-2.83, 0.02)},
-    'MC dropout': {
-        'concrete': (-3.04, 0.09), 'energy': (-1.99, 0.09),
-        'yacht': (-1.55, 0.12), 'wine': (-0.93, 0.06),
-        'protein': (-2.89, 0.01)},
+    'deep ensemble': {'concrete': (-3.06, 0.18), 'energy': (-1.38, 0.22)},
+    'MC dropout': {'concrete': (-3.04, 0.09), 'energy': (-1.99, 0.09)},
 }
+NOTES = (
+    'The files have the targets of yacht, wine and protein on other scales than '
+    'the papers, so only concrete and energy stand beside published figures. '
+    'At the default size the samplers chose the largest step size of the grid '
+    'on every data set: they are cut short, and the full size (100,000 steps) '
+    'is the one to judge them by.')
 
 
 class Data(NamedTuple):
@@ -287,14 +288,16 @@ def report(table, settings):
               f'{name} {gap.mean():+.3f} (se {gap.std(ddof=1) / root:.3f})'
               for name, gap in gaps.items())))
   for method, values in PUBLISHED.items():
+    compared = [name for name in names if name in values]
     behind = {
-        name: table[name, method].mean() - values[name][0] for name in names}
+        name: table[name, method].mean() - values[name][0]
+        for name in compared}
     claims.append(common.Claim(
         f'{method} reaches its published log likelihood here, within two of '
         'the published standard errors and two of its own', all(
             behind[name] >= -2. * math.hypot(
                 values[name][1], table[name, method].std(ddof=1) / root)
-            for name in names),
+            for name in compared),
         ', '.join(f'{name} {gap:+.2f}' for name, gap in behind.items())))
   picture = figure.Figure(figsize=(11., 3.6), layout='constrained')
   axes = picture.subplots(1, len(names), squeeze=False)[0]
@@ -314,7 +317,7 @@ def report(table, settings):
       *axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=5)
   columns = ['data', 'method', 'test log likelihood', 'se', 'setting chosen',
              'published', 'published se']
-  return common.Result(columns, rows, claims, picture, settings)
+  return common.Result(columns, rows, claims, picture, settings, NOTES)
 
 
 def main(argv=None):
