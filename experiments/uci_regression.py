@@ -45,7 +45,8 @@ PUBLISHED = {
 }
 NOTES = (
     'The files have the targets of yacht, wine and protein on other scales '
-    'than the papers, so only concrete and energy stand beside published figures. '
+    'than the papers, so only concrete and energy stand beside published '
+    'figures. '
     'At the default size the samplers chose the largest step size of the grid '
     'on every data set: they are cut short, and the full size (100,000 steps) '
     'is the one to judge them by.')
