@@ -1,0 +1,248 @@
+"""What the comparisons of SGHMC and SGNHT share (SGNHT paper, Figure 3).
+
+Both run at the same a and eta of the paper's algorithm 2: eta = h^2, a = A h,
+and A is the friction of SGHMC and the diffusion of SGNHT.
+"""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from matplotlib import figure
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from experiments import common
+import tfp_sgmcmc as sgmcmc
+
+__all__ = ['Run', 'claims', 'compare', 'plot', 'table']
+
+
+class Run(NamedTuple):
+  """One sampler with one setting, in the comparisons of the SGNHT paper.
+
+  Attributes:
+    method: "SGHMC" or "SGNHT".
+    a: The diffusion of its algorithm 2, a = A h.
+    eta: Its step, eta = h^2.
+    steps: `[blocks]`, the number of iterations made at the end of each block.
+    scores: `[blocks, chains]`, the score of the last draw, and after the
+      burn-in of the mean prediction of the draws since, one a block.
+    kinetic_energy: `[blocks, chains]`, p' p / (2 d) of the last draw.
+    num_gradients: Gradients of single examples that each chain used.
+  """
+  method: str
+  a: float
+  eta: float
+  steps: np.ndarray
+  scores: np.ndarray
+  kinetic_energy: np.ndarray
+  num_gradients: int
+
+
+def compare(
+    arguments: argparse.Namespace,
+    posterior: sgmcmc.Posterior,
+    init_state: Any,
+    predict: Callable[..., tf.Tensor],
+    score: Callable[[np.ndarray], np.ndarray],
+    batch_size: int,
+    diffusions: Sequence[float],
+    etas: Sequence[float],
+    num_steps: int,
+    num_burnin_steps: int,
+    num_steps_per_block: int,
+) -> list[Run]:
+  """Runs SGHMC and SGNHT at each a and eta on a posterior.
+
+  Args:
+    arguments: The command line's.
+    posterior: `Posterior`.
+    init_state: List of tensors with one leading axis, of chains.
+    predict: Callable of the state's parts; returns predictions, one a chain.
+    score: Callable of (a mean of) predictions; returns one number a chain.
+    batch_size: Examples in a minibatch.
+    diffusions: The values of a.
+    etas: The values of eta.
+    num_steps: Iterations in all.
+    num_burnin_steps: Iterations before predictions are averaged.
+    num_steps_per_block: Iterations between two draws.
+
+  Returns:
+    runs: One for each method, a and eta.
+  """
+  estimator = sgmcmc.gradients.Uniform(batch_size)
+
+  def compiled(method):
+    def kernel(a, eta):
+      h = tf.sqrt(eta)
+      return (sgmcmc.SGHMC if method == 'SGHMC' else sgmcmc.SGNHT)(
+          posterior, h, a / h, gradient_estimator=estimator)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def start(a, eta, state, seed):
+      return kernel(a, eta).bootstrap_results(state, seed)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def advance(a, eta, state, results, seed):
+      draws, _, results = tfp.mcmc.sample_chain(
+          1, state, results, kernel(a, eta), num_steps_per_block - 1,
+          trace_fn=lambda *_: (), return_final_kernel_results=True, seed=seed)
+      state = [part[0] for part in draws]
+      squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]
+      kinetic = tf.reduce_mean(tf.concat(squares, -1), -1) / 2.
+      return state, results, kinetic, predict(*state)
+
+    return start, advance
+
+  functions = {method: compiled(method) for method in ('SGHMC', 'SGNHT')}
+  settings = [
+      (method, a, eta) for method in functions for a in diffusions
+      for eta in etas]
+  num_blocks = num_steps // num_steps_per_block
+  runs = []
+  for k, (method, a, eta) in enumerate(
+      common.progress(settings, arguments, 'settings')):
+    start, advance = functions[method]
+    state, seed = init_state, common.seed_of(arguments, 1 + k)
+    constants = tf.constant(a), tf.constant(eta)
+    results = start(*constants, state, sgmcmc.random.fold_in(seed, 0))
+    steps, scores, kinetic_energies = [], [], []
+    total, num_draws = 0., 0
+    for block in range(1, num_blocks + 1):
+      state, results, kinetic, predictions = advance(
+          *constants, state, results, sgmcmc.random.fold_in(seed, block))
+      predictions = predictions.numpy()
+      if block * num_steps_per_block > num_burnin_steps:
+        total, num_draws = total + predictions, num_draws + 1
+        predictions = total / num_draws
+      steps.append(block * num_steps_per_block)
+      scores.append(score(predictions))
+      kinetic_energies.append(kinetic.numpy())
+    runs.append(Run(
+        method, a, eta, np.array(steps), np.array(scores),
+        np.array(kinetic_energies),
+        int(results.gradient_estimator_results.num_gradients)))
+  return runs
+
+
+def plot(
+    runs: Sequence[Run], label: str, limits: tuple[float, float],
+) -> figure.Figure:
+  """A panel for each eta: score by iterations, mean and range of the chains."""
+  etas = sorted({run.eta for run in runs})
+  diffusions = sorted({run.a for run in runs})
+  picture = figure.Figure(figsize=(11., 3.8), layout='constrained')
+  axes = picture.subplots(1, len(etas), sharey=True, squeeze=False)[0]
+  for axis, eta in zip(axes, etas):
+    for run in runs:
+      if run.eta != eta:
+        continue
+      color = {'SGHMC': 'C1', 'SGNHT': 'C0'}[run.method]
+      axis.plot(
+          run.steps, run.scores.mean(-1), color=color,
+          linestyle=['-', '--'][diffusions.index(run.a)],
+          label=f'{run.method}, a = {run.a:g}')
+      axis.fill_between(
+          run.steps, run.scores.min(-1), run.scores.max(-1), color=color,
+          alpha=0.2, linewidth=0)
+    axis.set(title=f'$\\eta$ = {eta:g}', xlabel='iterations', ylim=limits)
+  axes[0].set_ylabel(label)
+  picture.legend(
+      *axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=4)
+  return picture
+
+
+def table(
+    runs: Sequence[Run], score: str, num_burnin_steps: int,
+    published: dict[tuple[str, float, float], str],
+) -> tuple[list[str], list[list[Any]]]:
+  """Columns and rows: the final score and the kinetic energy of each run."""
+  columns = ['method', 'a', 'eta', score, 'sd of chains', 'kinetic energy',
+             f'published {score}']
+  return columns, [
+      [run.method, run.a, run.eta, run.scores[-1].mean(),
+       run.scores[-1].std(ddof=1), _energy(run, num_burnin_steps),
+       published.get((run.method, run.a, run.eta))] for run in runs]
+
+
+def _energy(run, num_burnin_steps):
+  return run.kinetic_energy[run.steps > num_burnin_steps].mean()
+
+
+def claims(
+    runs: Sequence[Run], score: str, num_burnin_steps: int, limit: float,
+    form: str,
+) -> list[common.Claim]:
+  """Judges what the paper says of all its data sets.
+
+  Differences count from three standard errors on, from the standard deviation
+  between chains, pooled over SGNHT's settings.
+
+  Args:
+    runs: What `compare` returned.
+    score: The name of the score, of which less is better.
+    num_burnin_steps: Iterations whose kinetic energy does not count.
+    limit: The score from which on a run has diverged, as one that is not a
+      number has.
+    form: How a score is written, such as ".3f".
+
+  Returns:
+    claims: List of `common.Claim`.
+  """
+  final = {(r.method, r.a, r.eta): r.scores[-1] for r in runs}
+  mean = {
+      key: float(np.nan_to_num(value.mean(), nan=np.inf))
+      for key, value in final.items()}
+  settings = sorted({key[1:] for key in final})
+  (small, _), largest = settings[0], settings[-1][1]
+  spread = np.sqrt(np.mean([
+      final['SGNHT', *key].var(ddof=1) for key in settings]))
+  error = spread * np.sqrt(2. / len(final['SGNHT', *settings[0]]))
+  gaps = {key: mean['SGHMC', *key] - mean['SGNHT', *key] for key in settings}
+  energy = {
+      (r.method, r.a, r.eta): _energy(r, num_burnin_steps) for r in runs}
+  distance = max(abs(energy['SGNHT', *key] - 0.5) for key in settings)
+  higher = sum(
+      not energy['SGHMC', *key] <= energy['SGNHT', *key] for key in settings)
+
+  def at_small(method):
+    return [mean[method, a, eta] for a, eta in settings if a == small]
+
+  def show(values):
+    return ', '.join(f'{value:{form}}' for value in values)
+
+  broken = mean['SGHMC', small, largest]
+  worst = max(mean['SGNHT', *key] for key in settings)
+  return [
+      common.Claim(
+          f'At a = {small:g} SGHMC gets worse and worse as eta grows',
+          bool(np.all(np.diff(at_small('SGHMC')) > 0.)
+               or not np.isfinite(at_small('SGHMC')).all()),
+          f'{score} {show(at_small("SGHMC"))}'),
+      common.Claim(
+          f'SGHMC diverges at a = {small:g} and eta = {largest:g}',
+          broken > limit,
+          f'{score} {broken:{form}}; from {limit:{form}} on it counts as '
+          'diverged'),
+      common.Claim(
+          'SGNHT is stable at every a and eta', worst < limit,
+          f'worst {score} {worst:{form}}; at a = {small:g} '
+          f'{show(at_small("SGNHT"))}'),
+      common.Claim(
+          f'At a = {small:g} and eta = {largest:g} SGNHT is better than SGHMC',
+          gaps[small, largest] > 3. * error,
+          f'by {gaps[small, largest]:{form}}, standard error {error:{form}}'),
+      common.Claim(
+          'SGNHT is no worse than SGHMC at every a and eta',
+          all(gap > -3. * error for gap in gaps.values()),
+          f'SGHMC minus SGNHT {show(gaps.values())}, standard error '
+          f'{error:{form}}'),
+      common.Claim(
+          "SGNHT's kinetic energy stays around 0.5 (within 0.02), SGHMC's is "
+          'higher', distance < 0.02 and higher == len(settings),
+          f'SGNHT is at most {distance:.3f} off; SGHMC is higher in {higher} '
+          f'of {len(settings)}')]
