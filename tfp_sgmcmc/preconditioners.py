@@ -78,6 +78,12 @@ class RMSProp:
     """
     return RMSPropResults([tf.square(g) for g in mean_gradients])
 
+  def diagonal(self, results: RMSPropResults) -> list[tf.Tensor]:
+    """The diagonal of G for each part, of a state."""
+    return [
+        1. / (tf.cast(self._regularizer, v.dtype) + tf.sqrt(v))
+        for v in results.second_moment]
+
   def one_step(
       self,
       mean_gradients: Sequence[tf.Tensor],
@@ -101,11 +107,9 @@ class RMSProp:
     >>> round(float(diagonal), 4)
     0.5
     """
-    second_moment, preconditioner = [], []
+    second_moment = []
     for g, v in zip(mean_gradients, previous_results.second_moment):
       decay = tf.cast(self._decay, g.dtype)
-      v = decay * v + (1. - decay) * tf.square(g)
-      second_moment.append(v)
-      preconditioner.append(
-          1. / (tf.cast(self._regularizer, g.dtype) + tf.sqrt(v)))
-    return preconditioner, RMSPropResults(second_moment)
+      second_moment.append(decay * v + (1. - decay) * tf.square(g))
+    results = RMSPropResults(second_moment)
+    return self.diagonal(results), results

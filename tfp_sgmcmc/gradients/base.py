@@ -12,6 +12,7 @@ from tfp_sgmcmc import posterior as posterior_lib
 
 __all__ = [
     'EstimatorResults',
+    'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',
 ]
@@ -41,6 +42,28 @@ class EstimatorResults(NamedTuple):
   num_gradients: tf.Tensor
 
 
+class GaussianStep(NamedTuple):
+  """A kernel's step as it depends on the gradient g that it is given.
+
+    r_next = r + drift + step_size g + noise_scale xi,  xi ~ N(0, I)
+
+  Each attribute is a list over the parts of the state, its tensors in shapes
+  that broadcast with them. Where there is no momentum (overdamped dynamics),
+  r_next is the way that the position moves: theta_next - theta = r_next, and r
+  and the drift are zero.
+
+  Attributes:
+    momentum: r.
+    drift: What moves the momentum besides the gradient and the noise.
+    step_size: What the gradient is multiplied by.
+    noise_scale: The standard deviation of the noise.
+  """
+  momentum: list[tf.Tensor]
+  drift: list[tf.Tensor]
+  step_size: list[tf.Tensor]
+  noise_scale: list[tf.Tensor]
+
+
 class GradientEstimator(abc.ABC):
   """Estimates the gradient of a log density: one protocol for all ways.
 
@@ -54,6 +77,11 @@ class GradientEstimator(abc.ABC):
   def compiles(self) -> bool:
     """Whether XLA can compile `one_step`."""
     return True
+
+  @property
+  def needs_gaussian_step(self) -> bool:
+    """Whether `one_step` takes the step that the gradient is for."""
+    return False
 
   def check_target(self, target: Target) -> None:
     """Raises where the gradient of `target` cannot be estimated this way.
@@ -95,6 +123,7 @@ class GradientEstimator(abc.ABC):
       state_parts: Sequence[tf.Tensor],
       previous_results: Any,
       seed: tf.Tensor,
+      gaussian_step: GaussianStep | None = None,
   ) -> tuple[GradientEstimate, Any]:
     """Estimates the log density and its gradient.
 
@@ -103,6 +132,9 @@ class GradientEstimator(abc.ABC):
       state_parts: List of float tensors.
       previous_results: What `bootstrap_results` or `one_step` returned.
       seed: Stateless seed, `int32[2]`.
+      gaussian_step: `GaussianStep` that the gradient is for. Only estimators
+        that say `needs_gaussian_step` are given one; and they too make do
+        without for the first gradient of a chain, which moves nothing.
 
     Returns:
       estimate: `GradientEstimate`.

@@ -67,15 +67,24 @@ class Noisy(GradientEstimator):
   def compiles(self):
     return self._base.compiles
 
+  @property
+  def needs_gaussian_step(self):
+    return self._base.needs_gaussian_step
+
   def check_target(self, target):
     self._base.check_target(target)
 
   def bootstrap_results(self, target, state_parts):
     return self._base.bootstrap_results(target, state_parts)
 
-  def one_step(self, target, state_parts, previous_results, seed):
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    arguments = {}
+    if self._base.needs_gaussian_step:
+      arguments['gaussian_step'] = gaussian_step
     estimate, results = self._base.one_step(
-        target, state_parts, previous_results, random.fold_in(seed, 0))
+        target, state_parts, previous_results, random.fold_in(seed, 0),
+        **arguments)
     noise = random.normal_like(state_parts, random.fold_in(seed, 1))
     gradients = [
         g + tf.cast(self._noise_scale, g.dtype) * xi

@@ -6,11 +6,15 @@ from tensorflow_probability.python.internal import prefer_static
 
 __all__ = [
     'in_xla_context',
+    'maximum',
     'shape',
 ]
 
 # A tensor's shape: as NumPy where it is known while tracing, else as a tensor.
 shape = prefer_static.shape
+
+# The same of numbers.
+maximum = prefer_static.maximum
 
 
 def in_xla_context() -> bool:

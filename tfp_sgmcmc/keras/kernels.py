@@ -205,11 +205,17 @@ class KernelMaker:
           'gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
           'sample it with tfp.mcmc.sample_chain.')
     estimator = parameters['gradient_estimator']
-    if estimator is not None and not isinstance(estimator, gradients.Exact):
+    if estimator is None or isinstance(estimator, gradients.Exact):
+      return
+    message = (
+        f'The kernel was given gradient_estimator={estimator!r}, and in fit '
+        'the batches come from Keras: ')
+    if not isinstance(estimator, gradients.ExponentiallyWeighted):
+      raise ValueError(message + 'leave it out, and set batch_size in fit.')
+    if not estimator.deals_all_rows:
       raise ValueError(
-          f'The kernel was given gradient_estimator={estimator!r}, and in fit '
-          'the batches come from Keras: leave it out, and set batch_size in '
-          'fit.')
+          message + 'pass batch_size=None and no base, which deals each batch '
+          'into num_index_steps + 1 minibatches, and set batch_size in fit.')
 
 
 def late_in_cycle(

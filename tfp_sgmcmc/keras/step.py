@@ -32,6 +32,7 @@ STATUS = 'sampling_status'
 
 class _Forward(NamedTuple):
   """What a pass through the model leaves for the metrics."""
+  data: tuple[Any, Any, Any]
   y_pred: Any
   loss: tf.Tensor
   updates: list[tuple[keras.Variable, tf.Tensor]]
@@ -137,7 +138,6 @@ class SamplingStep:
       logs: The model's metrics, `STATUS`, and the kinetic temperature where the
         kernel has momenta.
     """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     parts = self._parts()
     results = self.results()
     step = results.step + 1
@@ -149,7 +149,8 @@ class SamplingStep:
       variable.assign(part)
     for variable, leaf in zip(self._results, tf.nest.flatten(results)):
       variable.assign(leaf)
-    for variable, value in passes[-1].updates:
+    (x, y, sample_weight), y_pred, loss, updates = _join(passes)
+    for variable, value in updates:
       variable.assign(value)
     bad = self._status[1]
     bad = tf.where((bad == 0) & ~finite, step, bad)
@@ -157,9 +158,9 @@ class SamplingStep:
     self._status.assign(status)
     tracker = next(m for m in self._model.metrics if m.name == 'loss')
     tracker.update_state(
-        passes[-1].loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
+        loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
     metrics = self._model.compute_metrics(
-        x, y, passes[-1].y_pred, sample_weight=sample_weight)
+        x, y, y_pred, sample_weight=sample_weight)
     return {**metrics, **logs, STATUS: status}
 
   def _parts(self):
@@ -176,7 +177,8 @@ class SamplingStep:
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
           keras.tree.map_structure(
               lambda leaf: None if leaf is None else next(batch), data))
-      values, forward = self._forward(parts, x, y, sample_weight)
+      values, forward = self._forward(
+          parts, x, y, sample_weight, passes[-1].updates if passes else [])
       passes.append(forward)
       return values
 
@@ -184,13 +186,13 @@ class SamplingStep:
         self._prior.log_prob, log_likelihood, leaves,
         self._num_examples), passes
 
-  def _forward(self, parts, x, y, sample_weight):
+  def _forward(self, parts, x, y, sample_weight, updates):
     """Each example's log likelihood and share of the added losses."""
     model, scale = self._model, self._half_scale
     if scale is not None:
       parts = [_scale_gradient(part, scale) for part in parts]
     with keras.StatelessScope(
-        state_mapping=list(zip(self.variables, parts)),
+        state_mapping=[*zip(self.variables, parts), *updates],
         collect_losses=True) as scope:
       y_pred = model(x, **self._call_arguments)
       added = [tf.reduce_sum(loss) for loss in model.losses]
@@ -211,7 +213,23 @@ class SamplingStep:
     values = self._likelihood.log_likelihood(y, outputs, sample_weight)
     if added:
       values -= tf.add_n([tf.cast(loss, values.dtype) for loss in added])
-    return tf.cast(values, self._prior.dtype), _Forward(y_pred, loss, updates)
+    return tf.cast(values, self._prior.dtype), _Forward(
+        (x, y, sample_weight), y_pred, loss, updates)
+
+
+def _join(passes):
+  """One pass through the rows of all, for kernels that split the batch."""
+  if len(passes) == 1:
+    return passes[0]
+  rows = [tf.shape(keras.tree.flatten(p.data[0])[0])[0] for p in passes]
+  total = tf.add_n([p.loss * tf.cast(n, p.loss.dtype)
+                    for p, n in zip(passes, rows)])
+  data, y_pred = keras.tree.map_structure(
+      lambda *leaves: None if leaves[0] is None else tf.concat(leaves, axis=0),
+      *((p.data, p.y_pred) for p in passes))
+  return _Forward(
+      data, y_pred, total / tf.cast(tf.add_n(rows), total.dtype),
+      passes[-1].updates)
 
 
 def _scale_gradient(tensor, scale):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -54,6 +55,8 @@ class LangevinKernel(tfp.mcmc.TransitionKernel):
           'None for the exact gradient.')
     estimator.check_target(parameters['target_log_prob_fn'])
     self._estimator = estimator
+    if estimator.needs_gaussian_step:
+      self._check_gaussian_step()
 
   @property
   def parameters(self) -> dict[str, Any]:
@@ -151,11 +154,33 @@ class LangevinKernel(tfp.mcmc.TransitionKernel):
     seed = tfp.random.sanitize_seed(seed)
     return Seeds(*(random.fold_in(seed, k) for k in range(len(Seeds._fields))))
 
-  def _estimate(self, parts, previous, seeds):
+  def _check_gaussian_step(self):
+    """Raises where `_estimate` is given no `GaussianStep` to hand on."""
+    raise ValueError(
+        f'gradient_estimator is {self._estimator!r}, which weighs minibatches '
+        'by what a step that is Gaussian given one gradient would do with '
+        f'them, and {type(self).__name__} has no such step. Take SGLD, SGHMC '
+        '(integrator "euler") or SGNHT, or another estimator.')
+
+  def _check_noise(self, **amounts):
+    """Raises where an amount of noise, by its argument's name, is zero."""
+    for name, amount in amounts.items():
+      value = None if callable(amount) else checks.static_value(amount)
+      if value is not None and np.any(value == 0.):
+        raise ValueError(
+            f'gradient_estimator is {self._estimator!r}, which weighs '
+            'minibatches by the noise that a step would need with them, and '
+            f'with {name} = 0 the step has no noise. Take a larger one, or '
+            'another estimator.')
+
+  def _estimate(self, parts, previous, seeds, gaussian_step=None):
     """A new gradient estimate at `parts`, and the estimator's results."""
+    arguments = {}
+    if self._estimator.needs_gaussian_step:
+      arguments['gaussian_step'] = gaussian_step
     return self._estimator.one_step(
         self.target_log_prob_fn, parts, previous.gradient_estimator_results,
-        seeds.gradient)
+        seeds.gradient, **arguments)
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""

@@ -142,6 +142,23 @@ class SGHMC(base.LangevinKernel):
         temperature=temperature,
         name=name))
 
+  def _check_gaussian_step(self):
+    parameters = self._parameters
+    if parameters['integrator'] == 'baoab':
+      raise ValueError(
+          f'gradient_estimator is {self._estimator!r}, which weighs '
+          'minibatches by what a step that is Gaussian given one gradient '
+          'would do with them, and a step of integrator="baoab" is of two '
+          "gradients, the last step's and its own. Take integrator=\"euler\", "
+          'or another estimator.')
+    amounts = [
+        checks.static_value(parameters[name])
+        for name in ('friction', 'noise_estimate')]
+    if not any(amount is None for amount in amounts):
+      difference = amounts[0] - amounts[1]
+      self._check_noise(**{'friction - noise_estimate': difference})
+    self._check_noise(temperature=parameters['temperature'])
+
   def _bootstrap(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
     temperature = self._at_step('temperature', step, parts)
@@ -155,7 +172,10 @@ class SGHMC(base.LangevinKernel):
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
     noise = random.normal_like(parts, seeds.noise)
     if self._parameters['integrator'] == 'euler':
-      estimate, estimator_results = self._estimate(parts, previous, seeds)
+      kicks = map(gaussian_step, previous.momentum, *coefficients)
+      estimate, estimator_results = self._estimate(
+          parts, previous, seeds,
+          gradients_lib.GaussianStep(*map(list, zip(*kicks))))
       moved = [
           euler_step(*arguments) for arguments in zip(
               parts, previous.momentum, estimate.grads_target_log_prob,
@@ -184,6 +204,12 @@ def initial_momentum(
   return [
       tf.sqrt(t) * xi
       for t, xi in zip(temperature, random.normal_like(parts, seed))]
+
+
+def gaussian_step(r, h, gamma, b, t):
+  """`GaussianStep` of one part: the kick of `euler_step`."""
+  return gradients_lib.GaussianStep(
+      r, -h * gamma * r, h, tf.sqrt(2. * (gamma - b) * t * h))
 
 
 def euler_step(theta, r, g, h, gamma, b, t, xi):

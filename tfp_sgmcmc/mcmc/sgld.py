@@ -143,21 +143,45 @@ class SGLD(base.LangevinKernel):
         tf.zeros([], tf.int64), *estimate, estimator_results,
         preconditioner_results)
 
+  def _check_gaussian_step(self):
+    self._check_noise(temperature=self._parameters['temperature'])
+
   def _one_step(self, parts, previous, seeds):
-    estimate, estimator_results = self._estimate(parts, previous, seeds)
+    step_size, temperature = (
+        self._at_step(name, previous.step, parts)
+        for name in ('step_size', 'temperature'))
+    last_diagonal = None
+    if self._preconditioner is not None:
+      last_diagonal = self._preconditioner.diagonal(
+          previous.preconditioner_results)
+    estimate, estimator_results = self._estimate(
+        parts, previous, seeds,
+        gaussian_step(last_diagonal, step_size, temperature))
     gradients = estimate.grads_target_log_prob
     diagonal, preconditioner_results = None, ()
     if self._preconditioner is not None:
       diagonal, preconditioner_results = self._preconditioner.one_step(
           self._mean_gradients(gradients), previous.preconditioner_results)
     next_parts = langevin_step(
-        parts, gradients, diagonal,
-        self._at_step('step_size', previous.step, parts),
-        self._at_step('temperature', previous.step, parts),
+        parts, gradients, diagonal, step_size, temperature,
         random.normal_like(parts, seeds.noise))
     return next_parts, SGLDResults(
         previous.step + 1, *estimate, estimator_results,
         preconditioner_results)
+
+
+def gaussian_step(
+    diagonal: Sequence[tf.Tensor] | None,
+    step_size: Sequence[tf.Tensor],
+    temperature: Sequence[tf.Tensor],
+) -> gradients_lib.GaussianStep:
+  """h G and sqrt(2 h T G) of `langevin_step`; there is no momentum."""
+  if diagonal is not None:
+    step_size = [h * d for h, d in zip(step_size, diagonal)]
+  zeros = [tf.zeros_like(h) for h in step_size]
+  return gradients_lib.GaussianStep(
+      zeros, zeros, step_size,
+      [tf.sqrt(2. * h * t) for h, t in zip(step_size, temperature)])
 
 
 def langevin_step(

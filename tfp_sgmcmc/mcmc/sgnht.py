@@ -149,20 +149,32 @@ class SGNHT(base.LangevinKernel):
     return SGNHTResults(
         step, *estimate, estimator_results, momentum, thermostat)
 
+  def _check_gaussian_step(self):
+    self._check_noise(
+        diffusion=self._parameters['diffusion'],
+        temperature=self._parameters['temperature'])
+
   def _one_step(self, parts, previous, seeds):
-    estimate, estimator_results = self._estimate(parts, previous, seeds)
     step_size, diffusion, mass, temperature = (
         self._at_step(name, previous.step, parts) for name in (
             'step_size', 'diffusion', 'thermostat_mass', 'temperature'))
     noise = random.normal_like(parts, seeds.noise)
-    chain_rank = estimate.target_log_prob.shape.rank
+    chain_rank = previous.target_log_prob.shape.rank
     friction_force = self._thermostat.force(
         previous.thermostat, previous.momentum, chain_rank)
+    noise_scale = [
+        tf.sqrt(2. * a * t * h)
+        for a, t, h in zip(diffusion, temperature, step_size)]
+    estimate, estimator_results = self._estimate(
+        parts, previous, seeds, gradients_lib.GaussianStep(
+            previous.momentum,
+            [-h * f for h, f in zip(step_size, friction_force)],
+            step_size, noise_scale))
     momentum = [
-        p + h * g - h * f + tf.sqrt(2. * a * t * h) * z
-        for p, h, g, f, a, t, z in zip(
+        p + h * g - h * f + s * z
+        for p, h, g, f, s, z in zip(
             previous.momentum, step_size, estimate.grads_target_log_prob,
-            friction_force, diffusion, temperature, noise)]
+            friction_force, noise_scale, noise)]
     parts = [
         theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
     rate = [h / mu for h, mu in zip(step_size, mass)]

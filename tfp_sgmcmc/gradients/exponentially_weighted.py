@@ -1,0 +1,330 @@
+"""Exponentially weighted stochastic gradients (EWSG).
+
+A kernel whose step is Gaussian given the gradient g of the log density,
+
+  r_next = r + drift + h g + s xi,  xi ~ N(0, I),
+
+needs, with the estimate g_I from the minibatch I, the noise xi = x + a_I, where
+
+  x = (r_next - r - drift) / s,  a_I = -h g_I / s.
+
+The minibatch is drawn with weights that make up for its noise (theorem 2,
+equation 4 of the paper),
+
+  p_I ~ exp(|x + a_I|^2 / 2),
+
+over all coordinates of all parts of a chain, by a Metropolis chain on the index
+set (algorithm 1): I is drawn uniformly, then M times
+
+  J uniform;  I <- J with probability
+      min(1, exp(|x + a_J|^2 / 2 - |x + a_I|^2 / 2))             equation 5.
+
+Each g_I holds the whole prior, which is the prior spread evenly over the terms.
+r_next is not known when I is drawn, and x stands for a guess of it. In the
+symbols of the paper, s = sigma sqrt(h), g_I = -n grad V_I and a_I = n a_i. For
+overdamped dynamics r = drift = 0 and r_next = theta_next - theta.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc.gradients.base import GaussianStep
+from tfp_sgmcmc.gradients.base import GradientEstimate
+from tfp_sgmcmc.gradients.base import GradientEstimator
+from tfp_sgmcmc.gradients.base import count
+from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
+from tfp_sgmcmc.gradients.uniform import Uniform
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
+
+__all__ = ['ExponentiallyWeighted', 'ExponentiallyWeightedResults']
+
+_SHIFTS = {
+    'stationary': lambda step: [
+        -drift / s for drift, s in zip(step.drift, step.noise_scale)],
+    'zero': lambda step: [tf.zeros_like(s) for s in step.noise_scale],
+    'zero_next_momentum': lambda step: [
+        -(r + drift) / s
+        for r, drift, s in zip(step.momentum, step.drift, step.noise_scale)],
+}
+
+
+class ExponentiallyWeightedResults(NamedTuple):
+  """Results of `ExponentiallyWeighted`.
+
+  Attributes:
+    step: `int64` scalar, the number of steps made.
+    acceptance: The share of the index chain's proposals that were accepted, the
+      mean over all steps so far; shape `chains`. Near 1, the minibatches weigh
+      about the same: their noise is small beside the kernel's own. Near 0, the
+      index chain hardly moves, and more of its steps, larger minibatches or a
+      smaller step size would help.
+    base_results: The state of the estimator of the terms.
+  """
+  step: tf.Tensor
+  acceptance: tf.Tensor
+  base_results: Any
+
+  @property
+  def num_gradients(self) -> tf.Tensor:
+    """The number of gradients of single examples that each chain has used."""
+    return self.base_results.num_gradients
+
+
+class ExponentiallyWeighted(GradientEstimator):
+  """Minibatches with weights that make up for their noise (EWSG).
+
+    p_I ~ exp(|x + a_I|^2 / 2),  x = (r_next - r - drift) / s,  a_I = -h g_I / s
+
+  for a kernel's step r_next = r + drift + h g + s xi. Of M + 1 minibatches
+  drawn uniformly, a Metropolis chain of M steps chooses one: a step costs M + 1
+  minibatch gradients.
+
+  To first order in the noise C of g, what it does in "stationary" is friction:
+  E[g_I | r] is the full gradient less h / (2 T) C r, the friction that balances
+  the heat of the noise, with M = 1 too. For SGLD, which has no momentum to slow,
+  x = 0, and the weights favour large gradients: expect little of it there.
+
+  It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
+  (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
+  weights are those of the last step's. At a step without noise (the end of a
+  schedule of temperatures) the minibatch is a uniform one.
+
+  #### Examples
+
+  >>> x = tf.random.stateless_normal([1000], [0, 1])
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), x)
+  >>> kernel = sgmcmc.SGHMC(
+  ...     posterior, step_size=0.01, friction=30.,
+  ...     gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(50))
+  >>> _, _, results = tfp.mcmc.sample_chain(
+  ...     10, tf.zeros([4]), kernel=kernel, seed=[0, 0],
+  ...     trace_fn=lambda *_: (), return_final_kernel_results=True)
+  >>> results.gradient_estimator_results.acceptance.shape
+  TensorShape([4])
+  >>> int(results.gradient_estimator_results.num_gradients)
+  1050
+
+  (Ten steps of two minibatches, and one for the first results.)
+
+  #### References
+
+  [1]: Ruilin Li, Xin Wang, Hongyuan Zha, Molei Tao. Improving Sampling Accuracy
+       of Stochastic Gradient MCMC Methods via Non-uniform Subsampling of
+       Gradients. _Discrete and Continuous Dynamical Systems S_, 2021.
+       Theorem 2, equation 5, algorithm 1.
+  """
+
+  def __init__(
+      self,
+      batch_size: int | None,
+      num_index_steps: int = 1,
+      base: MinibatchEstimator | None = None,
+      shift: Any = 'stationary',
+  ):
+    """Makes the estimator.
+
+    Args:
+      batch_size: Python `int`, n, the number of examples in each of the M + 1
+        minibatches. None takes that of `base`; without a `base`, all rows of
+        the target's data, dealt at random into M + 1 minibatches of about the
+        same length, as is due where the data are themselves a batch (in `fit`).
+      num_index_steps: Python `int`, M, the number of steps of the index chain.
+      base: The estimator of the terms, such as `SVRG(batch_size, ...)`; it
+        draws the minibatches, and what it prepares it prepares once a step.
+        Default: `Uniform(batch_size)`.
+      shift: x, a guess of the next step. "stationary": r_next = r, so that
+        x = -drift / s (for `SGHMC` h gamma r / s). "zero": x = 0,
+        r_next = r + drift. "zero_next_momentum": r_next = 0, x =
+        -(r + drift) / s. A number, or a tensor that broadcasts with each part
+        of the state: that x. Or a function of the `GaussianStep` that returns
+        x, a list over the parts. For overdamped dynamics the three words are
+        one: x = 0, theta_next = theta.
+
+    Raises:
+      ValueError: If a number is out of its range, `shift` is an unknown word,
+        or `batch_size` is not that of `base`.
+      TypeError: If an argument is of the wrong type.
+    """
+    if batch_size is not None:
+      batch_size = checks.positive_integer('batch_size', batch_size)
+    self._batch_size = batch_size
+    self._num_index_steps = checks.positive_integer(
+        'num_index_steps', num_index_steps)
+    self._base = base
+    self._shift = shift
+    if isinstance(shift, str):
+      checks.one_of('shift', shift, tuple(_SHIFTS))
+    elif not callable(shift):
+      checks.numeric('shift', shift, -float('inf'))
+    if base is None:
+      return
+    if not isinstance(base, MinibatchEstimator):
+      raise TypeError(
+          f'base is {base!r}: it has to be an estimator that draws '
+          'minibatches, such as SVRG(batch_size=...), or None for '
+          'Uniform(batch_size).')
+    if type(base).one_step is not MinibatchEstimator.one_step:
+      raise TypeError(
+          f'base is {base!r}, which learns from the minibatch of its step, and '
+          'here a step tries several. Take SVRG or ControlVariate, which '
+          'prepare before they draw.')
+    if batch_size is not None and batch_size != base.batch_size:
+      raise ValueError(
+          f'batch_size is {batch_size}, and that of base {base!r} is '
+          f'{base.batch_size}: leave one of them out, batch_size=None.')
+
+  @property
+  def needs_gaussian_step(self):
+    return True
+
+  @property
+  def deals_all_rows(self) -> bool:
+    """Whether the minibatches are all rows of the data, dealt out."""
+    return self._base is None and self._batch_size is None
+
+  @property
+  def _terms(self):
+    """The estimator that gives the gradient at an index set."""
+    # In dealing out all rows its batch_size has no part.
+    return self._base or Uniform(self._batch_size or 1)
+
+  def check_target(self, target):
+    if not self.deals_all_rows:
+      self._terms.check_target(target)
+      return
+    super().check_target(target)
+    if target.data is not None:
+      self._check_rows(target)
+
+  def _check_rows(self, target):
+    if target.num_rows is not None and target.num_rows <= self._num_index_steps:
+      raise ValueError(
+          f'num_index_steps is {self._num_index_steps}, so that the rows are '
+          f'dealt into {self._num_index_steps + 1} minibatches, and there are '
+          f'only {target.num_rows}: take larger batches, or a smaller '
+          'num_index_steps.')
+
+  def bootstrap_results(self, target, state_parts):
+    if self.deals_all_rows:
+      self._check_rows(target)
+    return ExponentiallyWeightedResults(
+        tf.zeros([], tf.int64),
+        tf.zeros_like(target.log_prior(*state_parts)),
+        self._terms.bootstrap_results(target, state_parts))
+
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    step, acceptance, terms_results = previous_results
+    terms_results = self._terms.prepare(target, state_parts, terms_results)
+    num_sets = self._num_index_steps + 1
+    chains = compat.shape(acceptance)
+    draw, cost = self._index_sets(target, chains, random.fold_in(seed, 0))
+
+    def estimate_at(m):
+      return self._terms.estimate(target, state_parts, terms_results, draw(m))
+
+    if gaussian_step is None:
+      return estimate_at(0), previous_results._replace(
+          base_results=count(terms_results, cost // num_sets))
+    shift = self._shift_of(gaussian_step)
+
+    def index_step(m, estimate, num_accepted):
+      """Moves to set m with the probability of equation 5; to set 0 always."""
+      proposed = estimate_at(m)
+      log_ratio = log_weight_ratio(
+          proposed.grads_target_log_prob, estimate.grads_target_log_prob,
+          shift, gaussian_step, acceptance.shape.rank)
+      uniform = random.uniform(
+          chains, random.fold_in(seed, m + 1), acceptance.dtype)
+      # False where the ratio is NaN, as it is where there is no noise.
+      accepted = uniform < tf.exp(tf.cast(log_ratio, acceptance.dtype))
+      estimate = tf.nest.map_structure(
+          lambda new, old: tf.where(
+              states.expand(accepted | (m == 0), new), new, old),
+          proposed, estimate)
+      num_accepted += tf.cast(accepted & (m > 0), acceptance.dtype)
+      return m + 1, estimate, num_accepted
+
+    zeros = tf.nest.map_structure(
+        tf.zeros_like, GradientEstimate(acceptance, list(state_parts)))
+    carry = (0, zeros, tf.zeros_like(acceptance))
+    if self.deals_all_rows:
+      for _ in range(num_sets):
+        carry = index_step(*carry)
+    else:
+      # One copy of the gradient in the compiled step, whatever M.
+      carry = tf.while_loop(lambda m, *_: m < num_sets, index_step, carry)
+    _, estimate, num_accepted = carry
+    share = num_accepted / self._num_index_steps
+    acceptance += (share - acceptance) / tf.cast(step + 1, acceptance.dtype)
+    return estimate, ExponentiallyWeightedResults(
+        step + 1, acceptance, count(terms_results, cost))
+
+  def _index_sets(self, target, chains, seed):
+    """A function of m = 0, ..., M that draws set m; the cost of them all."""
+    num_sets = self._num_index_steps + 1
+    if not self.deals_all_rows:
+      return (
+          lambda m: self._terms.draw(target, chains, random.fold_in(seed, m)),
+          num_sets * self._terms.num_gradients_per_estimate)
+    num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
+    order = tf.argsort(random.uniform(
+        tf.concat([chains, [num_rows]], axis=0), seed))
+
+    def draw(m):
+      first, last = m * num_rows // num_sets, (m + 1) * num_rows // num_sets
+      # Of fewer rows than sets (a last batch of fit), some are in several.
+      return order[..., first:compat.maximum(first + 1, last)]
+
+    return draw, compat.maximum(num_rows, num_sets)
+
+  def _shift_of(self, gaussian_step):
+    """x, a list over the parts."""
+    parts = gaussian_step.noise_scale
+    if isinstance(self._shift, str):
+      return _SHIFTS[self._shift](gaussian_step)
+    if not callable(self._shift):
+      return [tf.cast(self._shift, s.dtype) for s in parts]
+    shift = self._shift(gaussian_step)
+    if not isinstance(shift, (list, tuple)) or len(shift) != len(parts):
+      raise ValueError(
+          f'shift is a function that returned {shift!r}: it has to return a '
+          f'list of {len(parts)} tensor(s), one for each part of the state.')
+    return [tf.cast(x, s.dtype) for x, s in zip(shift, parts)]
+
+
+def log_weight_ratio(
+    proposed: Sequence[tf.Tensor],
+    current: Sequence[tf.Tensor],
+    shift: Sequence[tf.Tensor],
+    gaussian_step: GaussianStep,
+    chain_rank: int,
+) -> tf.Tensor:
+  """|x + a_J|^2 / 2 - |x + a_I|^2 / 2 = (a_J - a_I) . (x + (a_J + a_I) / 2).
+
+  Args:
+    proposed: List with g_J for each part.
+    current: List with g_I for each part.
+    shift: List with x for each part.
+    gaussian_step: `GaussianStep`.
+    chain_rank: The number of leading axes that are chains.
+
+  Returns:
+    log_ratio: Shape `chains`.
+  """
+  total = 0.
+  for g_new, g_old, x, h, s in zip(
+      proposed, current, shift, gaussian_step.step_size,
+      gaussian_step.noise_scale):
+    a_new, a_old = -h / s * g_new, -h / s * g_old
+    product = (a_new - a_old) * (x + (a_new + a_old) / 2.)
+    total += tf.reduce_sum(product, axis=range(chain_rank, product.shape.rank))
+  return total
