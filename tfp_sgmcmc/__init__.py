@@ -13,18 +13,23 @@ from tfp_sgmcmc import datasets
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import gradients
 from tfp_sgmcmc import keras
+from tfp_sgmcmc import likelihood_bounds
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
+from tfp_sgmcmc.draws import FireflyError
 from tfp_sgmcmc.draws import NonFiniteError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.mcmc import FireflyMonteCarlo
 from tfp_sgmcmc.posterior import Posterior
 from tfp_sgmcmc.sampling import sample
 
 __all__ = [
     'Draws',
+    'FireflyError',
+    'FireflyMonteCarlo',
     'NonFiniteError',
     'Posterior',
     'SGHMC',
@@ -34,6 +39,7 @@ __all__ = [
     'diagnostics',
     'gradients',
     'keras',
+    'likelihood_bounds',
     'preconditioners',
     'random',
     'sample',

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ['Draws', 'NonFiniteError']
+__all__ = ['Draws', 'FireflyError', 'NonFiniteError']
 
 
 class Draws:
@@ -206,3 +206,11 @@ class NonFiniteError(ArithmeticError):
     super().__init__(message)
     self.step = step
     self.result = result
+
+
+class FireflyError(NonFiniteError):
+  """`FireflyMonteCarlo` could not go on exactly.
+
+  More examples are to be bright than it has room for, or a bound is above its
+  likelihood. From there on the chain is NaN.
+  """

@@ -96,7 +96,8 @@ def sample(
 
   Raises:
     NonFiniteError: If a state becomes NaN or infinite. It says at which step
-      and in which chain and part, and holds the draws before.
+      and in which chain and part, and holds the draws before. (Of its subclass
+      `FireflyError`, where `FireflyMonteCarlo` cannot go on.)
     ValueError: If the directory holds the draws of a call with other arguments
       (compared are numbers, tensors, classes and names of functions, not the
       code of functions); or an argument is out of its range.
@@ -338,18 +339,24 @@ class _Run:
             self._position, self._step, first, self._plan.thinning,
             outcome.num_draws).position
     draws = self._draws(unfinished)
-    where = _non_finite(
-        outcome.position.state,
-        _num_chain_axes(outcome.position.kernel_results))
     phase = (
         f'burn-in, which has {self._plan.num_burnin_steps:,}' if is_burnin
         else f'{self._plan.num_steps:,}')
+    kept = (
+        f'The {len(draws):,} draws before are in the .result of this error.')
+    failure = _failure(outcome.position.kernel_results)
+    if failure is not None:
+      error, reason = failure
+      raise error(
+          f'At step {step:,} (of {phase}) {reason} {kept}', step, draws)
+    where = _non_finite(
+        outcome.position.state,
+        _num_chain_axes(outcome.position.kernel_results))
     raise NonFiniteError(
         f'After step {step:,} (of {phase}) the state is not finite: {where}. '
-        f'The {len(draws):,} draws before are in the .result of this error. '
-        'Most often the step size is too large for the noise and the curvature '
-        'there: try a tenth of it. Else look for log(0), 0/0 or overflow in '
-        'the log density.', step, draws)
+        f'{kept} Most often the step size is too large for the noise and the '
+        'curvature there: try a tenth of it. Else look for log(0), 0/0 or '
+        'overflow in the log density.', step, draws)
 
 
 def _start(kernel, current_state, kernel_results, seed):
@@ -421,6 +428,12 @@ def _steps_made(kernel_results):
 def _num_chain_axes(kernel_results):
   target_log_prob = _find(kernel_results, 'target_log_prob')
   return 0 if target_log_prob is None else target_log_prob.shape.rank
+
+
+def _failure(kernel_results):
+  """Why a kernel has made its state NaN, if it tells: an error, a message."""
+  tell = _find(kernel_results, 'failure')
+  return None if tell is None else tell()
 
 
 def _is_finite(state):

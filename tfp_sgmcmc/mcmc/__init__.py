@@ -1,5 +1,7 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.firefly import FireflyMonteCarlo
+from tfp_sgmcmc.mcmc.firefly import FireflyResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD
@@ -8,6 +10,8 @@ from tfp_sgmcmc.mcmc.sgnht import SGNHT
 from tfp_sgmcmc.mcmc.sgnht import SGNHTResults
 
 __all__ = [
+    'FireflyMonteCarlo',
+    'FireflyResults',
     'SGHMC',
     'SGHMCResults',
     'SGLD',

@@ -110,8 +110,8 @@ class LangevinKernel(tfp.mcmc.TransitionKernel):
       estimate, estimator_results = self._estimator.one_step(
           target, parts, self._estimator.bootstrap_results(target, parts),
           seeds.gradient)
-      _check_chains(estimate.target_log_prob, parts)
-      estimate = _check_finite(estimate, parts)
+      check_chains(estimate.target_log_prob, parts)
+      estimate = check_finite(estimate, parts)
       return self._bootstrap(parts, estimate, estimator_results, seeds)
 
   def one_step(
@@ -196,7 +196,8 @@ def at_step(
   return [tf.cast(value, part.dtype) for part in parts]
 
 
-def _check_chains(target_log_prob, parts):
+def check_chains(
+    target_log_prob: tf.Tensor, parts: Sequence[tf.Tensor]) -> None:
   """Raises where the log density's shape is not leading axes of all parts."""
   chains = target_log_prob.shape
   for k, part in enumerate(parts):
@@ -209,7 +210,9 @@ def _check_chains(target_log_prob, parts):
           'for a single chain. A density of a vector has to sum over it.')
 
 
-def _check_finite(estimate, parts):
+def check_finite(
+    estimate: gradients_lib.GradientEstimate, parts: Sequence[tf.Tensor],
+) -> gradients_lib.GradientEstimate:
   """Raises where the first log density or gradient is NaN or infinite."""
   message = (
       'At the first state the log density or its gradient is not finite: start '
