@@ -24,6 +24,7 @@ import tfp_sgmcmc as sgmcmc
 FRICTION, PASSES = 10., 30
 GRID = (5e-1, 5e-2, 5e-3, 5e-4)
 LENGTHS = (1, 2, 4, 9, 19)  # M.
+SMALLER = 2e-2  # A step size tried besides for n > 20.
 # Of one example, the same law as without replacement, and quicker.
 UNIFORM = sgmcmc.gradients.Uniform(1, replacement=True)
 SHIFTS = {
@@ -139,9 +140,10 @@ def run(arguments):
   lengths = common.sizes(arguments, (1, 19), LENGTHS, LENGTHS)
   for n in sizes:
     for length in common.progress(lengths, arguments, f'M, n = {n}'):
-      results[n, length] = (
-          results['EWSG'] if (n, length) == (20, 1) else runs(
-              sampler(ewsg(length), n, length + 1), n, 5e-2))
+      sample = sampler(ewsg(length), n, length + 1)
+      results[n, length] = runs(sample, n, 5e-2)
+      if n > 20:
+        results['smaller step', n, length] = runs(sample, n, SMALLER)
   return report(runs, results, best, sizes, lengths)
 
 
@@ -172,7 +174,8 @@ def report(runs, results, best, sizes, lengths):
       for n in sizes for length in lengths]
   return common.Result(
       ['panel', 'sampler', 'n', 'step size', 'KL', 'its error', 'published'],
-      rows, claims(results, best, sizes, lengths), draw(results, sizes, lengths), runs.settings)
+      rows, claims(results, best, sizes, lengths),
+      draw(results, sizes, lengths), runs.settings)
 
 
 def claims(results, best, sizes, lengths):
@@ -185,8 +188,8 @@ def claims(results, best, sizes, lengths):
   def figures(keys):
     return '; '.join(
         '{} {:.3g} ({:.1g})'.format(
-            key if isinstance(key, str) else f'M = {key[1]}'
-            if isinstance(key[0], int) else key[1], *last(results[key]))
+            key if isinstance(key, str) else key[1] if key[0] == 'shift'
+            else f'M = {key[-1]}', *last(results[key]))
         for key in keys)
 
   def times(name):
@@ -203,9 +206,15 @@ def claims(results, best, sizes, lengths):
   others = min(last(results['shift', s])[0] for s in SHIFTS if s != 'default')
   found = [
       common.Claim(
-          "After 30 passes, at the paper's step sizes, EWSG's KL is at least 3 "
-          "times under SGHMC's", bool(np.all(ratios >= 3.)),
-          f'ratio by data set: {show(ratios)}'),
+          "After 30 passes, at the paper's step sizes, EWSG's KL is below "
+          "SGHMC's on each data set", bool(np.all(ratios > 1.)),
+          f'ratio by data set: {show(ratios)}; of the means '
+          f'{kl["SGHMC"] / kl["EWSG"]:.2f}'),
+      common.Claim(
+          'It is at least 3 times under it on each data set',
+          bool(np.all(ratios >= 3.)),
+          f'ratio by data set: {show(ratios)}; of the means '
+          f'{kl["SGHMC"] / kl["EWSG"]:.2f}'),
       common.Claim(
           "EWSG's KL is below those of SGLD and pSGLD, at the paper's step "
           'sizes', kl['EWSG'] < min(kl['SGLD'], kl['pSGLD']),
@@ -241,7 +250,9 @@ def claims(results, best, sizes, lengths):
           leader < 19 and mean[0] < kl['SGHMC'], detail))
     else:
       found.append(common.Claim(
-          f'At n = {n} KL is least at M = 19', leader == 19, detail))
+          f'At n = {n} KL is least at M = 19', leader == 19,
+          f'{detail}; tried besides, h = {SMALLER:g}: '
+          + figures(('smaller step', n, length) for length in lengths)))
   return found
 
 
@@ -254,6 +265,9 @@ def draw(results, sizes, lengths):
       passes, kl, _ = results[key]
       ax.plot(passes, kl.mean(axis=0), f'C{k}', label=label)
     ax.set(title=title, xlabel='data passes', ylabel='KL', yscale='log')
+    ax.yaxis.set_minor_formatter('{x:.3g}' if title[1] == 'h' else '')
+    low, high = np.log(ax.get_ylim())  # Room for the legend.
+    ax.set_ylim(np.exp(low), np.exp(high + 0.5 * (high - low)))
     ax.legend(fontsize='small', ncols=2, loc='upper right')
 
   curves(axes[0, 0], '(a) samplers, n = 20', [(s, s) for s in STEP_SIZES])
