@@ -7,8 +7,8 @@ by a grid on a validation part in a short run, as its scale of h is not said.
 EWSG deals each batch of 200 into two minibatches of 100, so that it makes half
 the steps at equal passes. CP-SGHMC has strata, ten clusters by k-means, and
 `fit` has none: here its batches are stratified in the tf.data pipeline, with
-sample weights N_k / n_k n / N. The CNN is for --full (and --tiny): on two cores
-a pass takes half a minute.
+sample weights N_k / n_k n / N. The CNN, of which a pass takes about half a
+minute on two cores, is for --full; --tiny has it alone.
 """
 
 import functools
@@ -134,7 +134,8 @@ def choose_step(architecture, x, y, strata, arguments):
   """pSGLD's step size, by the accuracy on a tenth of the training part."""
   last = len(x) * 9 // 10 // 200 * 200
   scores = []
-  for step_size in PSGLD_GRID:
+  for step_size in common.sizes(arguments, PSGLD_GRID[:1], PSGLD_GRID,
+                                PSGLD_GRID):
     batches = Batches(x[:last], y[:last], strata[:last], arguments.seed + 1000)
     sampling, _ = sample(
         architecture, 'pSGLD', step_size, batches, 2, arguments.seed, last)
@@ -149,10 +150,10 @@ def score(sampling, x, y):
 
 
 def run(arguments):
-  passes = common.sizes(arguments, 2, 8, 200)
+  passes = common.sizes(arguments, 2, 6, 200)
   num_seeds = common.sizes(arguments, 1, 2, 5)
-  architectures = common.sizes(arguments, ('MLP', 'CNN'), ('MLP',),
-                               ('MLP', 'CNN'))
+  architectures = common.sizes(
+      arguments, ('CNN',), ('MLP',), ('MLP', 'CNN'))
   (x, y), test = load(arguments)
   strata = sgmcmc.gradients.kmeans_strata(
       x[:, ::2, ::2], NUM_STRATA, arguments.seed)
