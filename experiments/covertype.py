@@ -31,7 +31,8 @@ GRIDS = {
     'FlyMC': (3e-7, 1e-6, 3e-6, 1e-5, 3e-5)}
 # The table's header is lost in the text at hand: read as the figures suggest.
 PUBLISHED = {
-    'SGLD': (None, -0.525), 'pSGLD': (75.079, -0.527), 'SGHMC': (75.272, -0.525),
+    'SGLD': (None, -0.525), 'pSGLD': (75.079, -0.527),
+    'SGHMC': (75.272, -0.525),
     'EWSG': (75.293, -0.523), 'FlyMC': (75.165, -0.523)}
 
 
@@ -115,63 +116,70 @@ def scores(states, part):
   return np.array(accuracy), np.where(np.isfinite(log_prob), log_prob, -np.inf)
 
 
+class Sampling:
+  """Runs a sampler on the splits of the data."""
+
+  def __init__(self, name, parts, modes, arguments):
+    self._name, self._arguments = name, arguments
+    self._trains, self._modes = [train for train, _, _ in parts], modes
+    self._is_exact = name == 'FlyMC'
+    self._num_chains = common.sizes(arguments, 10, 50, 50)
+    # 9,300 updates; from the mode, FlyMC needs fewer.
+    self.stride = common.sizes(
+        arguments, 5, 93 if self._is_exact else 465, 465)
+    # FlyMC sums its bounds over the data before the step is compiled.
+    self._programs = [sampler(name)]
+    if self._is_exact:
+      self._programs = [
+          sampler(name, train, mode)
+          for train, (mode, _) in zip(self._trains, modes)]
+
+  def __call__(self, split, step_sizes, use):
+    """States, and passes used; the step sizes take turns among the chains."""
+    (x, y), (mode, num_passes) = self._trains[split], self._modes[split]
+    start = mode if self._is_exact else tf.zeros_like(mode)
+    seed = sgmcmc.random.fold_in(
+        common.seed_of(self._arguments, use),
+        list(GRIDS).index(self._name) * len(self._trains) + split)
+    states, count = self._programs[split if self._is_exact else 0](
+        x, y, tf.constant(
+            np.resize(step_sizes, [self._num_chains, 1]), tf.float32),
+        tf.tile(start[tf.newaxis], [self._num_chains, 1]),
+        tf.constant(self.stride), seed)
+    passes = count.numpy() / len(y)
+    if self._is_exact:
+      passes = passes.mean(axis=-1) + float(num_passes)
+    return states.numpy(), passes
+
+
 def run(arguments):
   num_splits = common.sizes(arguments, 1, 2, 4)
-  num_chains = common.sizes(arguments, 10, 50, 50)
-  stride = common.sizes(arguments, 5, 465, 465)  # 9,300 updates.
-  # From the mode, FlyMC needs fewer.
-  exact_stride = common.sizes(arguments, 1, 93, 465)
   parts = [load(arguments, split) for split in range(num_splits)]
   modes = [find_mode(*train) for train, _, _ in parts]
-  found, chosen, passes = {}, {}, {}
-  for index, name in enumerate(common.progress(GRIDS, arguments, 'samplers')):
-    is_exact = name == 'FlyMC'
-
-    def draw_from(split, step_sizes, use):
-      (x, y), _, _ = parts[split]
-      mode = modes[split][0]
-      start = tf.tile(
-          (mode if is_exact else tf.zeros_like(mode))[tf.newaxis],
-          [num_chains, 1])
-      seed = sgmcmc.random.fold_in(
-          common.seed_of(arguments, use), index * num_splits + split)
-      states, count = programs[split if is_exact else 0](
-          x, y, tf.constant(step_sizes[:, np.newaxis], tf.float32), start,
-          tf.constant(exact_stride if is_exact else stride), seed)
-      if is_exact:
-        count = (tf.reduce_mean(tf.cast(count, tf.float32), axis=-1)
-                 + tf.cast(modes[split][1] * len(y), tf.float32))
-      return states.numpy(), count.numpy() / len(y)
-
-    # FlyMC sums its bounds over the data before the step is compiled.
-    programs = [
-        sampler(name, train, mode) for (train, _, _), (mode, _)
-        in zip(parts, modes)] if is_exact else [sampler(name)]
-    grid = np.array(GRIDS[name])
-    states, _ = draw_from(0, np.resize(grid, num_chains), 0)
-    _, log_prob = scores(states, parts[0][1])
-    places = {'EWSG': (NUM_RECORDS - 1, NUM_RECORDS // 2 - 1)}.get(
-        name, (NUM_RECORDS - 1,))
-    for place in places:
-      key = name if place == NUM_RECORDS - 1 else 'EWSG, equal data'
-      by_step = [
-          np.mean(log_prob[place, k::len(grid)]) for k in range(len(grid))]
-      chosen[key] = float(grid[int(np.argmax(by_step))])
-      if chosen[key] != chosen[name] or key == name:
-        curves = []
-        for split in range(num_splits):
-          states, used = draw_from(split, np.full(num_chains, chosen[key]), 1)
-          curves.append(scores(states, parts[split][2]))
-      # Accuracy and log likelihood, [2, splits, records up to place, chains].
-      found[key] = np.stack(curves, axis=1)[:, :, :place + 1]
-      passes[key] = used[:place + 1]
+  found, chosen, passes, strides = {}, {}, {}, {}
+  for name in common.progress(GRIDS, arguments, 'samplers'):
+    sample, grid = Sampling(name, parts, modes, arguments), GRIDS[name]
+    _, log_prob = scores(sample(0, grid, 0)[0], parts[0][1])
+    ends = {name: NUM_RECORDS}
+    if name == 'EWSG':
+      ends['EWSG, equal data'] = NUM_RECORDS // 2
+    for key, end in ends.items():
+      strides[key] = sample.stride
+      chosen[key] = grid[int(np.argmax([
+          np.mean(log_prob[end - 1, k::len(grid)])
+          for k in range(len(grid))]))]
+      curves = []
+      for split in range(num_splits):
+        states, used = sample(split, chosen[key], 1)
+        curves.append(scores(states[:end], parts[split][2]))
+      # Accuracy and log likelihood, [2, splits, records, chains].
+      found[key], passes[key] = np.stack(curves, axis=1), used[:end]
   settings = dict(
       num_train=len(parts[0][0][1]), num_test=len(parts[0][2][1]),
-      batch_size=BATCH_SIZE, friction=FRICTION, num_updates=NUM_RECORDS * stride,
-      num_draws=num_splits * num_chains, num_splits=num_splits, grids=GRIDS,
-      step_sizes=chosen, firefly='capacity 80, 25 examples looked at a step',
+      batch_size=BATCH_SIZE, friction=FRICTION, num_splits=num_splits,
+      num_draws=found['SGLD'][0, :, -1].size, grids=GRIDS, step_sizes=chosen,
+      firefly='capacity 80, 25 examples looked at a step',
       passes_to_the_mode=[int(number) for _, number in modes])
-  strides = {name: stride for name in found} | {'FlyMC': exact_stride}
   return report(found, chosen, passes, strides, settings)
 
 
@@ -188,8 +196,8 @@ def report(found, chosen, passes, strides, settings):
     values[key] = mean, sd / np.sqrt(curves.shape[1] * curves.shape[3])
     published = PUBLISHED.get(key, (None, None))
     rows.append([
-        key, chosen[key], strides[key] * curves.shape[2], float(passes[key][-1]),
-        float(mean[0]), float(sd[0]), published[0], float(mean[1]),
+        key, chosen[key], strides[key] * curves.shape[2],
+        float(passes[key][-1]), float(mean[0]), float(sd[0]), published[0], float(mean[1]),
         float(sd[1]), published[1]])
   claims = []
   for key, amount in (('EWSG', 'updates'), ('EWSG, equal data', 'data')):
