@@ -5,7 +5,8 @@ gamma = 50 for SGHMC and EWSG; quantities standardized. The paper takes one pass
 over the whole; a sample of 16% is passed over 6.25 times, as many updates. EWSG
 uses two minibatches an update: it stands twice in the table, at as many updates
 and at as much data (half the updates). All start at zero, except FlyMC, whose
-bound touches at the mode: it is found first, and FlyMC starts there.
+bound touches at the mode: it is found first, and FlyMC starts there. Those
+passes count; with --full it makes as many updates, by default a fifth of them.
 
 Each step size is the best of a grid by mean log likelihood on a validation
 part, half of the 20%; reported is the other half. The draws are the ends of 50
@@ -197,8 +198,8 @@ def report(found, chosen, passes, strides, settings):
     published = PUBLISHED.get(key, (None, None))
     rows.append([
         key, chosen[key], strides[key] * curves.shape[2],
-        float(passes[key][-1]), float(mean[0]), float(sd[0]), published[0], float(mean[1]),
-        float(sd[1]), published[1]])
+        float(passes[key][-1]), float(mean[0]), float(sd[0]), published[0],
+        float(mean[1]), float(sd[1]), published[1]])
   claims = []
   for key, amount in (('EWSG', 'updates'), ('EWSG, equal data', 'data')):
     for k, what in enumerate(('accuracy', 'log likelihood')):
@@ -233,7 +234,7 @@ def draw(found, passes):
       np.min([curves[k].mean(axis=(0, 2))[-1] for curves in found.values()])
       for k in range(2)]
   highest = [
-      np.max([curves[k].mean(axis=(0, 2)) for curves in found.values()][0])
+      np.max([curves[k].mean(axis=(0, 2))[-1] for curves in found.values()])
       for k in range(2)]
   for ax, label, low, high, width in zip(
       axes, ('accuracy (%)', 'mean log likelihood'), lowest, highest,
