@@ -12,6 +12,7 @@ minute on two cores, is for --full; --tiny has it alone.
 """
 
 import functools
+import math
 
 import keras
 from matplotlib import figure
@@ -109,7 +110,7 @@ def sample(architecture, name, step_size, batches, passes, seed, num_rows):
   size = 2 * BATCH_SIZE if name == 'EWSG' else BATCH_SIZE
   num_steps = num_rows // size
   burn_in = passes * num_steps // 2
-  model = make_model(architecture, seed, min(50, num_steps))
+  model = make_model(architecture, seed, math.gcd(50, num_steps))
   sampling = sgmcmc.keras.PosteriorSampling(
       make_kernel(name, step_size, FRICTION[architecture]), num_rows,
       prior=tfd.Normal(0., 1.), num_burnin_steps=burn_in,
