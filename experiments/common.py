@@ -196,6 +196,45 @@ def _plain(value):
   return value
 
 
+def sample_chain(
+    kernel: Any, state: tf.Tensor, num_results: int, num_steps: Any,
+    seed: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """Each `num_steps`-th state of a chain, and the gradients used till then.
+
+  As `tfp.mcmc.sample_chain`, for use inside `tf.function`: there is one copy of
+  the step to compile, and the number of steps may be a tensor.
+
+  Args:
+    kernel: `tfp.mcmc.TransitionKernel` of this library.
+    state: Tensor, `chains + event`.
+    num_results: Python `int`.
+    num_steps: The number of steps from one state to the next.
+    seed: Stateless seed.
+
+  Returns:
+    states: `[num_results] + chains + event`.
+    num_gradients: `[num_results]`, or `[num_results] + chains`.
+  """
+  results = kernel.bootstrap_results(state, seed=sgmcmc.random.fold_in(seed, 0))
+  count = results.gradient_estimator_results.num_gradients
+  arrays = [
+      tf.TensorArray(x.dtype, num_results, element_shape=x.shape)
+      for x in (state, count)]
+
+  def one_step(step, state, results, arrays):
+    state, results = kernel.one_step(
+        state, results, seed=sgmcmc.random.fold_in(seed, step + 1))
+    kept = state, results.gradient_estimator_results.num_gradients
+    return step + 1, state, results, [  # The last write to a place counts.
+        array.write(step // num_steps, x) for array, x in zip(arrays, kept)]
+
+  *_, arrays = tf.while_loop(
+      lambda step, *_: step < num_results * num_steps, one_step,
+      [tf.zeros([], tf.int32), state, results, arrays])
+  return tuple(array.stack() for array in arrays)
+
+
 # The random numbers of an experiment come from its seed by this path alone.
 def seed_of(arguments: argparse.Namespace, use: int) -> tf.Tensor:
   """A stateless seed for one use, 0, 1, ..., of an experiment."""
