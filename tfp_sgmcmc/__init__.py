@@ -13,27 +13,37 @@ from tfp_sgmcmc import datasets
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import gradients
 from tfp_sgmcmc import keras
+from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.draws import NonFiniteError
+from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.pdmp import BouncyParticleSampler
+from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
+from tfp_sgmcmc.pdmp import ZigZagSampler
 from tfp_sgmcmc.posterior import Posterior
 from tfp_sgmcmc.sampling import sample
 
 __all__ = [
+    'BouncyParticleSampler',
     'Draws',
     'NonFiniteError',
     'Posterior',
+    'RateBoundError',
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'StochasticBouncyParticleSampler',
+    'ZigZagSampler',
     'datasets',
     'diagnostics',
     'gradients',
     'keras',
+    'pdmp',
     'preconditioners',
     'random',
     'sample',

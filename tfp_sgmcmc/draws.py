@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ['Draws', 'NonFiniteError']
+__all__ = ['Draws', 'NonFiniteError', 'RateBoundError']
 
 
 class Draws:
@@ -206,3 +206,10 @@ class NonFiniteError(ArithmeticError):
     super().__init__(message)
     self.step = step
     self.result = result
+
+
+class RateBoundError(NonFiniteError):
+  """The rate of a continuous-time sampler was above its bound.
+
+  From there on the chain is NaN, since it would not be exact.
+  """

@@ -147,16 +147,44 @@ class Posterior:
     """The log likelihood of each example of a batch, `chains + [n]`."""
     return tf.convert_to_tensor(self._log_likelihood_fn(*state_parts, batch))
 
+  def log_likelihood_estimate(
+      self,
+      *state_parts: tf.Tensor,
+      batch: Any,
+      weights: tf.Tensor | None = None,
+  ) -> tf.Tensor:
+    """Estimates the log likelihood of all the data from a batch.
+
+      sum_{i in batch} w_i log p(data_i | theta)
+
+    Args:
+      *state_parts: The parts of the state.
+      batch: As `log_prob_estimate` takes it.
+      weights: Float tensor, w, `[n]` or `chains + [n]`: for how many of the N
+        examples each one stands. Default: N / n each.
+
+    Returns:
+      log_likelihood: One value a chain.
+    """
+    return self._weighted_sum(
+        self.log_likelihood(*state_parts, batch=batch), weights)
+
   def log_prob_estimate(
-      self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
+      self,
+      *state_parts: tf.Tensor,
+      batch: Any,
+      weights: tf.Tensor | None = None,
+  ) -> tf.Tensor:
     """Estimates the log density from a batch of n examples.
 
-      log p(theta) + N / n sum_{i in batch} log p(data_i | theta)
+      log p(theta) + sum_{i in batch} w_i log p(data_i | theta)
 
     Args:
       *state_parts: The parts of the state.
       batch: Examples in the structure of the data, leading axis n or
         `chains + [n]`.
+      weights: Float tensor, w, `[n]` or `chains + [n]`: for how many of the N
+        examples each one stands. Default: N / n each.
 
     Returns:
       log_prob: One value a chain.
@@ -169,10 +197,16 @@ class Posterior:
     log_prior = self.log_prior(*state_parts)
     log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+    return log_prior + self._weighted_sum(log_likelihood, weights)
+
+  def _weighted_sum(self, log_likelihood, weights):
+    if weights is not None:
+      weights = tf.cast(weights, log_likelihood.dtype)
+      return tf.reduce_sum(weights * log_likelihood, axis=-1)
     batch_size = tf.cast(
         compat.shape(log_likelihood)[-1], log_likelihood.dtype)
     scale = self._num_examples / batch_size
-    return log_prior + scale * tf.reduce_sum(log_likelihood, axis=-1)
+    return scale * tf.reduce_sum(log_likelihood, axis=-1)
 
   def gather(self, indices: tf.Tensor) -> Any:
     """The examples at `indices`, in the structure of the data."""

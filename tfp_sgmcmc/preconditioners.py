@@ -7,6 +7,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
 
 __all__ = ['RMSProp', 'RMSPropResults']
 
@@ -43,20 +44,32 @@ class RMSProp:
   frozen = kernel.copy(preconditioner=sgmcmc.preconditioners.RMSProp(decay=1.))
   ```
 
+  With `normalize=True` the diagonal is over its mean over all coordinates of a
+  chain, so that it changes the shape of the steps and not their scale: Pakman
+  et al. (2017), equations 17 and 18, for pSBPS.
+
   #### References
 
   [1]: Chunyuan Li, Changyou Chen, David Carlson, Lawrence Carin. Preconditioned
        Stochastic Gradient Langevin Dynamics for Deep Neural Networks. _AAAI_,
        2016.
+  [2]: Ari Pakman, Dar Gilboa, David Carlson, Liam Paninski. Stochastic Bouncy
+       Particle Sampler. _ICML_, 2017.
   """
 
-  def __init__(self, decay: Any = 0.99, regularizer: Any = 1e-5):
+  def __init__(
+      self,
+      decay: Any = 0.99,
+      regularizer: Any = 1e-5,
+      normalize: bool = False,
+  ):
     """Makes the preconditioner.
 
     Args:
       decay: Number in [0, 1], alpha: the weight of the past.
       regularizer: Positive number, lambda: the preconditioner is at most its
         inverse.
+      normalize: Python `bool`: divide the diagonal by its mean.
 
     Raises:
       ValueError: If an argument is out of its range.
@@ -65,6 +78,7 @@ class RMSProp:
     checks.numeric('regularizer', regularizer, 0.)
     self._decay = decay
     self._regularizer = regularizer
+    self._normalize = bool(normalize)
 
   def bootstrap_results(
       self, mean_gradients: Sequence[tf.Tensor]) -> RMSPropResults:
@@ -82,12 +96,14 @@ class RMSProp:
       self,
       mean_gradients: Sequence[tf.Tensor],
       previous_results: RMSPropResults,
+      chain_rank: int = 0,
   ) -> tuple[list[tf.Tensor], RMSPropResults]:
     """Takes in a gradient.
 
     Args:
       mean_gradients: List of gradients over the number of examples.
       previous_results: `RMSPropResults`.
+      chain_rank: Python `int`, how many leading axes are those of chains.
 
     Returns:
       preconditioner: List with the diagonal of G for each part.
@@ -101,11 +117,39 @@ class RMSProp:
     >>> round(float(diagonal), 4)
     0.5
     """
-    second_moment, preconditioner = [], []
+    second_moment = []
     for g, v in zip(mean_gradients, previous_results.second_moment):
       decay = tf.cast(self._decay, g.dtype)
-      v = decay * v + (1. - decay) * tf.square(g)
-      second_moment.append(v)
-      preconditioner.append(
-          1. / (tf.cast(self._regularizer, g.dtype) + tf.sqrt(v)))
-    return preconditioner, RMSPropResults(second_moment)
+      second_moment.append(decay * v + (1. - decay) * tf.square(g))
+    results = RMSPropResults(second_moment)
+    return self.diagonal(results, chain_rank), results
+
+  def diagonal(
+      self, results: RMSPropResults, chain_rank: int = 0) -> list[tf.Tensor]:
+    """The diagonal of G for each part, as it stands.
+
+    Args:
+      results: `RMSPropResults`.
+      chain_rank: Python `int`, how many leading axes are those of chains.
+
+    Returns:
+      preconditioner: List of tensors.
+
+    #### Examples
+
+    >>> rmsprop = sgmcmc.preconditioners.RMSProp(normalize=True)
+    >>> results = rmsprop.bootstrap_results([tf.constant([1., 3.])])
+    >>> [round(float(a), 3) for a in rmsprop.diagonal(results)[0]]
+    [1.5, 0.5]
+    """
+    diagonal = [
+        1. / (tf.cast(self._regularizer, v.dtype) + tf.sqrt(v))
+        for v in results.second_moment]
+    if not self._normalize:
+      return diagonal
+    total = sum(
+        tf.reduce_sum(a, axis=list(range(chain_rank, a.shape.rank)))
+        for a in diagonal)
+    mean = total / tf.cast(
+        states.num_coordinates(diagonal, chain_rank), total.dtype)
+    return [a / states.expand(mean, a) for a in diagonal]

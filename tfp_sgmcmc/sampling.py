@@ -18,6 +18,7 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.draws import NonFiniteError
+from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal.fingerprint import fingerprint
@@ -97,6 +98,8 @@ def sample(
   Raises:
     NonFiniteError: If a state becomes NaN or infinite. It says at which step
       and in which chain and part, and holds the draws before.
+    RateBoundError: Likewise, where the reason is a violated bound on the rate
+      of an exact continuous-time sampler.
     ValueError: If the directory holds the draws of a call with other arguments
       (compared are numbers, tensors, classes and names of functions, not the
       code of functions); or an argument is out of its range.
@@ -344,12 +347,12 @@ class _Run:
     phase = (
         f'burn-in, which has {self._plan.num_burnin_steps:,}' if is_burnin
         else f'{self._plan.num_steps:,}')
-    raise NonFiniteError(
+    error, advice = _reason(
+        outcome.position.state, outcome.position.kernel_results)
+    raise error(
         f'After step {step:,} (of {phase}) the state is not finite: {where}. '
         f'The {len(draws):,} draws before are in the .result of this error. '
-        'Most often the step size is too large for the noise and the curvature '
-        'there: try a tenth of it. Else look for log(0), 0/0 or overflow in '
-        'the log density.', step, draws)
+        f'{advice}', step, draws)
 
 
 def _start(kernel, current_state, kernel_results, seed):
@@ -421,6 +424,30 @@ def _steps_made(kernel_results):
 def _num_chain_axes(kernel_results):
   target_log_prob = _find(kernel_results, 'target_log_prob')
   return 0 if target_log_prob is None else target_log_prob.shape.rank
+
+
+def _reason(state, kernel_results):
+  """The error for states that are not finite, and what to do about them."""
+  rate_ratio = _find(kernel_results, 'rate_ratio')
+  if rate_ratio is None:
+    return NonFiniteError, (
+        'Most often the step size is too large for the noise and the curvature '
+        'there: try a tenth of it. Else look for log(0), 0/0 or overflow in '
+        'the log density.')
+  rank = rate_ratio.shape.rank
+  failed = ~tf.reduce_all([
+      tf.reduce_all(
+          tf.math.is_finite(part), axis=list(range(rank, part.shape.rank)))
+      for part in tf.nest.flatten(state)], axis=0)
+  largest = float(tf.reduce_max(tf.where(failed, rate_ratio, 0.)))
+  if largest > 1.:
+    return RateBoundError, (
+        f'The rate of events was {largest:.4g} times its rate_bound, and the '
+        'chain would not be exact. Raise the bound by at least that factor, or '
+        'look for an error in it, such as the prior or the factor N left out.')
+  return NonFiniteError, (
+      'The gradient is not finite, or there is no further event (raise '
+      'refresh_rate). Look for log(0), 0/0 or overflow in the log density.')
 
 
 def _is_finite(state):

@@ -50,6 +50,11 @@ class MinibatchEstimator(base.GradientEstimator):
     return self._batch_size
 
   @property
+  def replacement(self) -> bool:
+    """Whether examples are drawn independently."""
+    return self._replacement
+
+  @property
   def num_gradients_per_estimate(self) -> int:
     """The number of gradients of single examples that `estimate` takes."""
     return self._batch_size
@@ -130,3 +135,68 @@ class MinibatchEstimator(base.GradientEstimator):
     Returns:
       estimate: `GradientEstimate`.
     """
+
+  def variance(
+      self,
+      target: posterior_lib.Posterior,
+      state_parts: Sequence[tf.Tensor],
+      results: Any = None,
+  ) -> list[tf.Tensor]:
+    """The estimate's exact variance at a state, by coordinate.
+
+    It takes the gradient of every example, N times the size of the state in
+    memory: meant for choosing an estimator and its `batch_size` on data of
+    moderate size.
+
+    Args:
+      target: `Posterior`.
+      state_parts: List of float tensors, of a single chain (the log density a
+        scalar).
+      results: The estimator's results, of a single chain, with which the
+        estimate is made. Default: those of `bootstrap_results`.
+
+    Returns:
+      variance: List of tensors in the shapes of `state_parts`.
+
+    Raises:
+      ValueError: If the state is that of several chains.
+    """
+    self.check_target(target)
+    if results is None:
+      results = self.bootstrap_results(target, state_parts)
+    return [
+        self._variance_of_sum(target, terms)
+        for terms in self._terms(target, state_parts, results)]
+
+  def _terms(self, target, state_parts, results):
+    """What the estimate draws from: `[M]` terms for each part."""
+    del results
+    return per_example_gradients(target, state_parts)
+
+  def _variance_of_sum(self, target, terms):
+    """Variance of N / n times the sum of n of the M `terms`."""
+    scale = target.num_examples**2 / self._batch_size * population_factor(
+        target.num_rows, self._batch_size, self._replacement)
+    return scale * tf.math.reduce_variance(terms, axis=0)
+
+
+def population_factor(size: int, batch_size: int, replacement: bool) -> float:
+  """n times the variance of a mean of n, over the variance (divisor `size`)."""
+  return 1. if replacement else (size - batch_size) / max(1, size - 1)
+
+
+def per_example_gradients(
+    target: posterior_lib.Posterior, state_parts: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """The gradient of each example's log likelihood, `[M, ...]`, of one chain."""
+  with tf.GradientTape() as tape:
+    parts = [tf.identity(part) for part in state_parts]
+    tape.watch(parts)
+    log_likelihood = target.log_likelihood(*parts, batch=target.data)
+  if log_likelihood.shape.rank != 1:
+    raise ValueError(
+        'variance() is for a single chain, and the log likelihood has shape '
+        f'{log_likelihood.shape}: pass the state of one chain.')
+  return tape.jacobian(
+      log_likelihood, parts,
+      unconnected_gradients=tf.UnconnectedGradients.ZERO)

@@ -14,11 +14,6 @@ the data are M examples that stand for N, M takes the place of N in the
 brackets and in the divisor.)
 """
 
-from collections.abc import Sequence
-
-import tensorflow as tf
-
-from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import states
@@ -46,6 +41,12 @@ class Uniform(minibatch.MinibatchEstimator):
   ...     seed=[0, 0])
   >>> estimate.grads_target_log_prob[0].shape
   TensorShape([4])
+
+  Its variance, to choose `batch_size` by:
+
+  >>> variance, = estimator.variance(posterior, [tf.zeros([])])
+  >>> 80_000. < float(variance) < 120_000.  # N^2 / n (1 - n / N), about.
+  True
 
   #### References
 
@@ -82,51 +83,3 @@ class Uniform(minibatch.MinibatchEstimator):
     return base.GradientEstimate(*states.value_and_gradients(
         lambda *parts: target.log_prob_estimate(*parts, batch=batch),
         state_parts))
-
-  def variance(
-      self,
-      target: posterior_lib.Posterior,
-      state_parts: Sequence[tf.Tensor],
-  ) -> list[tf.Tensor]:
-    """The estimate's exact variance at a state, by coordinate.
-
-    It takes the gradient of every example, N times the size of the state in
-    memory: meant for choosing `batch_size` on data of moderate size.
-
-    Args:
-      target: `Posterior`.
-      state_parts: List of float tensors, of a single chain (the log density a
-        scalar).
-
-    Returns:
-      variance: List of tensors in the shapes of `state_parts`.
-
-    #### Examples
-
-    >>> posterior = sgmcmc.Posterior(
-    ...     tfd.Normal(0., 10.).log_prob,
-    ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x),
-    ...     data=tf.constant([-1., 0., 1.]))
-    >>> estimator = sgmcmc.gradients.Uniform(batch_size=1)
-    >>> [round(float(v), 3) for v in estimator.variance(
-    ...     posterior, [tf.constant(0.)])]
-    [6.0]
-    """
-    self.check_target(target)
-    with tf.GradientTape() as tape:
-      parts = [tf.identity(part) for part in state_parts]
-      tape.watch(parts)
-      log_likelihood = target.log_likelihood(*parts, batch=target.data)
-    if log_likelihood.shape.rank != 1:
-      raise ValueError(
-          'variance() is for a single chain, and the log likelihood has shape '
-          f'{log_likelihood.shape}: pass the state of one chain.')
-    num_rows, batch_size = target.num_rows, self._batch_size
-    # Over the variance with divisor M: (1 - 1/M) M / (M - 1) = 1.
-    correction = (
-        1. if self._replacement
-        else (num_rows - batch_size) / max(1, num_rows - 1))
-    scale = target.num_examples**2 / batch_size * correction
-    return [
-        scale * tf.math.reduce_variance(gradients, axis=0)
-        for gradients in tape.jacobian(log_likelihood, parts)]

@@ -48,6 +48,18 @@ def fraction(name: str, value: Any) -> None:
     raise ValueError(f'{name} is {_show(number)}: it has to be at most 1.')
 
 
+def scalar(name: str, value: Any) -> None:
+  """Raises where `value` is a tensor with axes."""
+  if tf.is_tensor(value) or isinstance(value, tf.Variable):
+    shape = value.shape
+  else:
+    shape = np.shape(value)
+  if len(shape):
+    raise ValueError(
+        f'{name} has shape {tuple(shape)}: one number is needed, the same for '
+        'all chains and coordinates.')
+
+
 def schedule(
     name: str, value: Any, minimum: float, strict: bool = True) -> None:
   """As `numeric`, where `value` may also be a callable of the step counter."""

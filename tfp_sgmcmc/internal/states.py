@@ -42,9 +42,22 @@ def like(state: Any, parts: Sequence[tf.Tensor]) -> Any:
 
 
 def value_and_gradients(
-    fn: Callable[..., tf.Tensor], parts: Sequence[tf.Tensor],
+    fn: Callable[..., tf.Tensor],
+    parts: Sequence[tf.Tensor],
+    num_required: int | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-  """The value and the gradients of `fn(*parts)`, summed over chains."""
+  """The value and the gradients of `fn(*parts)`, summed over chains.
+
+  Args:
+    fn: Callable of tensors.
+    parts: List of float tensors.
+    num_required: `fn` has to depend on that many of the first parts; on all by
+      default. Where it does not depend on another, that gradient is zero.
+
+  Returns:
+    value: What `fn` returned.
+    gradients: List of tensors.
+  """
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     # New tensors: a bijector that has seen the old ones would hand back, from
     # its cache, a result that this tape knows nothing of.
@@ -52,14 +65,17 @@ def value_and_gradients(
     tape.watch(parts)
     value = fn(*parts)
   gradients = tape.gradient(value, parts)
-  for k, gradient in enumerate(gradients):
+  for k, gradient in enumerate(gradients[:num_required]):
     if gradient is None:
       raise ValueError(
           f'The log density does not depend on part {k} of the state (shape '
           f'{parts[k].shape}), or not through TensorFlow operations that have '
           'a gradient. Every part has to have an influence, through a prior at '
           'least.')
-  return value, [tf.convert_to_tensor(gradient) for gradient in gradients]
+  return value, [
+      tf.zeros_like(part) if gradient is None
+      else tf.convert_to_tensor(gradient)
+      for part, gradient in zip(parts, gradients)]
 
 
 def event_rank(part: tf.Tensor, chain_rank: int) -> int:

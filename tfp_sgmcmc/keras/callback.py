@@ -60,6 +60,12 @@ class PosteriorSampling(keras.callbacks.Callback):
   `keras.utils.set_random_seed` Keras shuffles arrays the same in each epoch:
   use a `tf.data` pipeline with `shuffle`, or a batch size that divides N.)
 
+  With a kernel in continuous time, `StochasticBouncyParticleSampler`, a step is
+  an event, the end of a segment of a path; draws are made at equal times along
+  the path, `draw_interval` apart, wherever within a segment they fall. (The
+  weights at the events themselves have unequal weights in any average.) The
+  model's weights after `fit` are those at the last event.
+
   The logs hold `draws`, the number of draws, and for kernels with momentum
   `kinetic_temperature`, r' r / d, whose mean is the temperature. Callbacks that
   change the optimizer's learning rate (`LearningRateScheduler`,
@@ -99,14 +105,15 @@ class PosteriorSampling(keras.callbacks.Callback):
       learning_rate: Any = None,
       momentum: float | None = None,
       keep_draw: Callable[[int], bool] | None = None,
+      draw_interval: float | None = None,
   ):
     """Makes the callback.
 
     Args:
       kernel: Callable of the target; returns a kernel: `functools.partial` of
-        `SGLD`, `SGHMC` or `SGNHT` with its arguments, or one of these classes
-        where `learning_rate` gives them. The batches come from `fit`: leave
-        `gradient_estimator` out.
+        `SGLD`, `SGHMC`, `SGNHT` or `StochasticBouncyParticleSampler` with its
+        arguments, or one of the first three where `learning_rate` gives them.
+        The batches come from `fit`: leave `gradient_estimator` out.
       num_examples: Python `int`, N, the number of training examples.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
@@ -135,6 +142,9 @@ class PosteriorSampling(keras.callbacks.Callback):
         diffusion) = (1 - momentum) / h.
       keep_draw: None, or a callable of a step's number (a Python `int`); draws
         are kept only where it is true. See `late_in_cycle`.
+      draw_interval: Positive number, the time between two draws, of a kernel in
+        continuous time, which needs it; the first is made that long after the
+        event `num_burnin_steps`. For others leave it out.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
@@ -155,6 +165,9 @@ class PosteriorSampling(keras.callbacks.Callback):
           f'keep_draw is {keep_draw!r}: it has to be a function of the step.')
     self._make_kernel = kernels.KernelMaker(
         kernel, self._num_examples, learning_rate, momentum, temperature)
+    self._check_interval(draw_interval, num_steps_between_results)
+    self._draw_interval = draw_interval
+    self._until_draw = draw_interval
     self._prior = prior
     self._num_burnin_steps = num_burnin_steps
     self._spacing = num_steps_between_results + 1
@@ -259,8 +272,14 @@ class PosteriorSampling(keras.callbacks.Callback):
     if self._is_sampling and not len(self._draws):
       warnings.warn(
           f'fit ended after {self._num_steps} step(s) of the chain without a '
-          f'draw: the first is due at step {self._num_burnin_steps + 1}. Run '
-          'fit with this callback again to go on.', stacklevel=2)
+          f'draw: the first is due {self._first_due()}. Run fit with this '
+          'callback again to go on.', stacklevel=2)
+
+  def _first_due(self):
+    if self._draw_interval is None:
+      return f'at step {self._num_burnin_steps + 1}'
+    return (f'{self._until_draw:.4g} units of time after the last step made, '
+            f'or after step {self._num_burnin_steps}')
 
   def _put_back(self):
     if self.model.train_function == self._run:
@@ -300,10 +319,31 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._num_steps, bad = status.numpy().tolist()
     if bad:
       self._stop(bad)
+    elif self._draw_interval is not None:
+      self._draw_along_segment()
     elif self._is_due(self._num_steps):
       self._draws.append(self.model, self._num_steps)
 
+  def _draw_along_segment(self):
+    """Draws at the times that fall into the last segment of the path."""
+    if self._num_steps <= self._num_burnin_steps:
+      return
+    start, duration = self._step.segment()
+    self._until_draw -= duration
+    if self._until_draw > 0.:
+      return
+    variables = self.model.trainable_variables
+    end = [v.numpy() for v in variables]
+    while self._until_draw <= 0.:
+      if self._is_due(self._num_steps):
+        back = -self._until_draw / duration
+        _assign(variables, [b - back * (b - a) for a, b in zip(start, end)])
+        self._draws.append(self.model, self._num_steps)
+      self._until_draw += self._draw_interval
+    _assign(variables, end)
+
   def _is_due(self, step):
+    """Whether a draw is made at the step, or in continuous time may be."""
     excess = step - self._num_burnin_steps - 1
     if excess < 0 or excess % self._spacing:
       return False
@@ -373,6 +413,26 @@ class PosteriorSampling(keras.callbacks.Callback):
       if own is not None:
         model.train_step = own
       model.train_function = self._own_function
+
+  def _check_interval(self, draw_interval, num_steps_between_results):
+    """Raises where draws are to be spaced in other units than the kernel's."""
+    if not self._make_kernel.is_continuous:
+      if draw_interval is not None:
+        raise ValueError(
+            f'draw_interval is {draw_interval!r}, and the kernel does not move '
+            'in continuous time: space its draws by num_steps_between_results.')
+      return
+    if draw_interval is None:
+      raise ValueError(
+          'The kernel moves in continuous time, and its events are no draws at '
+          'equal weights: pass draw_interval, the time between two draws.')
+    checks.numeric('draw_interval', draw_interval, 0.)
+    checks.scalar('draw_interval', draw_interval)
+    if num_steps_between_results:
+      raise ValueError(
+          f'num_steps_between_results is {num_steps_between_results}, and the '
+          'kernel moves in continuous time: its draws are spaced by '
+          'draw_interval alone.')
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""

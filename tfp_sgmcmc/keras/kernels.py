@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import gradients
+from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
 
@@ -77,6 +78,17 @@ class KernelMaker:
             num_examples=num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
+    self._is_continuous = isinstance(made, pdmp.PDMPKernel)
+    if self._is_continuous and learning_rate is not None:
+      raise ValueError(
+          f'learning_rate is {learning_rate!r}, and {type(made).__name__} '
+          'moves in continuous time: it makes no steps of a size. Leave '
+          'learning_rate out.')
+
+  @property
+  def is_continuous(self) -> bool:
+    """Whether the kernel moves in continuous time, an event a step."""
+    return self._is_continuous
 
   @property
   def follows_optimizer(self) -> bool:
@@ -202,8 +214,9 @@ class KernelMaker:
     if made.is_calibrated or 'gradient_estimator' not in parameters:
       raise TypeError(
           f'{type(made).__name__} needs all the data at each step, and fit '
-          'gives it batches. Take one of SGLD, SGHMC and SGNHT, or '
-          'sample it with tfp.mcmc.sample_chain.')
+          'gives it batches. Take one of SGLD, SGHMC, SGNHT and '
+          'StochasticBouncyParticleSampler, or sample it with '
+          'tfp.mcmc.sample_chain.')
     estimator = parameters['gradient_estimator']
     if estimator is not None and not isinstance(estimator, gradients.Exact):
       raise ValueError(

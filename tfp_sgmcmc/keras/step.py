@@ -17,6 +17,7 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
@@ -67,6 +68,7 @@ class SamplingStep:
     self._seed = seed
     self._results = None
     self._structure = None
+    self._segment_start = None
     self._status = tf.Variable(
         tf.zeros([2], tf.int64), trainable=False, name=STATUS)
     arguments = inspect.signature(model.call).parameters
@@ -107,6 +109,15 @@ class SamplingStep:
     return tf.nest.pack_sequence_as(
         self._structure, [tf.convert_to_tensor(v) for v in self._results])
 
+  def segment(self) -> tuple[list[np.ndarray], float]:
+    """Where the last segment of a path began, and its duration.
+
+    Of a kernel in continuous time, whose steps are the path's corners.
+    """
+    duration = tf.nest.pack_sequence_as(
+        self._structure, self._results).duration
+    return [v.numpy() for v in self._segment_start], float(duration.numpy())
+
   def bootstrap(self, data: Any) -> None:
     """Makes the kernel's first results, on the first batch.
 
@@ -126,6 +137,10 @@ class SamplingStep:
     self._results = [
         tf.Variable(leaf, trainable=False, name='sampling_results')
         for leaf in tf.nest.flatten(results)]
+    if hasattr(results, 'duration'):
+      self._segment_start = [
+          tf.Variable(part, trainable=False, name='segment_start')
+          for part in self._parts()]
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.
@@ -138,18 +153,21 @@ class SamplingStep:
         kernel has momenta.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    parts = self._parts()
+    start = self._parts()
     results = self.results()
     step = results.step + 1
     posterior, passes = self._posterior(data)
     parts, results = self._make_kernel(posterior, results.step).one_step(
-        parts, results, seed=random.fold_in(self._seed, step))
+        start, results, seed=random.fold_in(self._seed, step))
+    forward = passes[0]  # Others may lie within a tf.cond.
     finite, logs = _watch(parts, results)
+    for variable, part in zip(self._segment_start or [], start):
+      variable.assign(part)
     for variable, part in zip(self.variables, parts):
       variable.assign(part)
     for variable, leaf in zip(self._results, tf.nest.flatten(results)):
       variable.assign(leaf)
-    for variable, value in passes[-1].updates:
+    for variable, value in forward.updates:
       variable.assign(value)
     bad = self._status[1]
     bad = tf.where((bad == 0) & ~finite, step, bad)
@@ -157,9 +175,9 @@ class SamplingStep:
     self._status.assign(status)
     tracker = next(m for m in self._model.metrics if m.name == 'loss')
     tracker.update_state(
-        passes[-1].loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
+        forward.loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
     metrics = self._model.compute_metrics(
-        x, y, passes[-1].y_pred, sample_weight=sample_weight)
+        x, y, forward.y_pred, sample_weight=sample_weight)
     return {**metrics, **logs, STATUS: status}
 
   def _parts(self):

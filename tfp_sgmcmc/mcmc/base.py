@@ -1,21 +1,17 @@
-"""What the discrete-time kernels share: arguments, seeds, gradients, checks.
+"""What the discrete-time kernels share beyond all kernels: steps of time.
 
 A kernel's own file holds its mathematics: one pure function of tensors.
 """
 
-import abc
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 
-from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import posterior as posterior_lib
-from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.internal import kernel
 
 __all__ = ['LangevinKernel', 'Seeds']
 
@@ -26,12 +22,14 @@ class Seeds(NamedTuple):
   gradient: tf.Tensor
 
 
-class LangevinKernel(tfp.mcmc.TransitionKernel):
+class LangevinKernel(kernel.GradientKernel):
   """Base of the kernels that follow an estimated gradient in steps of time.
 
   A subclass passes its arguments as `parameters` and defines `_bootstrap` and
   `_one_step` on lists of state parts.
   """
+
+  _Seeds = Seeds
 
   def __init__(self, parameters: dict[str, Any]):
     """Checks and keeps the arguments that all these kernels have.
@@ -39,36 +37,10 @@ class LangevinKernel(tfp.mcmc.TransitionKernel):
     Args:
       parameters: The arguments of the subclass's constructor, by name.
     """
-    super().__init__()
-    self._parameters = dict(parameters)
     checks.schedule('step_size', parameters['step_size'], 0.)
     checks.schedule(
         'temperature', parameters['temperature'], 0., strict=False)
-    estimator = parameters['gradient_estimator']
-    if estimator is None:
-      estimator = gradients_lib.Exact()
-    if not isinstance(estimator, gradients_lib.GradientEstimator):
-      raise TypeError(
-          f'gradient_estimator is {estimator!r}: it has to be one of '
-          'tfp_sgmcmc.gradients, such as gradients.Uniform(batch_size=100), or '
-          'None for the exact gradient.')
-    estimator.check_target(parameters['target_log_prob_fn'])
-    self._estimator = estimator
-
-  @property
-  def parameters(self) -> dict[str, Any]:
-    """The constructor's arguments by name."""
-    return self._parameters
-
-  @property
-  def target_log_prob_fn(self) -> Any:
-    """The `Posterior`, or the function that returns the log density."""
-    return self._parameters['target_log_prob_fn']
-
-  @property
-  def gradient_estimator(self) -> gradients_lib.GradientEstimator:
-    """How the gradient is estimated."""
-    return self._estimator
+    super().__init__(parameters)
 
   @property
   def is_calibrated(self) -> bool:
@@ -82,81 +54,6 @@ class LangevinKernel(tfp.mcmc.TransitionKernel):
       return target.num_examples
     return 1
 
-  def bootstrap_results(self, init_state: Any, seed: Any = None) -> Any:
-    """The results with which a chain starts.
-
-    Args:
-      init_state: Tensor or list of tensors, the first state.
-      seed: Stateless seed of the first minibatch and the first momentum. By
-        default a fixed one, since `tfp.mcmc.sample_chain` passes none.
-
-    Returns:
-      kernel_results: The kernel's results.
-
-    Raises:
-      TypeError: If the state is not of floats.
-      ValueError: If the log density has a wrong shape, or the first log density
-        or gradient is not finite.
-    """
-    with tf.name_scope(f'{self._name}.bootstrap_results'):
-      parts = states.to_parts(init_state)
-      target = self.target_log_prob_fn
-      if isinstance(target, posterior_lib.Posterior):
-        target.check_state(parts)
-      seeds = self._seeds([0, 0] if seed is None else seed)
-      estimate, estimator_results = self._estimator.one_step(
-          target, parts, self._estimator.bootstrap_results(target, parts),
-          seeds.gradient)
-      _check_chains(estimate.target_log_prob, parts)
-      estimate = _check_finite(estimate, parts)
-      return self._bootstrap(parts, estimate, estimator_results, seeds)
-
-  def one_step(
-      self,
-      current_state: Any,
-      previous_kernel_results: Any,
-      seed: Any = None,
-  ) -> tuple[Any, Any]:
-    """Moves the chain by one step.
-
-    Args:
-      current_state: Tensor or list of tensors; the leading axes are chains.
-      previous_kernel_results: What `bootstrap_results` or `one_step` returned.
-      seed: Stateless seed (`int32[2]`); None draws one from TensorFlow's global
-        generator.
-
-    Returns:
-      next_state: In the form of `current_state`.
-      kernel_results: The kernel's results.
-    """
-    with tf.name_scope(f'{self._name}.one_step'):
-      next_parts, results = self._one_step(
-          states.to_parts(current_state), previous_kernel_results,
-          self._seeds(seed))
-      return states.like(current_state, next_parts), results
-
-  @abc.abstractmethod
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
-    """The kernel's first results, from the first gradient estimate."""
-
-  @abc.abstractmethod
-  def _one_step(self, parts, previous, seeds):
-    """The next parts and results."""
-
-  @property
-  def _name(self):
-    return self._parameters['name'] or type(self).__name__
-
-  def _seeds(self, seed):
-    seed = tfp.random.sanitize_seed(seed)
-    return Seeds(*(random.fold_in(seed, k) for k in range(len(Seeds._fields))))
-
-  def _estimate(self, parts, previous, seeds):
-    """A new gradient estimate at `parts`, and the estimator's results."""
-    return self._estimator.one_step(
-        self.target_log_prob_fn, parts, previous.gradient_estimator_results,
-        seeds.gradient)
-
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
     return at_step(self._parameters[name], step, parts)
@@ -169,40 +66,3 @@ def at_step(
   if callable(value):
     value = value(step)
   return [tf.cast(value, part.dtype) for part in parts]
-
-
-def _check_chains(target_log_prob, parts):
-  """Raises where the log density's shape is not leading axes of all parts."""
-  chains = target_log_prob.shape
-  for k, part in enumerate(parts):
-    if (part.shape.rank < chains.rank
-        or not part.shape[:chains.rank].is_compatible_with(chains)):
-      raise ValueError(
-          f'target_log_prob_fn returned shape {chains} where part {k} of the '
-          f'state has shape {part.shape}. The shape of the log density has to '
-          'be that of the chains, the leading axes that all parts share, [] '
-          'for a single chain. A density of a vector has to sum over it.')
-
-
-def _check_finite(estimate, parts):
-  """Raises where the first log density or gradient is NaN or infinite."""
-  message = (
-      'At the first state the log density or its gradient is not finite: start '
-      'in a place of positive probability, and look for log(0), 0/0 or '
-      'overflow in log_prior_fn and log_likelihood_fn.')
-  tensors = [estimate.target_log_prob, *estimate.grads_target_log_prob]
-  finite = tf.reduce_all(
-      [tf.reduce_all(tf.math.is_finite(t)) for t in tensors])
-  if tf.executing_eagerly():
-    if not finite:
-      where = [
-          f'the gradient by part {k} (shape {part.shape}) has '
-          f'{int(tf.math.count_nonzero(~tf.math.is_finite(g)))} such values'
-          for k, (part, g) in enumerate(
-              zip(parts, estimate.grads_target_log_prob))]
-      raise ValueError(
-          f'{message} The log density is {estimate.target_log_prob.numpy()}; '
-          f'{"; ".join(where)}.')
-    return estimate
-  with tf.control_dependencies([tf.debugging.Assert(finite, [message])]):
-    return tf.nest.map_structure(tf.identity, estimate)

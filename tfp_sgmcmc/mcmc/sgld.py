@@ -149,7 +149,8 @@ class SGLD(base.LangevinKernel):
     diagonal, preconditioner_results = None, ()
     if self._preconditioner is not None:
       diagonal, preconditioner_results = self._preconditioner.one_step(
-          self._mean_gradients(gradients), previous.preconditioner_results)
+          self._mean_gradients(gradients), previous.preconditioner_results,
+          estimate.target_log_prob.shape.rank)
     next_parts = langevin_step(
         parts, gradients, diagonal,
         self._at_step('step_size', previous.step, parts),

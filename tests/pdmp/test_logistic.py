@@ -1,0 +1,168 @@
+"""Minibatches of one, exactly: ZZ-SS, its control variates and Local BPS.
+
+Logistic regression with 40 examples and 3 coefficients, against long HMC: the
+means of theta, theta^2 and products, with standard errors from independent
+chains. The p-value of their differences is below 1e-6 once in a million.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import oracle
+from tests.pdmp import models
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.pdmp import thinning
+
+tfd = tfp.distributions
+pdmp = sgmcmc.pdmp
+PRIOR_SCALE = np.array([1., 2., 3.], np.float32)
+NUM_CHAINS = 200
+
+
+def data():
+  rng = np.random.default_rng(3)
+  x = rng.normal(size=[40, 3]) * [1., 1.5, 0.7]
+  y = rng.uniform(size=40) < 1. / (1. + np.exp(-x @ [1., -0.5, 1.5]))
+  return x.astype(np.float32), y.astype(np.float32)
+
+
+def posterior():
+  def log_likelihood(theta, batch):
+    x, y = batch
+    logits = tf.einsum('...nd,...d->...n', x, theta)
+    return tfd.Bernoulli(logits=logits).log_prob(y)
+
+  return sgmcmc.Posterior(
+      tfd.MultivariateNormalDiag(tf.ones(3), PRIOR_SCALE).log_prob,
+      log_likelihood, data())
+
+
+def second_order(theta):
+  """theta and the products of its coordinates."""
+  products = theta[..., :, tf.newaxis] * theta[..., tf.newaxis, :]
+  rows, columns = np.triu_indices(3)
+  return tf.concat(
+      [theta, tf.stack([products[..., i, j] for i, j in zip(rows, columns)],
+                       axis=-1)], axis=-1)
+
+
+@functools.cache
+def hmc():
+  """Averages over each of 400 chains of HMC, and their last states."""
+  kernel = tfp.mcmc.HamiltonianMonteCarlo(
+      posterior(), step_size=0.25, num_leapfrog_steps=6)
+  run = tf.function(lambda: tfp.mcmc.sample_chain(
+      500, tf.ones([400, 3]), kernel=kernel, num_burnin_steps=100,
+      trace_fn=lambda _, results: results.is_accepted, seed=[1, 1]),
+      jit_compile=True, autograph=False)
+  draws, is_accepted = run()
+  assert np.mean(is_accepted) > 0.7
+  return tf.reduce_mean(second_order(draws), axis=0).numpy(), draws[-1]
+
+
+def anchor():
+  return tfp.optimizer.lbfgs_minimize(
+      lambda theta: tfp.math.value_and_gradient(
+          lambda theta: -posterior()(theta), theta), tf.zeros(3)).position
+
+
+def p_value(kernel_class, estimator, num_events, rate_bound=None):
+  """From draws of HMC on, so without burn-in."""
+  truth, start = hmc()
+  x, _ = data()
+  kernel = kernel_class(
+      posterior(), gradient_estimator=estimator,
+      rate_bound=rate_bound or pdmp.LogisticRegressionBound(
+          x, PRIOR_SCALE, prior_mean=1.))
+  trajectory = pdmp.Trajectory.from_chain(*models.run_path(
+      kernel, start[:NUM_CHAINS], num_events))
+  averages = trajectory.mean(second_order, num_nodes=2, by_chain=True)
+  difference = averages.mean(axis=0) - truth.mean(axis=0)
+  covariance = (
+      np.cov(averages, rowvar=False) / len(averages)
+      + np.cov(truth, rowvar=False) / len(truth))
+  # Hotelling's, with the degrees of freedom of the smaller sample.
+  d, n = len(difference), NUM_CHAINS
+  statistic = difference @ np.linalg.solve(covariance, difference)
+  errors = np.sqrt(np.diag(covariance))
+  return scipy.stats.f.sf(
+      statistic * (n - d) / (d * (n - 1)), d, n - d), errors
+
+
+UNIFORM = sgmcmc.gradients.Uniform(1)
+
+
+@pytest.mark.parametrize('kernel_class, make, num_events', [
+    (sgmcmc.ZigZagSampler, lambda: UNIFORM, 4000),
+    (sgmcmc.ZigZagSampler, lambda: sgmcmc.gradients.ControlVariate(
+        1, anchor()), 4000),
+    (sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 4000),
+    (sgmcmc.BouncyParticleSampler, lambda: sgmcmc.gradients.ControlVariate(
+        1, anchor()), 4000),
+    (sgmcmc.ZigZagSampler, sgmcmc.gradients.Exact, 1500),
+    (sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1500),
+], ids=['ZZ-SS', 'ZZ-CV', 'Local BPS', 'BPS-CV', 'zig-zag', 'BPS'])
+def test_against_hmc(kernel_class, make, num_events):
+  p, errors = p_value(kernel_class, make(), num_events)
+  assert p > oracle.FALSE_ALARM_RATE
+  sd = np.std(hmc()[1], axis=0)
+  assert np.all(errors[:3] < 0.1 * sd), 'The test sees too little.'
+
+
+def test_rates_cut_off_are_seen(monkeypatch):
+  """Zig-zag with all rates cut off at 0.3 of the bound."""
+  monkeypatch.setattr(
+      thinning, 'rate_ratios',
+      lambda rates, upper, scale: tf.clip_by_value(
+          rates / tf.maximum(upper, 1e-6), 0., 0.3))
+  p, _ = p_value(sgmcmc.ZigZagSampler, UNIFORM, 4000)
+  assert p < oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('estimator', ['exact', 'uniform', 'anchor'])
+@pytest.mark.parametrize('form', ['directional', 'coordinates'])
+def test_bounds_hold_for_every_minibatch(estimator, form):
+  """Against each example's own rate, at many states, velocities and times."""
+  x, _ = data()
+  target = posterior()
+  bound = pdmp.LogisticRegressionBound(x, PRIOR_SCALE, prior_mean=1.)
+  rng = np.random.default_rng(0)
+  shape = [300, 40, 3]  # States, examples, coordinates.
+  theta, v = (
+      tf.constant(np.broadcast_to(a, shape), tf.float32)
+      for a in 2. * rng.normal(size=[2, 300, 1, 3]))
+  if form == 'coordinates':
+    v = tf.sign(v)
+  time = tf.constant(np.broadcast_to(
+      rng.exponential(size=[300, 1]), [300, 40]), tf.float32)
+  minibatch, gradients = UNIFORM, None
+  if estimator == 'anchor':
+    minibatch = sgmcmc.gradients.ControlVariate(1, anchor())
+  results = minibatch.bootstrap_results(target, [theta])
+  moved = [theta + time[..., tf.newaxis] * v]
+  if estimator == 'exact':
+    exact = sgmcmc.gradients.Exact()
+    gradients, at_end = (
+        exact.one_step(target, parts, results, [0, 0])[0].grads_target_log_prob
+        for parts in ([theta], moved))
+  else:
+    indices = tf.broadcast_to(tf.range(40)[:, tf.newaxis], [300, 40, 1])
+    at_end = minibatch.estimate(
+        target, moved, results, indices).grads_target_log_prob
+  rates = -v * at_end[0]
+  rate = getattr(bound, form)(
+      pdmp.SegmentStart([theta], [v], gradients, results, 2))
+  intercept, slope = (tf.nest.flatten(leaf)[0] for leaf in rate[:2])
+  if form == 'directional':
+    rates = tf.reduce_sum(rates, axis=-1)
+  else:
+    time = time[..., tf.newaxis]
+  upper = intercept + slope * time
+  # It holds, and it is not idly large: there are rates at 0.3 of it.
+  assert np.all(rates <= upper + 1e-4 * tf.abs(upper))
+  assert np.max(rates / tf.maximum(upper, 1e-6)) > 0.3

@@ -1,0 +1,410 @@
+"""SBPS and pSBPS: their law, their counts, their refusals.
+
+The law is held to long HMC on the paper's logistic regression, and to exact
+moments on linear regression, where errors are planted too. Tolerances are those
+that the sampler has to meet, about its bias by a finite `confidence`; each test
+also holds the Monte Carlo error to under a third of them.
+"""
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests.pdmp import logistic
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import pdmp
+from tfp_sgmcmc.pdmp import stochastic_bouncy
+
+tfd = tfp.distributions
+FALSE_ALARM_RATE = 1e-6
+SBPS = sgmcmc.StochasticBouncyParticleSampler
+UNIFORM = sgmcmc.gradients.Uniform(100)
+
+
+@pytest.mark.parametrize('seed, batch_size, confidence, dtype', [
+    (0, 100, 3., np.float32),
+    (1, 100, 5., np.float64),
+    (2, 300, 3., np.float32),
+])
+def test_law_of_the_papers_logistic_regression(
+    seed, batch_size, confidence, dtype):
+  law = logistic.hmc(seed)
+  kernel = SBPS(
+      logistic.posterior(seed, dtype), confidence=confidence,
+      gradient_estimator=sgmcmc.gradients.Uniform(
+          batch_size, share_minibatch=True))
+  run = logistic.path_runner(kernel)
+  runs = [
+      run(logistic.start(law, 200, group, dtype), law.mean, 1500,
+          (seed, group))[0]
+      for group in range(5)]
+  c = logistic.compare(runs, law, law.mean)
+  assert c.mean_standard_error.max() < 0.05
+  assert c.sd_standard_error.max() < 0.08 / 3.
+  assert np.abs(c.mean_error).max() < 0.15
+  assert np.abs(c.sd_ratio - 1.).max() < 0.08
+  assert c.violation_share < 0.01
+
+
+def linear_regression(dtype=np.float32, num_examples=500, num_parts=1):
+  """A posterior and its exact law; the noise of minibatches is not normal."""
+  rng = np.random.default_rng(4)
+  x = rng.normal(size=[num_examples, 3]) * [1., 2., 0.5]
+  y = x @ [1., -1., 0.5] + rng.normal(size=num_examples)
+  x, y = x.astype(dtype), y.astype(dtype)
+
+  def join(parts):
+    if num_parts == 1:
+      return parts[0]
+    return tf.concat([parts[0], parts[1][..., tf.newaxis]], axis=-1)
+
+  def log_likelihood(*parts_and_batch):
+    *parts, (x, y) = parts_and_batch
+    location = tf.einsum('...nd,...d->...n', x, join(parts))
+    return tfd.Normal(location, np.ones([], dtype)).log_prob(y)
+
+  prior = tfd.MultivariateNormalDiag(tf.zeros(3, dtype), tf.ones(3, dtype) / 5.)
+  posterior = sgmcmc.Posterior(
+      lambda *parts: prior.log_prob(join(parts)), log_likelihood, (x, y))
+  x, y = x.astype(np.float64), y.astype(np.float64)
+  covariance = np.linalg.inv(25. * np.eye(3) + x.T @ x)
+  return posterior, logistic.Law(
+      covariance @ x.T @ y, np.sqrt(np.diag(covariance)), covariance)
+
+
+def errors(kernel, law, dtype=np.float32, num_events=1500):
+  """Largest error of the means in sds, and of the sds relatively."""
+  run = logistic.path_runner(kernel)
+  runs = [
+      run(logistic.start(law, 200, group, dtype), law.mean, num_events,
+          (7, group))[0]
+      for group in range(4)]
+  c = logistic.compare(runs, law, law.mean)
+  return max(np.abs(c.mean_error).max(), np.abs(c.sd_ratio - 1.).max()), c
+
+
+@pytest.mark.parametrize('estimator, num_examples, factor', [
+    (UNIFORM, 500, 1. - 100. / 500.),
+    (sgmcmc.gradients.Uniform(100, replacement=True), 500, 1.),
+    (None, 500, 0.),
+    (None, 2000, 1. - 500. / 2000.),
+], ids=str)
+def test_variance_of_the_derivative(estimator, num_examples, factor):
+  """Equation 10: c^2 against the derivatives of all examples, by hand."""
+  posterior, law = linear_regression(np.float64)
+  posterior = sgmcmc.Posterior(
+      posterior.log_prior,
+      lambda theta, batch: posterior.log_likelihood(theta, batch=batch),
+      posterior.data, num_examples)
+  chains = 2000
+  state = tf.constant(np.tile(law.mean + law.sd, [chains, 1]))
+  results = SBPS(
+      posterior, gradient_estimator=estimator, temperature=2.,
+      velocity='gaussian').bootstrap_results(state, seed=[1, 2])
+  x, y = (leaf.numpy() for leaf in posterior.data)
+  velocity = results.velocity[0].numpy()
+  each = (velocity @ x.T) * (x @ (law.mean + law.sd) - y) / 2.
+  size = 500 if estimator is None else 100
+  exact = num_examples**2 / size * factor * each.var(axis=1, ddof=1)
+  ratio = np.sum(results.noise_variance) / np.sum(exact) if factor else (
+      1. + np.max(results.noise_variance))
+  assert abs(ratio - 1.) < (0.05 if estimator is not None else 1e-9)
+  # The derivative itself, where it has no noise.
+  if estimator is None:
+    prior = 25. * velocity @ (law.mean + law.sd) / 2.
+    np.testing.assert_allclose(
+        results.statistics.value,
+        prior + num_examples / 500 * each.sum(axis=1), rtol=1e-6)
+
+
+RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
+
+
+@pytest.mark.parametrize('arguments', [
+    dict(),
+    dict(confidence=5., velocity='gaussian', refreshment=0.5, dtype=np.float64),
+    dict(gradient_estimator=None),
+    dict(gradient_estimator=sgmcmc.gradients.Uniform(
+        50, replacement=True), decay=0.9),
+    dict(temperature=0.5, step_size=0.02, refresh_rate=0.),
+    dict(preconditioner=RMSPROP),
+], ids=str)
+def test_law_of_linear_regression(arguments):
+  arguments = {
+      'gradient_estimator': UNIFORM, 'confidence': 4., 'refresh_rate': 5.,
+      **arguments}
+  dtype = arguments.pop('dtype', np.float32)
+  posterior, law = linear_regression(dtype)
+  temperature = arguments.get('temperature', 1.)
+  law = logistic.Law(
+      law.mean, law.sd * np.sqrt(temperature), law.covariance * temperature)
+  error, c = errors(SBPS(posterior, **arguments), law, dtype)
+  assert max(c.mean_standard_error.max(), c.sd_standard_error.max()) < 0.012
+  assert error < 0.04
+  assert c.violation_share < 0.01
+
+
+class EventAverages(SBPS):
+  """Averages the events, as a user must not."""
+
+  def _one_step(self, parts, previous, seeds):
+    parts, results = super()._one_step(parts, previous, seeds)
+    return parts, results._replace(duration=tf.ones_like(results.duration))
+
+
+def _prior_twice(monkeypatch):
+  monkeypatch.setattr(
+      sgmcmc.Posterior, 'log_prior',
+      lambda self, *parts: 2. * self._log_prior_fn(*parts))
+
+
+def _other_minibatch_reflects(monkeypatch):
+  gradients = stochastic_bouncy._Minibatch.gradients
+  monkeypatch.setattr(
+      stochastic_bouncy._Minibatch, 'gradients',
+      lambda self, parts: tf.nest.map_structure(
+          lambda g: tf.roll(g, 1, axis=0), gradients(self, parts)))
+
+
+def _every_proposal_bounces(monkeypatch):
+  uniform = sgmcmc.random.uniform
+  monkeypatch.setattr(
+      stochastic_bouncy.random, 'uniform',
+      lambda *args: 0.3 * uniform(*args))
+
+
+@pytest.mark.parametrize('mutant', [
+    _prior_twice, _other_minibatch_reflects, _every_proposal_bounces])
+def test_the_law_sees(mutant, monkeypatch):
+  posterior, law = linear_regression()
+  mutant(monkeypatch)
+  kernel = SBPS(
+      posterior, gradient_estimator=UNIFORM, confidence=4., refresh_rate=5.)
+  assert errors(kernel, law, num_events=1000)[0] > 0.06
+
+
+def test_averages_over_events_are_wrong():
+  posterior, law = linear_regression()
+  assert errors(EventAverages(posterior), law)[0] > 0.06
+
+
+def gaussian_path(dtype):
+  """A path on a normal target without noise, and its precision."""
+  precision = np.array([1., 25., 4.])
+  kernel = SBPS(
+      tfd.MultivariateNormalDiag(
+          tf.zeros(3, dtype), precision.astype(dtype)**-0.5).log_prob,
+      refresh_rate=0.5)
+
+  @tf.function(jit_compile=True)
+  def run():
+    return tfp.mcmc.sample_chain(
+        500, tf.ones([150, 3], dtype), kernel=kernel, num_burnin_steps=300,
+        trace_fn=lambda _, results: results, seed=[1, 2])
+
+  return *run(), precision
+
+
+def hazards(states, results, precision):
+  """Integrals of [G]_+ from bounce to bounce: unit exponentials."""
+  states = np.asarray(states, np.float64)
+  times = np.asarray(results.duration, np.float64)[1:]
+  velocity = np.diff(states, axis=0) / times[..., np.newaxis]
+  slope = np.sum(precision * velocity**2, axis=-1)
+  begin = np.sum(precision * velocity * states[:-1], axis=-1)
+  end = begin + slope * times
+  integral = (np.maximum(end, 0.)**2 - np.maximum(begin, 0.)**2) / (2. * slope)
+  found = []
+  for chain in range(times.shape[1]):
+    bounces = np.flatnonzero(results.event[1:, chain] == pdmp.Event.BOUNCE)
+    total = np.cumsum(integral[:, chain])[bounces]
+    found.append(np.diff(total))
+  return np.concatenate(found)
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+def test_event_times_without_noise(dtype):
+  states, results, precision = gaussian_path(dtype)
+  found = hazards(states, results, precision)
+  assert len(found) > 15_000
+  p_value = lambda values: scipy.stats.kstest(values, 'expon').pvalue
+  assert p_value(found) > FALSE_ALARM_RATE
+  assert p_value(1.1 * found) < FALSE_ALARM_RATE
+  trajectory = pdmp.Trajectory.from_chain(states, results)
+  assert trajectory.violation_share < 0.005
+  assert trajectory.counts.refreshments > 100
+
+
+def test_a_target_that_is_not_normal():
+  """log p = -x^4 / 4 - (y - x)^2 / 2, without noise, regression local."""
+  def log_prob(state):
+    x, y = tf.unstack(state, axis=-1)
+    return -0.25 * x**4 - 0.5 * tf.square(y - x)
+
+  grid = np.linspace(-6., 6., 20_001)
+  density = np.exp(-0.25 * grid**4)
+  variance = np.sum(grid**2 * density) / np.sum(density)
+  law = logistic.Law(
+      np.zeros(2), np.sqrt([variance, variance + 1.]),
+      np.array([[variance, variance], [variance, variance + 1.]]))
+  error, c = errors(SBPS(log_prob, decay=0.7), law)
+  assert error < 0.03
+  assert c.violation_share < 0.02
+
+
+def trace(kernel, state, num_events=300):
+  def run():
+    return tfp.mcmc.sample_chain(
+        num_events, state, kernel=kernel, trace_fn=lambda _, results: results,
+        seed=[1, 2])
+
+  return tf.function(run, jit_compile=True)()
+
+
+def test_gradients_are_counted():
+  posterior, _ = linear_regression()
+  _, results = trace(SBPS(posterior, gradient_estimator=UNIFORM),
+                     tf.ones([5, 3]))
+  bounces = np.sum(results.event == pdmp.Event.BOUNCE, axis=0)
+  # The first gradient and the first derivative, before the events.
+  np.testing.assert_array_equal(
+      results.gradient_estimator_results.num_gradients[-1],
+      100 * (2 + 300 + bounces))
+  assert np.all(bounces > 10)
+  reflected = np.asarray(results.velocity[0])
+  np.testing.assert_allclose(np.linalg.norm(reflected, axis=-1), 1., rtol=1e-4)
+
+
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+def test_eager_graph_and_xla_agree(dtype):
+  posterior, law = linear_regression(dtype, num_parts=2)
+  kernel = SBPS(
+      posterior, gradient_estimator=UNIFORM, preconditioner=RMSPROP)
+  state = [tf.constant(np.tile(law.mean[:2], [10, 1]), dtype),
+           tf.constant(np.tile(law.mean[2], [10]), dtype)]
+  results = kernel.bootstrap_results(state, seed=[3, 4])
+
+  def one_step(state, results):
+    return kernel.one_step(state, results, seed=[5, 6])
+
+  outcomes = [
+      run(state, results) for run in (
+          one_step, tf.function(one_step, autograph=False),
+          tf.function(one_step, autograph=False, jit_compile=True))]
+  rtol = 1e-3 if dtype == np.float32 else 1e-9
+  for other in outcomes[1:]:
+    for a, b in zip(tf.nest.flatten(outcomes[0]), tf.nest.flatten(other)):
+      assert a.dtype == b.dtype
+      np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
+  # Its results have the form of those it got, so that it runs in loops.
+  tf.nest.map_structure(
+      lambda a, b: np.testing.assert_equal((a.dtype, a.shape),
+                                           (b.dtype, b.shape)),
+      results, outcomes[0][1])
+
+
+def test_ten_chains_in_any_shape():
+  posterior, law = linear_regression()
+  kernel = SBPS(posterior, gradient_estimator=UNIFORM)
+  state = logistic.start(law, 10, 0, np.float32)
+  run = lambda state: trace(kernel, state, 50)[0]
+  flat = run(state)
+  folded = run(tf.reshape(state, [2, 5, 3]))
+  np.testing.assert_allclose(
+      np.reshape(folded, flat.shape), flat, rtol=1e-3, atol=1e-4)
+  alone = run(state[3])
+  assert alone.shape == [50, 3]
+
+
+def test_uniform_time_gives_equal_weights():
+  posterior, law = linear_regression()
+  kernel = pdmp.UniformTime(
+      SBPS(posterior, gradient_estimator=UNIFORM, confidence=4.,
+           refresh_rate=5.), interval=0.1)
+  state = logistic.start(law, 400, 1, np.float32)
+  draws = np.asarray(tf.function(lambda: tfp.mcmc.sample_chain(
+      40, state, kernel=kernel, num_burnin_steps=10, trace_fn=None,
+      seed=[1, 2]), jit_compile=True)())
+  whitened = (draws - law.mean) / law.sd
+  assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.08
+  assert np.abs(whitened.std(axis=(0, 1)) - 1.).max() < 0.06
+
+
+def cliff(theta, batch):
+  """A likelihood that is NaN beyond 0.3."""
+  values = tfd.Normal(theta[..., tf.newaxis], 1.).log_prob(batch)
+  return tf.where(theta[..., tf.newaxis] < 0.3, values, float('nan'))
+
+
+def cliff_posterior():
+  data = 0.2 + np.random.default_rng(0).normal(size=100).astype(np.float32)
+  return sgmcmc.Posterior(tfd.Normal(0., 1.).log_prob, cliff, data)
+
+
+def test_a_gradient_that_is_not_finite_names_the_event():
+  kernel = SBPS(cliff_posterior(), gradient_estimator=sgmcmc.gradients.Uniform(
+      50))
+  states, results = trace(kernel, tf.zeros([3]))
+  bad = np.flatnonzero(np.any(~np.isfinite(states), axis=1))
+  with pytest.raises(sgmcmc.NonFiniteError, match='At event') as raised:
+    pdmp.Trajectory.from_chain(states, results)
+  assert raised.value.step == bad[0] + 1
+  kept = raised.value.result
+  assert kept.counts.events == 3 * (bad[0] - 1)
+  assert np.all(np.isfinite(kept.mean()))
+  before = tf.constant(states[bad[0] - 1])
+  results = kernel.bootstrap_results(before)
+  with pytest.raises(sgmcmc.NonFiniteError, match='At event'):
+    for k in range(200):
+      before, results = kernel.one_step(before, results, seed=[1, k])
+
+
+@pytest.mark.parametrize('error, message, arguments', [
+    (ValueError, 'batch_size is 1',
+     dict(gradient_estimator=sgmcmc.gradients.Uniform(1))),
+    (TypeError, 'derivative of each example',
+     dict(gradient_estimator=sgmcmc.gradients.Noisy(1.))),
+    (ValueError, 'confidence is 0', dict(confidence=0.)),
+    (ValueError, 'step_size is -1', dict(step_size=-1.)),
+    (ValueError, 'decay is 0', dict(decay=0.)),
+    (ValueError, 'decay is 2', dict(decay=2.)),
+    (ValueError, 'refresh_rate is -1', dict(refresh_rate=-1.)),
+    (ValueError, 'velocity is', dict(velocity='signs')),
+    (TypeError, 'preconditioner is', dict(preconditioner=0.5)),
+    (ValueError, 'only 100 examples',
+     dict(gradient_estimator=sgmcmc.gradients.Uniform(101))),
+], ids=str)
+def test_bad_input(error, message, arguments):
+  with pytest.raises(error, match=message):
+    SBPS(cliff_posterior(), **arguments)
+
+
+def test_data_are_needed():
+  log_prior, density = tfd.Normal(0., 1.).log_prob, tfd.Normal(0., 1.).log_prob
+  with pytest.raises(TypeError, match='needs a Posterior'):
+    SBPS(density, gradient_estimator=sgmcmc.gradients.Uniform(10))
+  empty = sgmcmc.Posterior(log_prior, cliff, num_examples=100)
+  with pytest.raises(ValueError, match='holds none'):
+    SBPS(empty, gradient_estimator=sgmcmc.gradients.Uniform(10))
+  with pytest.raises(ValueError, match='holds no data'):
+    SBPS(empty).bootstrap_results(tf.zeros([]))
+  one = sgmcmc.Posterior(log_prior, cliff, np.float32([0.1]), num_examples=100)
+  with pytest.raises(ValueError, match='1 example'):
+    SBPS(one).bootstrap_results(tf.zeros([]))
+
+
+def test_normalized_preconditioner():
+  rmsprop = sgmcmc.preconditioners.RMSProp(
+      decay=0.9, regularizer=0.1, normalize=True)
+  gradients = [tf.constant([[1., 2.], [3., 4.]]), tf.constant([5., 0.])]
+  results = rmsprop.bootstrap_results(gradients)
+  diagonal, results = rmsprop.one_step(
+      [0. * g for g in gradients], results, chain_rank=1)
+  flat = np.array([[1., 2., 5.], [3., 4., 0.]])
+  wanted = 1. / (0.1 + np.sqrt(0.9) * flat)
+  wanted /= wanted.mean(axis=1, keepdims=True)
+  np.testing.assert_allclose(
+      np.concatenate([diagonal[0], diagonal[1][:, np.newaxis]], axis=1),
+      wanted, rtol=1e-5)

@@ -1,0 +1,107 @@
+"""What the estimators with an anchor share.
+
+With a an anchor in the space of states, S a minibatch of n of the N examples,
+and l_i the log likelihood of an example,
+
+  g = grad log p(theta) + sum_{i=1}^N grad l_i(a)
+      + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a)),
+
+the middle sum computed once for an anchor. The log density is estimated in the
+same way. It is unbiased whatever the anchor; the variance is that of a plain
+minibatch with the differences in place of the gradients.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import full_pass
+from tfp_sgmcmc.gradients import minibatch
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
+
+__all__ = ['Anchor', 'AnchoredEstimator']
+
+
+class Anchor(NamedTuple):
+  """A state and what is known there: twice the size of the state.
+
+  Attributes:
+    state_parts: List of tensors, a.
+    log_likelihood: Of all the data, at a.
+    gradients: List of tensors, its gradient.
+  """
+  state_parts: list[tf.Tensor]
+  log_likelihood: tf.Tensor
+  gradients: list[tf.Tensor]
+
+
+class AnchoredEstimator(minibatch.MinibatchEstimator):
+  """Base of the estimators whose results have an `Anchor`, `anchor`."""
+
+  def __init__(
+      self,
+      batch_size: int,
+      replacement: bool,
+      share_minibatch: bool,
+      chunk_size: int,
+  ):
+    """Checks and keeps what these estimators have in common.
+
+    Args:
+      batch_size: Python `int`, n.
+      replacement: Python `bool`: draw examples independently.
+      share_minibatch: Python `bool`: all chains see one minibatch.
+      chunk_size: Python `int`: how many examples a pass over all the data takes
+        at a time.
+    """
+    super().__init__(batch_size, replacement, share_minibatch)
+    self._chunk_size = checks.positive_integer('chunk_size', chunk_size)
+
+  @property
+  def num_gradients_per_estimate(self):
+    return 2 * self._batch_size
+
+  def estimate(self, target, state_parts, results, indices):
+    return control_variate_estimate(
+        target, state_parts, results.anchor, target.gather(indices))
+
+  def _anchor(self, target, state_parts):
+    """The anchor at a state: a pass over the data."""
+    return Anchor(state_parts, *full_pass.log_likelihood_and_gradients(
+        target, state_parts, self._chunk_size))
+
+  def _terms(self, target, state_parts, results):
+    at_state, at_anchor = (
+        minibatch.per_example_gradients(target, parts)
+        for parts in (state_parts, results.anchor.state_parts))
+    return [here - there for here, there in zip(at_state, at_anchor)]
+
+
+def control_variate_estimate(
+    target: posterior_lib.Posterior,
+    state_parts: Sequence[tf.Tensor],
+    anchor: Anchor,
+    batch: Any,
+) -> base.GradientEstimate:
+  """The estimate from a batch; both of its gradients come of one evaluation."""
+  num_parts = len(state_parts)
+  anchor_parts = [
+      tf.broadcast_to(a, tf.shape(part))
+      for a, part in zip(anchor.state_parts, state_parts)]
+
+  def difference(*parts):
+    return (
+        target.log_prob_estimate(*parts[:num_parts], batch=batch)
+        - target.log_likelihood_estimate(*parts[num_parts:], batch=batch))
+
+  value, gradients = states.value_and_gradients(
+      difference, [*state_parts, *anchor_parts], num_required=num_parts)
+  return base.GradientEstimate(
+      value + anchor.log_likelihood,
+      [here + minus_there + all_there for here, minus_there, all_there in zip(
+          gradients[:num_parts], gradients[num_parts:], anchor.gradients)])

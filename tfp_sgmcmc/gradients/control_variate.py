@@ -1,0 +1,144 @@
+"""Minibatches with the gradient at a fixed anchor as control variate.
+
+  g = grad log p(theta) + sum_{i=1}^N grad l_i(a)
+      + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a))
+
+with l_i the log likelihood of an example, S a uniform minibatch of n, and a the
+anchor. Baker et al. (2019), section 3, with their f_i = -l_i, f_0 the negative
+log prior and theta-hat the anchor; there the prior's gradient too is taken as a
+difference to that at the anchor, which is the same.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc.gradients import anchored
+from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.internal import states
+
+__all__ = ['ControlVariate', 'ControlVariateResults']
+
+
+class ControlVariateResults(NamedTuple):
+  """The state of a `ControlVariate`.
+
+  A trace of it repeats the anchor at each step, twice the size of a state: let
+  `trace_fn` choose.
+
+  Attributes:
+    num_gradients: `int64` scalar, the number of gradients of single examples
+      that each chain has used so far, the pass at the anchor included.
+    anchor: `Anchor`, the same at all steps.
+  """
+  num_gradients: tf.Tensor
+  anchor: anchored.Anchor
+
+
+class ControlVariate(anchored.AnchoredEstimator):
+  """Minibatches with the gradient at a fixed anchor as control variate.
+
+    g = grad log p(theta) + sum_{i=1}^N grad l_i(a)
+        + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a))
+
+  It is unbiased for any anchor a. Its variance falls with the distance of theta
+  to a: at a mode of a posterior that is concentrated around it (the usual
+  anchor, found by an optimizer), a chain needs minibatches whose size does not
+  grow with N. Far from the anchor it can be worse than `Uniform`. It starts
+  with one pass over the data; a step takes 2 n gradients of examples.
+
+  #### Examples
+
+  >>> x = tf.random.stateless_normal([1000, 2], [0, 1])
+  >>> y = tf.cast(x[:, 0] + tf.random.stateless_normal([1000], [0, 2]) > 0.,
+  ...             tf.float32)
+  >>> def log_likelihood(theta, batch):
+  ...   x, y = batch
+  ...   logits = tf.einsum('...nd,...d->...n', x, theta)
+  ...   return tfd.Bernoulli(logits=logits).log_prob(y)
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.MultivariateNormalDiag(tf.zeros(2)).log_prob, log_likelihood,
+  ...     (x, y))
+  >>> mode = tfp.optimizer.lbfgs_minimize(
+  ...     lambda theta: tfp.math.value_and_gradient(
+  ...         lambda theta: -posterior(theta), theta), tf.zeros(2)).position
+  >>> estimator = sgmcmc.gradients.ControlVariate(batch_size=10, anchor=mode)
+  >>> kernel = sgmcmc.SGLD(
+  ...     posterior, step_size=1e-3, gradient_estimator=estimator)
+  >>> tfp.mcmc.sample_chain(
+  ...     5, tf.zeros([4, 2]), kernel=kernel, trace_fn=None, seed=[0, 0]).shape
+  TensorShape([5, 4, 2])
+
+  Close to the mode the variance is a small part of that without the anchor:
+
+  >>> near = [mode + 0.05]
+  >>> uniform = sgmcmc.gradients.Uniform(batch_size=10)
+  >>> ratio = (estimator.variance(posterior, near)[0]
+  ...          / uniform.variance(posterior, near)[0])
+  >>> bool(tf.reduce_all(ratio < 0.02))
+  True
+
+  #### References
+
+  [1]: Jack Baker, Paul Fearnhead, Emily B. Fox, Christopher Nemeth. Control
+       Variates for Stochastic Gradient MCMC. _Statistics and Computing_, 2019.
+  """
+
+  def __init__(
+      self,
+      batch_size: int,
+      anchor: Any,
+      replacement: bool = False,
+      share_minibatch: bool = False,
+      chunk_size: int = 1000,
+  ):
+    """Makes the estimator.
+
+    Args:
+      batch_size: Python `int`, n.
+      anchor: A state, a: a tensor or a list of parts. Either in the shapes of a
+        single chain, for all chains; or in those of the whole state, an anchor
+        for each chain.
+      replacement: Python `bool`: draw examples independently, so that one may
+        be drawn twice.
+      share_minibatch: Python `bool`: all chains see one minibatch.
+      chunk_size: Python `int`: how many examples the pass over all the data
+        takes at a time. It bounds memory, and changes nothing else.
+
+    Raises:
+      ValueError: If `batch_size` or `chunk_size` is not positive; at the
+        start of a chain, if the anchor does not fit the state.
+      TypeError: If one of these is not an integer, or the anchor no state.
+    """
+    super().__init__(batch_size, replacement, share_minibatch, chunk_size)
+    # Outside any function being traced: an array would become a constant of it.
+    with tf.init_scope():
+      self._anchor_parts = states.to_parts(anchor)
+
+  def bootstrap_results(self, target, state_parts):
+    parts = self._fit(state_parts, target.log_prior(*state_parts).shape)
+    target.check_state(parts)
+    return base.count(
+        ControlVariateResults(
+            tf.zeros([], tf.int64), self._anchor(target, parts)),
+        target.num_rows)
+
+  def _fit(self, state_parts, chains):
+    """The anchor in the dtypes of the state, or an error."""
+    given = [a.shape for a in self._anchor_parts]
+    whole = [part.shape for part in state_parts]
+    single = [shape[chains.rank:] for shape in whole]
+    if given not in (whole, single):
+      several = f', or of all its {chains} chains, {_show(whole)}'
+      raise ValueError(
+          f'The anchor has parts of shapes {_show(given)}, and the state of '
+          f'{_show(whole)}. An anchor has the shapes of a single chain of the '
+          f'state, {_show(single)}{several if chains.rank else ""}.')
+    return [
+        tf.cast(a, part.dtype)
+        for a, part in zip(self._anchor_parts, state_parts)]
+
+
+def _show(shapes):
+  return ', '.join(str(shape) for shape in shapes)

@@ -1,0 +1,84 @@
+"""Passes over all the data in memory that does not grow with them."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import states
+
+__all__ = ['fold', 'log_likelihood_and_gradients']
+
+
+def fold(
+    fn: Callable[[Any, Any, tf.Tensor, tf.Tensor], Any],
+    initial: Any,
+    data: Any,
+    chunk_size: int,
+) -> Any:
+  """Applies `fn` to the data chunk by chunk, in a loop.
+
+  All chunks have one length, as static shapes need, so that the last may begin
+  with rows that the one before it ended with.
+
+  Args:
+    fn: Callable `(carried, batch, rows, is_new)`; returns the next `carried`.
+      `rows` are the numbers of the batch's rows; `is_new` is false for those
+      that have been seen.
+    initial: Nested tensors, the first `carried`.
+    data: Nested tensors with a common leading axis.
+    chunk_size: Python `int`, the largest number of rows in a chunk.
+
+  Returns:
+    carried: What the last call returned.
+  """
+  num_rows = tf.nest.flatten(data)[0].shape[0]
+  num_chunks = -(-num_rows // chunk_size)
+  length = -(-num_rows // num_chunks)
+
+  def body(k, carried):
+    start = tf.minimum(k * length, num_rows - length)
+    batch = tf.nest.map_structure(
+        lambda leaf: tf.slice(
+            leaf, [start] + [0] * (leaf.shape.rank - 1),
+            [length, *leaf.shape[1:]]), data)
+    rows = start + tf.range(length)
+    return k + 1, fn(carried, batch, rows, rows >= k * length)
+
+  return tf.while_loop(
+      lambda k, _: k < num_chunks, body, (0, initial),
+      parallel_iterations=1)[1]
+
+
+def log_likelihood_and_gradients(
+    target: posterior_lib.Posterior,
+    state_parts: Sequence[tf.Tensor],
+    chunk_size: int,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  """The log likelihood of all the data and its gradient.
+
+  Args:
+    target: `Posterior`.
+    state_parts: List of float tensors.
+    chunk_size: Python `int`, the largest number of rows in a chunk.
+
+  Returns:
+    log_likelihood: One value a chain.
+    gradients: List of tensors in the shapes of `state_parts`.
+  """
+  rows_stand_for = target.num_examples / target.num_rows
+
+  def add(carried, batch, rows, is_new):
+    del rows
+    value, gradients = states.value_and_gradients(
+        lambda *parts: target.log_likelihood_estimate(
+            *parts, batch=batch,
+            weights=tf.where(is_new, rows_stand_for, 0.)),
+        state_parts, num_required=0)
+    return tf.nest.map_structure(tf.add, carried, (value, gradients))
+
+  zeros = (tf.zeros_like(target.log_prior(*state_parts)),
+           [tf.zeros_like(part) for part in state_parts])
+  return fold(add, zeros, target.data, chunk_size)

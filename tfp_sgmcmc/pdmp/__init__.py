@@ -1,0 +1,43 @@
+"""How the particle moves in continuous time: kernels, bounds, paths."""
+
+from tfp_sgmcmc.pdmp.base import Event
+from tfp_sgmcmc.pdmp.base import PDMPKernel
+from tfp_sgmcmc.pdmp.bouncy import BouncyParticleSampler
+from tfp_sgmcmc.pdmp.bounds import AffineRate
+from tfp_sgmcmc.pdmp.bounds import GaussianBound
+from tfp_sgmcmc.pdmp.bounds import HessianBound
+from tfp_sgmcmc.pdmp.bounds import LogisticRegressionBound
+from tfp_sgmcmc.pdmp.bounds import RateBound
+from tfp_sgmcmc.pdmp.bounds import SegmentStart
+from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyParticleSampler
+from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyResults
+from tfp_sgmcmc.pdmp.thinning import ThinnedResults
+from tfp_sgmcmc.pdmp.trajectory import EventCounts
+from tfp_sgmcmc.pdmp.trajectory import PathTrace
+from tfp_sgmcmc.pdmp.trajectory import Trajectory
+from tfp_sgmcmc.pdmp.trajectory import trace_path
+from tfp_sgmcmc.pdmp.uniform_time import UniformTime
+from tfp_sgmcmc.pdmp.uniform_time import UniformTimeResults
+from tfp_sgmcmc.pdmp.zigzag import ZigZagSampler
+
+__all__ = [
+    'AffineRate',
+    'BouncyParticleSampler',
+    'Event',
+    'EventCounts',
+    'GaussianBound',
+    'HessianBound',
+    'LogisticRegressionBound',
+    'PDMPKernel',
+    'PathTrace',
+    'RateBound',
+    'SegmentStart',
+    'StochasticBouncyParticleSampler',
+    'StochasticBouncyResults',
+    'ThinnedResults',
+    'Trajectory',
+    'UniformTime',
+    'UniformTimeResults',
+    'ZigZagSampler',
+    'trace_path',
+]

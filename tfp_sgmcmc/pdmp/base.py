@@ -1,0 +1,328 @@
+"""What the continuous-time kernels share: velocities, events, failures.
+
+A particle moves along straight lines, theta + v t, and its velocity changes at
+random times. With U = -log p / T, the potential, and G(t) = v . grad U along
+the line, the events of the bouncy particle sampler come at the rate [G(t)]_+;
+they are found by thinning: proposed at a larger rate, and accepted with
+probability [G]_+ over that rate.
+
+One `one_step` of a kernel goes from one event to the next, of whatever kind
+(`Event`), and estimates one gradient. Its states are the corners of a path, no
+sample at equal weights: `UniformTime` and `Trajectory` read the path.
+"""
+
+from collections.abc import Sequence
+import enum
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import draws
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import kernel
+from tfp_sgmcmc.internal import states
+
+__all__ = [
+    'Event',
+    'PDMPKernel',
+    'Seeds',
+]
+
+
+class Event(enum.IntEnum):
+  """What happened at the end of a segment of a path.
+
+  `REJECTION`: a proposed bounce was rejected, nothing changed. `BOUNCE`: the
+  velocity was reflected (zig-zag: a component changed its sign).
+  `REFRESHMENT`: the velocity was drawn anew. `HORIZON`: the bound on the rate
+  holds no further, nothing changed.
+  """
+  REJECTION = 0
+  BOUNCE = 1
+  REFRESHMENT = 2
+  HORIZON = 3
+
+
+class Seeds(NamedTuple):
+  """The seeds of one event, one for each use."""
+  velocity: tf.Tensor
+  gradient: tf.Tensor
+  time: tf.Tensor
+  accept: tf.Tensor
+
+
+class PDMPKernel(kernel.GradientKernel):
+  """Base of the kernels that move in continuous time, an event a step.
+
+  A subclass passes its arguments as `parameters` and defines `_bootstrap` and
+  `_one_step` on lists of state parts. Its results have at least the fields
+
+    step: `int64` scalar, the number of events.
+    target_log_prob: Estimate of the log density at the event, shape `chains`.
+    gradient_estimator_results: The state of the gradient estimator.
+    velocity: List with v for each part, after the event.
+    duration: Time from the event before to this one, shape `chains`.
+    event: What happened, an `Event` as `int32`, shape `chains`.
+    rate_ratio: The estimated rate over its bound at the event, shape `chains`,
+      0 where G is negative; above 1 the bound is violated. 0 where the state
+      has become NaN for another reason than a violated bound.
+
+  `Trajectory` and `UniformTime` use `duration`, `event` and `rate_ratio` alone:
+  between two states the path is a straight line at constant speed.
+
+  Where something fails, a gradient that is not finite or, in an exact kernel, a
+  violated bound, the state becomes NaN (`fail`) and stays so: no driver can
+  overlook it. Eagerly it is an error at once.
+  """
+
+  _Seeds = Seeds
+
+  def __init__(self, parameters: dict[str, Any]):
+    """Checks and keeps the arguments that all these kernels have.
+
+    Args:
+      parameters: The arguments of the subclass's constructor, by name; among
+        them `refresh_rate`, `refreshment` and `temperature`.
+    """
+    checks.numeric('refresh_rate', parameters['refresh_rate'], 0., strict=False)
+    checks.scalar('refresh_rate', parameters['refresh_rate'])
+    checks.fraction('refreshment', parameters['refreshment'])
+    checks.numeric('refreshment', parameters['refreshment'], 0.)
+    checks.scalar('refreshment', parameters['refreshment'])
+    checks.numeric('temperature', parameters['temperature'], 0.)
+    checks.scalar('temperature', parameters['temperature'])
+    super().__init__(parameters)
+
+  def one_step(
+      self,
+      current_state: Any,
+      previous_kernel_results: Any,
+      seed: Any = None,
+  ) -> tuple[Any, Any]:
+    """Moves each chain to its next event.
+
+    Args:
+      current_state: Tensor or list of tensors; the leading axes are chains.
+      previous_kernel_results: What `bootstrap_results` or `one_step` returned.
+      seed: Stateless seed (`int32[2]`); None draws one from TensorFlow's global
+        generator.
+
+    Returns:
+      next_state: In the form of `current_state`, the position at the event.
+        Not a draw at equal weight: average over time, with
+        `pdmp.Trajectory.from_chain`, or sample `pdmp.UniformTime(kernel, ...)`.
+      kernel_results: The kernel's results.
+
+    Raises:
+      RateBoundError: If the bound is violated, in an exact kernel, eagerly.
+      NonFiniteError: If the state is not finite, eagerly. In a graph the state
+        is NaN from there on, in both cases.
+    """
+    state, results = super().one_step(
+        current_state, previous_kernel_results, seed)
+    if tf.executing_eagerly():
+      check_event(states.to_parts(state), results)
+    return state, results
+
+  @property
+  def _temperature(self):
+    return self._parameters['temperature']
+
+  def _refreshment_time(self, chains, dtype, seed):
+    """The time to the next refreshment, for each chain."""
+    rate = tf.cast(self._parameters['refresh_rate'], dtype)
+    time = exponential(chains, seed, dtype, stream=_REFRESHMENT_STREAM)
+    return tf.where(
+        rate > 0., time / tf.where(rate > 0., rate, 1.),
+        tf.constant(float('inf'), dtype))
+
+  def _refresh(self, velocity, is_refreshed, seed):
+    """The velocity, drawn anew in the chains where `is_refreshed`."""
+    refreshed = refresh_velocity(
+        self._velocity_law, velocity, self._parameters['refreshment'],
+        is_refreshed.shape.rank, seed)
+    return select(is_refreshed, refreshed, velocity)
+
+  @property
+  def _velocity_law(self):
+    """The invariant law of the velocity: "sphere", "gaussian" or "signs"."""
+    return self._parameters['velocity']
+
+
+# Of the seed for times: stream 0 is the proposals'.
+_REFRESHMENT_STREAM = 1
+
+
+def exponential(
+    shape: Any, seed: tf.Tensor, dtype: tf.DType, stream: int = 0,
+) -> tf.Tensor:
+  """Unit exponential numbers, by inversion; at most 16.6 (36.7 in float64)."""
+  return -tf.math.log1p(-random.uniform(shape, seed, dtype, stream))
+
+
+def next_event(
+    proposal: tf.Tensor, refreshment: tf.Tensor, horizon: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """The first of three times, and its `Event`: a proposal is yet a rejection.
+
+  Args:
+    proposal: Time to the next proposed bounce, shape `chains`.
+    refreshment: Time to the next refreshment, likewise.
+    horizon: How long the bound holds, likewise.
+
+  Returns:
+    duration: Time to the event.
+    event: `REJECTION`, `REFRESHMENT` or `HORIZON`, `int32`.
+  """
+  first = tf.minimum(proposal, refreshment)
+  event = tf.where(
+      refreshment < proposal, int(Event.REFRESHMENT), int(Event.REJECTION))
+  return tf.minimum(first, horizon), tf.where(
+      horizon < first, int(Event.HORIZON), event)
+
+
+def dot(
+    a: Sequence[tf.Tensor], b: Sequence[tf.Tensor], chain_rank: int,
+) -> tf.Tensor:
+  """The inner product over all coordinates of all parts, shape `chains`."""
+  return sum(
+      tf.reduce_sum(x * y, axis=list(range(chain_rank, x.shape.rank)))
+      for x, y in zip(a, b))
+
+
+def move(
+    parts: Sequence[tf.Tensor], velocity: Sequence[tf.Tensor],
+    duration: tf.Tensor,
+) -> list[tf.Tensor]:
+  """theta + v t, with a time for each chain."""
+  return [
+      part + states.expand(duration, part) * v
+      for part, v in zip(parts, velocity)]
+
+
+def reflect(
+    velocity: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor],
+    chain_rank: int,
+) -> list[tf.Tensor]:
+  """v - 2 (v . g) / |g|^2 g, Pakman et al. (2017), equation 4."""
+  squared = dot(gradients, gradients, chain_rank)
+  along = 2. * tf.math.divide_no_nan(
+      dot(velocity, gradients, chain_rank), squared)
+  return [
+      v - states.expand(along, v) * g for v, g in zip(velocity, gradients)]
+
+
+def draw_velocity(
+    law: str, parts: Sequence[tf.Tensor], chain_rank: int, seed: tf.Tensor,
+) -> list[tf.Tensor]:
+  """A velocity of "sphere" (|v| = 1), "gaussian" or "signs" (-1 and 1)."""
+  noise = random.normal_like(parts, seed)
+  if law == 'gaussian':
+    return noise
+  if law == 'signs':
+    return [tf.where(xi < 0., -tf.ones_like(xi), 1.) for xi in noise]
+  return _normalize(noise, chain_rank)
+
+
+def refresh_velocity(
+    law: str, velocity: Sequence[tf.Tensor], share: Any, chain_rank: int,
+    seed: tf.Tensor,
+) -> list[tf.Tensor]:
+  """A new velocity: a `share` of the old one's variance is replaced.
+
+    gaussian:  v' = sqrt(1 - share) v + sqrt(share) xi
+    sphere:    the same with sqrt(d) v, and then v' / |v'|
+    signs:     each is drawn anew with probability share
+
+  Each leaves the law of the velocity as it is; the second since it has no
+  preferred direction. A share of 1 is an independent draw.
+  """
+  if law == 'signs':
+    fresh = draw_velocity(law, velocity, chain_rank, random.fold_in(seed, 0))
+    seed = random.fold_in(seed, 1)
+    return [
+        tf.where(random.uniform(
+            compat.shape(v), seed, v.dtype, stream) < tf.cast(share, v.dtype),
+                 new, v)
+        for stream, (v, new) in enumerate(zip(velocity, fresh))]
+  scale = 1.
+  if law == 'sphere':
+    scale = tf.sqrt(tf.cast(
+        states.num_coordinates(velocity, chain_rank), tf.float64))
+  mixed = []
+  for v, xi in zip(velocity, random.normal_like(velocity, seed)):
+    r = tf.cast(share, v.dtype)
+    mixed.append(
+        tf.sqrt(1. - r) * tf.cast(scale, v.dtype) * v + tf.sqrt(r) * xi)
+  return _normalize(mixed, chain_rank) if law == 'sphere' else mixed
+
+
+def _normalize(velocity, chain_rank):
+  inverse_norm = tf.math.rsqrt(dot(velocity, velocity, chain_rank))
+  return [v * states.expand(inverse_norm, v) for v in velocity]
+
+
+def select(
+    mask: tf.Tensor, new: Sequence[tf.Tensor], old: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """`new` in the chains of `mask`, `old` in the others."""
+  return [tf.where(states.expand(mask, a), a, b) for a, b in zip(new, old)]
+
+
+def rounding(dtype: tf.DType) -> float:
+  """What a ratio may be off from 1 by rounding: root of the machine epsilon."""
+  return float(np.finfo(dtype.as_numpy_dtype).eps)**0.5
+
+
+def fail(
+    parts: Sequence[tf.Tensor], has_failed: tf.Tensor,
+) -> list[tf.Tensor]:
+  """The state, NaN in the chains that have failed."""
+  return [
+      tf.where(states.expand(has_failed, part),
+               tf.constant(float('nan'), part.dtype), part) for part in parts]
+
+
+def all_finite(tensors: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
+  """Whether all coordinates are finite, for each chain."""
+  return tf.reduce_all(tf.stack([
+      tf.reduce_all(
+          tf.math.is_finite(t), axis=list(range(chain_rank, t.shape.rank)))
+      for t in tensors]), axis=0)
+
+
+def check_event(parts: Sequence[tf.Tensor], results: Any) -> None:
+  """Raises where a chain has failed at this event; eagerly."""
+  chain_rank = results.duration.shape.rank
+  bad = ~all_finite(parts, chain_rank)
+  if not tf.reduce_any(bad):
+    return
+  event = int(results.step)
+  error, message = describe_failure(
+      event, tf.where(bad).numpy()[0].tolist(),
+      float(tf.boolean_mask(results.rate_ratio, bad)[0]))
+  raise error(message, event, None)
+
+
+def describe_failure(
+    event: int, chain: list[int], rate_ratio: float,
+) -> tuple[type[draws.NonFiniteError], str]:
+  """The error, and what to say, where a chain has failed at an event."""
+  where = f'At event {event:,}'
+  if chain:
+    where += f', in chain {chain[0] if len(chain) == 1 else tuple(chain)},'
+  if rate_ratio > 1.:
+    return draws.RateBoundError, (
+        f'{where} the rate is {rate_ratio:.4g} times its bound: rate_bound '
+        'does not hold, and the chain would not be exact. Raise the bound by '
+        'at least that factor, or look for an error in it, such as the prior '
+        'or the factor N left out.')
+  return draws.NonFiniteError, (
+      f'{where} the state is not finite: the gradient of the log density is '
+      'NaN or infinite there, or there is no further event, the rate being 0 '
+      'for ever (raise refresh_rate). Look for log(0), 0/0 or overflow in the '
+      'log density.')

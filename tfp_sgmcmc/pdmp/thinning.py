@@ -1,0 +1,207 @@
+"""What the exact continuous-time kernels share: thinning under a rate bound.
+
+A particle has m clocks: one (bouncy particle) or one for each coordinate
+(zig-zag). Clock j rings at the rate [G_j(t)]_+ / T along theta + v t, and at
+most at [a_j + b_j t]_+ / T for t up to a horizon. So
+
+  t_j solves int_0^t [a_j + b_j s]_+ ds / T = E_j,   E_j ~ Exp(1)
+  t = min(t_1, ..., t_m, refreshment time, horizon)
+  theta <- theta + v t
+
+  and where t is some t_j, with one new estimate of the gradient at theta and
+  probability [G_j]_+ / [a_j + b_j t]_+, the clock rings: v changes.
+
+Lewis and Shedler's thinning, Pakman et al. (2017), section 3.2. With an
+unbiased estimate of the gradient, independent from event to event, the law
+exp(-U / T) is kept exactly (Theorem 1 there; Bierkens et al. 2019, theorem 4.1)
+as long as the bound holds for every estimate. The same estimate accepts and
+reflects.
+"""
+
+import abc
+from typing import Any
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.pdmp import base
+from tfp_sgmcmc.pdmp import bounds
+
+__all__ = ['ThinnedKernel', 'ThinnedResults']
+
+
+class ThinnedResults(NamedTuple):
+  """Results of the exact continuous-time kernels.
+
+  Attributes:
+    step: `int64` scalar, the number of events.
+    target_log_prob: Estimate of the log density at the event, shape `chains`.
+    grads_target_log_prob: List with its gradient by each part.
+    gradient_estimator_results: The state of the gradient estimator.
+    velocity: List with v for each part, after the event.
+    duration: Time from the event before to this one, shape `chains`.
+    event: What happened, a `pdmp.Event` as `int32`, shape `chains`.
+    rate_ratio: The estimated rate over its bound at the event, shape `chains`:
+      the probability with which the proposal was accepted. Above 1 the bound
+      is violated, by more than rounding: the largest over the clocks then, and
+      it stays, the chain being NaN from there on.
+  """
+  step: tf.Tensor
+  target_log_prob: tf.Tensor
+  grads_target_log_prob: list[tf.Tensor]
+  gradient_estimator_results: Any
+  velocity: list[tf.Tensor]
+  duration: tf.Tensor
+  event: tf.Tensor
+  rate_ratio: tf.Tensor
+
+
+class ThinnedKernel(base.PDMPKernel):
+  """Base of the exact kernels.
+
+  A subclass defines `_bound`, `_rates` and `_ring` on the clocks.
+  """
+
+  def __init__(self, parameters: dict[str, Any]):
+    """Checks and keeps the arguments that these kernels have.
+
+    Args:
+      parameters: The arguments of the subclass's constructor, by name.
+    """
+    super().__init__(parameters)
+    rate_bound = parameters['rate_bound']
+    if rate_bound is None:
+      raise ValueError(
+          f'{type(self).__name__} is exact, and needs rate_bound, an upper '
+          'bound on the rate of its events: pdmp.GaussianBound(precision), '
+          'pdmp.HessianBound(matrix or Lipschitz constant), '
+          'pdmp.LogisticRegressionBound(features, prior_scale), or a function '
+          'of a pdmp.SegmentStart that returns a pdmp.AffineRate. Where none '
+          'is known, StochasticBouncyParticleSampler learns one, with a small '
+          'bias.')
+    if not callable(rate_bound) and not isinstance(
+        rate_bound, bounds.RateBound):
+      raise TypeError(
+          f'rate_bound is {rate_bound!r}: it has to be one of the bounds of '
+          'tfp_sgmcmc.pdmp, or a function of a pdmp.SegmentStart that returns '
+          'a pdmp.AffineRate.')
+    if isinstance(rate_bound, bounds.RateBound):
+      rate_bound.check_estimator(self.gradient_estimator)
+
+  @property
+  def is_calibrated(self) -> bool:
+    """True: the law of the target is kept exactly, averaged over time."""
+    return True
+
+  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+    log_prob = estimate.target_log_prob
+    velocity = base.draw_velocity(
+        self._velocity_law, parts, log_prob.shape.rank, seeds.velocity)
+    zero = tf.zeros_like(log_prob)
+    return ThinnedResults(
+        tf.zeros([], tf.int64), *estimate, estimator_results, velocity,
+        duration=zero, event=tf.zeros_like(zero, tf.int32), rate_ratio=zero)
+
+  def _one_step(self, parts, previous, seeds):
+    velocity, dtype = previous.velocity, previous.target_log_prob.dtype
+    chains = compat.shape(previous.target_log_prob)
+    rank = previous.target_log_prob.shape.rank
+    temperature = tf.cast(self._temperature, dtype)
+
+    rate = self._bound(self._start(parts, previous))
+    intercept, slope = rate.intercept / temperature, rate.slope / temperature
+    times = bounds.affine_time(
+        intercept, slope,
+        base.exponential(compat.shape(intercept), seeds.time, dtype))
+    duration, event = base.next_event(
+        tf.reduce_min(times, axis=-1),
+        self._refreshment_time(chains, dtype, seeds.time), rate.horizon)
+    moved = base.move(parts, velocity, duration)
+    estimate, estimator_results = self._estimate(moved, previous, seeds)
+    gradients = estimate.grads_target_log_prob
+
+    ratios = rate_ratios(
+        self._rates(velocity, gradients, rank) / temperature,
+        tf.maximum(intercept + slope * duration[..., tf.newaxis], 0.),
+        tf.sqrt(base.dot(velocity, velocity, rank)
+                * base.dot(gradients, gradients, rank)) / temperature)
+    clock = tf.argmin(times, axis=-1, output_type=tf.int32)
+    ratio = tf.gather(ratios, clock, axis=-1, batch_dims=rank)
+    rings = (event == int(base.Event.REJECTION)) & (
+        random.uniform(chains, seeds.accept, dtype) < ratio)
+    velocity = base.select(
+        rings, self._ring(velocity, gradients, clock, rank), velocity)
+    event = tf.where(rings, int(base.Event.BOUNCE), event)
+    velocity = self._refresh(
+        velocity, event == int(base.Event.REFRESHMENT), seeds.velocity)
+
+    ratio, failed = self._failure(
+        parts, previous.rate_ratio, moved, estimate, ratio,
+        tf.reduce_max(ratios, axis=-1))
+    return base.fail(moved, failed), ThinnedResults(
+        previous.step + 1, *estimate, estimator_results, velocity, duration,
+        event, ratio)
+
+  def _start(self, parts, previous):
+    exact = isinstance(self.gradient_estimator, gradients_lib.Exact)
+    return bounds.SegmentStart(
+        parts, previous.velocity,
+        previous.grads_target_log_prob if exact else None,
+        previous.gradient_estimator_results,
+        previous.target_log_prob.shape.rank)
+
+  def _call_bound(self, start, method):
+    """The bound, of a ready one by its `method`."""
+    rate_bound = self._parameters['rate_bound']
+    if isinstance(rate_bound, bounds.RateBound):
+      return getattr(rate_bound, method)(start)
+    rate = rate_bound(start)
+    if not isinstance(rate, bounds.AffineRate):
+      raise TypeError(
+          f'rate_bound returned {rate!r}: a pdmp.AffineRate(intercept, slope, '
+          'horizon) is needed.')
+    return rate
+
+  def _failure(self, parts, old_ratio, moved, estimate, ratio, largest):
+    """The ratio to report, and where the chain fails, now or before."""
+    rank = old_ratio.shape.rank
+    finite = base.all_finite(
+        [*moved, estimate.target_log_prob, *estimate.grads_target_log_prob],
+        rank)
+    reported = tf.where(largest > 1., largest, ratio)
+    reported = tf.where(finite, reported, tf.zeros_like(ratio))
+    reported = tf.where(base.all_finite(parts, rank), reported, old_ratio)
+    return reported, ~finite | (reported > 1.)
+
+  @abc.abstractmethod
+  def _bound(self, start):
+    """`AffineRate` with the clocks on the last axis, horizon of the chains."""
+
+  @abc.abstractmethod
+  def _rates(self, velocity, gradients, chain_rank):
+    """G of each clock at temperature 1, from the gradients of log p."""
+
+  @abc.abstractmethod
+  def _ring(self, velocity, gradients, clock, chain_rank):
+    """The velocity after a clock, by its index, has rung."""
+
+
+def rate_ratios(
+    rates: tf.Tensor, upper: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+  """[G]_+ over its bound; above 1 only where that is more than rounding.
+
+  Args:
+    rates: G, `chains + [clocks]`.
+    upper: The bound, likewise.
+    scale: The size of the numbers that add up to G, shape `chains`.
+
+  Returns:
+    ratios: `chains + [clocks]`.
+  """
+  slack = base.rounding(rates.dtype) * (upper + scale[..., tf.newaxis])
+  positive = tf.maximum(rates, 0.)
+  within = tf.minimum(tf.math.divide_no_nan(positive, upper), 1.)
+  return tf.where(rates > upper + slack, positive / upper, within)
