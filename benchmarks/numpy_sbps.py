@@ -31,7 +31,7 @@ def run(x, y, batch_size, num_events, seed=0, confidence=3., refresh_rate=1.):
     slope = slope_mean + variance * (product - slope_mean * square)
     typical = np.hypot(slope_mean, np.sqrt(slope_variance))
     noise = c2 + lack + _NOISE_FLOOR**2 * typical
-    longest = 5. / np.sqrt(typical)
+    longest = 5. / np.sqrt(np.hypot(slope, np.sqrt(variance)))
     late = time - tbar
     steepest = slope + confidence * np.sqrt(variance)
     rho = np.sqrt(1. / weight + late**2 * variance + noise)

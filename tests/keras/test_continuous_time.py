@@ -34,7 +34,7 @@ def test_fit_is_the_kernel_on_the_same_batches():
   model.fit(
       x, y[:, np.newaxis], batch_size=size, epochs=8, verbose=0, shuffle=False,
       callbacks=[sampling, keras.callbacks.LambdaCallback(
-          on_train_batch_end=lambda *_: states.append(
+          on_train_batch_end=lambda batch, logs: states.append(
               model.layers[0].kernel.numpy()))])
 
   def kernel(step):
@@ -117,7 +117,7 @@ def test_metrics_and_counts():
      dict(draw_interval=1., num_steps_between_results=3)),
     ('continuous time', dict(draw_interval=1., learning_rate=0.1)),
     ('does not move', dict(draw_interval=1., kernel=models.SGHMC)),
-    ('comes? from Keras|come from Keras', dict(
+    ('minibatches', dict(
         draw_interval=1., kernel=functools.partial(
             SBPS, gradient_estimator=sgmcmc.gradients.Uniform(10)))),
 ])

@@ -56,11 +56,16 @@ def exact_draws(model, num, temperature=1., seed=5):
   return (model.mean + rng.normal(size=[num, 3]) @ factor.T).astype(model.dtype)
 
 
-def run_path(kernel, state, num_events, seed=(1, 2), trace=None, burnin=0):
-  """States and traced results of a compiled chain of events."""
+def run_path(
+    kernel, state, num_events, seed=(1, 2), trace=None, burnin=0,
+    jit_compile=False):
+  """States and traced results of a chain of events, in a graph.
+
+  To compile with XLA takes longer, and pays for thousands of events.
+  """
   trace = pdmp.trace_path if trace is None else trace
   run = tf.function(lambda: tfp.mcmc.sample_chain(
       num_events, state, kernel=kernel, num_burnin_steps=burnin,
       trace_fn=trace, seed=tf.constant(seed)),
-      jit_compile=True, autograph=False)
+      jit_compile=jit_compile, autograph=False)
   return run()

@@ -157,7 +157,7 @@ bounds_affine_time = bounds.affine_time
 def test_planted_errors_in_times_are_seen(wrong, monkeypatch):
   monkeypatch.setattr(thinning.bounds, 'affine_time', wrong)
   # A violated bound would stop the chain before the times are looked at.
-  monkeypatch.setattr(thinning, 'rate_ratios', lambda rates, upper, scale: (
+  monkeypatch.setattr(thinning, 'rate_ratios', lambda rates, upper, slack: (
       tf.ones_like(rates)))
   assert bouncy_p_values()[0] < oracle.FALSE_ALARM_RATE
 

@@ -100,8 +100,8 @@ def law_p_value(
     state = [state[:, :2], state[:, 2]]
   uniform = pdmp.UniformTime(kernel, time)
   results = uniform.bootstrap_results(state, seed=[7, 8])
-  step = tf.function(uniform.one_step, jit_compile=True, autograph=False)
-  state, results = step(state, results, seed=tf.constant([1, 2]))
+  # Eagerly, which is quicker than compiling for so few events.
+  state, results = uniform.one_step(state, results, seed=tf.constant([1, 2]))
   samples = oracle.join_parts(state, NUM_CHAINS)
   covariance = np.linalg.inv(model.precision) * temperature
   mean = model.mean
@@ -131,9 +131,9 @@ UNIFORM = sgmcmc.gradients.Uniform(4)
     dict(kernel_class=ZIG_ZAG, num_parts=2),
     dict(kernel_class=ZIG_ZAG, bound='hessian', temperature=0.5,
          refresh_rate=0.5, refreshment=0.4, dtype=np.float64),
-    dict(velocity='gaussian', minibatch=UNIFORM),
+    dict(velocity='gaussian', minibatch=UNIFORM, time=0.5),
     dict(minibatch=sgmcmc.gradients.Uniform(1)),
-    dict(noise=BoundedNoise(), velocity='gaussian', time=0.5),
+    dict(noise=BoundedNoise(), velocity='gaussian', time=0.25),
 ], ids=str)
 def test_law_is_kept(arguments):
   assert law_p_value(**arguments) > oracle.FALSE_ALARM_RATE
@@ -161,7 +161,7 @@ def _drawn_anew(self, velocity, gradients, clock, rank):
 @pytest.mark.parametrize('arguments, where, name, wrong', [
     (dict(velocity='gaussian'), bouncy.BouncyParticleSampler, '_ring',
      _drawn_anew),
-    (dict(velocity='gaussian', minibatch=UNIFORM),
+    (dict(velocity='gaussian', minibatch=UNIFORM, time=0.5),
      bouncy.BouncyParticleSampler, '_ring', _reflected_in_a_fresh_estimate),
     (dict(kernel_class=ZIG_ZAG), zigzag.ZigZagSampler, '_ring',
      _another_sign),
@@ -170,7 +170,7 @@ def _drawn_anew(self, velocity, gradients, clock, rank):
          0.7 * a + 0.3 * xi for a, xi in zip(
              v, sgmcmc.random.normal_like(v, seed))]),
     (dict(velocity='sphere', temperature=2.), thinning, 'rate_ratios',
-     lambda rates, upper, scale: tf.clip_by_value(
+     lambda rates, upper, slack: tf.clip_by_value(
          0.9 * rates / tf.maximum(upper, 1e-9), 0., 1.)),
 ], ids=['bounce', 'other minibatch', 'another sign', 'refreshment', 'rate'])
 def test_planted_errors_are_seen(arguments, where, name, wrong, monkeypatch):
@@ -181,4 +181,4 @@ def test_planted_errors_are_seen(arguments, where, name, wrong, monkeypatch):
 def test_noise_with_a_mean_is_seen():
   assert law_p_value(
       noise=ShiftedNoise(), velocity='gaussian',
-      time=0.5) < oracle.FALSE_ALARM_RATE
+      time=0.25) < oracle.FALSE_ALARM_RATE

@@ -131,7 +131,7 @@ def test_path_of_a_chain_is_the_kernels():
       rtol=1e-5)
   kept = sgmcmc.sample(
       kernel, 50, tf.zeros([5, 3]), trace_fn=pdmp.trace_path, seed=1,
-      progress_bar=False)
+      progress_bar=False, jit_compile=False)
   assert pdmp.Trajectory.from_chain(
       kept.states, kept.trace).counts.events == 49 * 5
 

@@ -1,6 +1,7 @@
 """What all kernels share: the estimator, seeds, the first gradient, checks."""
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import states
 
-__all__ = ['GradientKernel']
+__all__ = ['GradientKernel', 'check_chains', 'check_finite']
 
 
 class GradientKernel(tfp.mcmc.TransitionKernel):
@@ -85,8 +86,8 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
       estimate, estimator_results = self._estimator.one_step(
           target, parts, self._estimator.bootstrap_results(target, parts),
           seeds.gradient)
-      _check_chains(estimate.target_log_prob, parts)
-      estimate = _check_finite(estimate, parts)
+      check_chains(estimate.target_log_prob, parts)
+      estimate = check_finite(estimate, parts)
       return self._bootstrap(parts, estimate, estimator_results, seeds)
 
   def one_step(
@@ -137,7 +138,8 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
         seeds.gradient)
 
 
-def _check_chains(target_log_prob, parts):
+def check_chains(
+    target_log_prob: tf.Tensor, parts: Sequence[tf.Tensor]) -> None:
   """Raises where the log density's shape is not leading axes of all parts."""
   chains = target_log_prob.shape
   for k, part in enumerate(parts):
@@ -150,7 +152,9 @@ def _check_chains(target_log_prob, parts):
           'for a single chain. A density of a vector has to sum over it.')
 
 
-def _check_finite(estimate, parts):
+def check_finite(
+    estimate: gradients_lib.GradientEstimate, parts: Sequence[tf.Tensor],
+) -> gradients_lib.GradientEstimate:
   """Raises where the first log density or gradient is NaN or infinite."""
   message = (
       'At the first state the log density or its gradient is not finite: start '

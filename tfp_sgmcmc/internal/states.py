@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
@@ -76,6 +77,13 @@ def value_and_gradients(
       tf.zeros_like(part) if gradient is None
       else tf.convert_to_tensor(gradient)
       for part, gradient in zip(parts, gradients)]
+
+
+def cast(value: Any, dtype: tf.DType) -> tf.Tensor:
+  """`tf.cast`, where a Python number is not rounded to float32 first."""
+  if not tf.is_tensor(value) and not isinstance(value, tf.Variable):
+    value = np.asarray(value)
+  return tf.cast(value, dtype)
 
 
 def event_rank(part: tf.Tensor, chain_rank: int) -> int:

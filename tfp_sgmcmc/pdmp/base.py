@@ -16,7 +16,6 @@ import enum
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import draws
@@ -134,7 +133,7 @@ class PDMPKernel(kernel.GradientKernel):
 
   def _refreshment_time(self, chains, dtype, seed):
     """The time to the next refreshment, for each chain."""
-    rate = tf.cast(self._parameters['refresh_rate'], dtype)
+    rate = states.cast(self._parameters['refresh_rate'], dtype)
     time = exponential(chains, seed, dtype, stream=_REFRESHMENT_STREAM)
     return tf.where(
         rate > 0., time / tf.where(rate > 0., rate, 1.),
@@ -245,9 +244,9 @@ def refresh_velocity(
     fresh = draw_velocity(law, velocity, chain_rank, random.fold_in(seed, 0))
     seed = random.fold_in(seed, 1)
     return [
-        tf.where(random.uniform(
-            compat.shape(v), seed, v.dtype, stream) < tf.cast(share, v.dtype),
-                 new, v)
+        tf.where(
+            random.uniform(compat.shape(v), seed, v.dtype, stream)
+            < states.cast(share, v.dtype), new, v)
         for stream, (v, new) in enumerate(zip(velocity, fresh))]
   scale = 1.
   if law == 'sphere':
@@ -255,7 +254,7 @@ def refresh_velocity(
         states.num_coordinates(velocity, chain_rank), tf.float64))
   mixed = []
   for v, xi in zip(velocity, random.normal_like(velocity, seed)):
-    r = tf.cast(share, v.dtype)
+    r = states.cast(share, v.dtype)
     mixed.append(
         tf.sqrt(1. - r) * tf.cast(scale, v.dtype) * v + tf.sqrt(r) * xi)
   return _normalize(mixed, chain_rank) if law == 'sphere' else mixed
@@ -271,11 +270,6 @@ def select(
 ) -> list[tf.Tensor]:
   """`new` in the chains of `mask`, `old` in the others."""
   return [tf.where(states.expand(mask, a), a, b) for a, b in zip(new, old)]
-
-
-def rounding(dtype: tf.DType) -> float:
-  """What a ratio may be off from 1 by rounding: root of the machine epsilon."""
-  return float(np.finfo(dtype.as_numpy_dtype).eps)**0.5
 
 
 def fail(

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 from tfp_sgmcmc.pdmp import bounds
 from tfp_sgmcmc.pdmp import thinning
@@ -104,8 +105,9 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
         gradient), `pdmp.LogisticRegressionBound`, or a function of a
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate` with `intercept`,
         `slope` and `horizon` of shape `chains`.
-      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased; None is the
-        exact gradient.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, its noise
+        independent from event to event (which that of `Stream`, going through
+        the data in epochs, is not); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0. On
         some targets (a standard normal one) 0 never reaches all of the space;
         many times the rate of bounces makes the path a random walk.
@@ -136,7 +138,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
     chains = compat.shape(start.state_parts[0])[:start.chain_rank]
     dtype = start.state_parts[0].dtype
     intercept, slope, horizon = (
-        tf.broadcast_to(tf.cast(x, dtype), chains) for x in rate)
+        tf.broadcast_to(states.cast(x, dtype), chains) for x in rate)
     return bounds.AffineRate(
         intercept[..., tf.newaxis], slope[..., tf.newaxis], horizon)
 

@@ -368,8 +368,8 @@ def _anchor(start):
 
 def _positive_matrix(name, matrix):
   matrix = np.asarray(matrix, np.float64)
-  if matrix.ndim > 2 or (
-      matrix.ndim == 2 and not np.allclose(matrix, matrix.T)):
+  if matrix.ndim > 2 or matrix.ndim == 2 and (
+      len(matrix) != matrix.shape[1] or not np.allclose(matrix, matrix.T)):
     raise ValueError(
         f'{name} has shape {matrix.shape}: a number, a vector (the diagonal) '
         'or a symmetric matrix is needed.')

@@ -177,9 +177,9 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         returns the log density, one value a chain.
       step_size: The longest time from event to event: after it the regression
         takes in a new derivative, whether or not a bounce is due. A positive
-        number; None is five standard deviations of a Gaussian with the slopes
-        learned so far. It changes the cost, not the law: lower it where the
-        potential is far from a parabola over such a distance.
+        number; None is five standard deviations of a Gaussian with the slope
+        that the regression gives. It changes the cost, not the law: lower it
+        where the potential is far from a parabola over such a distance.
       gradient_estimator: `gradients.Uniform(batch_size)`; None takes all of the
         posterior's data (as a sample of `num_examples`, where these are more).
       confidence: k, how many standard deviations the proposals' rate is above
@@ -280,10 +280,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     noise_variance = (
         previous.noise_variance + previous.lack_of_fit
         + _floor(previous.slope_prior))
-    horizon = self._longest(previous.slope_prior)
+    horizon = self._longest(line)
     rate = regression.band_rate(
         line, previous.time, horizon, noise_variance,
-        tf.cast(self._parameters['confidence'], dtype))
+        states.cast(self._parameters['confidence'], dtype))
     time, bound, arrived = regression.first_arrival(
         rate, base.exponential(chains, seeds.time, dtype))
     duration, event = base.next_event(
@@ -337,7 +337,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     variance = noise_variance + lack_of_fit + _floor(previous.slope_prior)
     observed = regression.observe(
         previous.statistics, time, derivative.value, variance,
-        tf.cast(self._parameters['decay'], dtype))
+        states.cast(self._parameters['decay'], dtype))
     is_new = is_bounce | is_refreshed
     finished = regression.fit(
         _where(is_refreshed, previous.statistics, observed),
@@ -392,13 +392,14 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
           target.num_examples, self._temperature)
     return _Minibatch(target, None, 1, 1, self._temperature)
 
-  def _longest(self, slope_prior):
+  def _longest(self, line):
     """The longest time to the next event."""
     if self._parameters['step_size'] is not None:
       return tf.fill(
-          compat.shape(slope_prior.mean),
-          tf.cast(self._parameters['step_size'], slope_prior.mean.dtype))
-    return _STEPS * tf.math.rsqrt(_typical_slope(slope_prior))
+          compat.shape(line.slope),
+          states.cast(self._parameters['step_size'], line.slope.dtype))
+    return _STEPS * tf.math.rsqrt(
+        _typical_slope(line.slope, line.slope_variance))
 
   def _diagonal(self, preconditioner_results, chain_rank):
     """A, or None for the identity."""
@@ -464,7 +465,7 @@ class _Minibatch:
     def jvp(tensor):
       return accumulator.jvp(tensor, tf.UnconnectedGradients.ZERO)
 
-    temperature = tf.cast(self._temperature, value.dtype)
+    temperature = states.cast(self._temperature, value.dtype)
     slope, variance = jvp(value), tf.zeros_like(value)
     if each is not None:
       size = tf.cast(self.size, value.dtype)
@@ -487,7 +488,7 @@ class _Minibatch:
 
   def potential(self, gradients):
     """The gradients of U from those of the log density."""
-    return [-g / tf.cast(self._temperature, g.dtype) for g in gradients]
+    return [-g / states.cast(self._temperature, g.dtype) for g in gradients]
 
   def _noise_factor(self, size):
     """N^2 / n (1 - n / N), over the variance with divisor n: equation 10."""
@@ -510,14 +511,14 @@ def _first_slope_prior(velocity, potential, share, chain_rank):
   return regression.SlopePrior(mean, mean * mean)
 
 
-def _typical_slope(slope_prior):
+def _typical_slope(mean, variance):
   """The square of a typical derivative of a Gaussian with such slopes."""
-  return tf.sqrt(tf.square(slope_prior.mean) + slope_prior.variance)
+  return tf.sqrt(tf.square(mean) + variance)
 
 
 def _floor(slope_prior):
   """The least variance of the noise."""
-  return _NOISE_FLOOR**2 * _typical_slope(slope_prior)
+  return _NOISE_FLOOR**2 * _typical_slope(*slope_prior)
 
 
 def _times(diagonal, parts):

@@ -19,14 +19,17 @@ reflects.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 from tfp_sgmcmc.pdmp import bounds
 
@@ -109,7 +112,7 @@ class ThinnedKernel(base.PDMPKernel):
     velocity, dtype = previous.velocity, previous.target_log_prob.dtype
     chains = compat.shape(previous.target_log_prob)
     rank = previous.target_log_prob.shape.rank
-    temperature = tf.cast(self._temperature, dtype)
+    temperature = states.cast(self._temperature, dtype)
 
     rate = self._bound(self._start(parts, previous))
     intercept, slope = rate.intercept / temperature, rate.slope / temperature
@@ -126,8 +129,7 @@ class ThinnedKernel(base.PDMPKernel):
     ratios = rate_ratios(
         self._rates(velocity, gradients, rank) / temperature,
         tf.maximum(intercept + slope * duration[..., tf.newaxis], 0.),
-        tf.sqrt(base.dot(velocity, velocity, rank)
-                * base.dot(gradients, gradients, rank)) / temperature)
+        rounding(moved, velocity, [g / temperature for g in gradients], slope))
     clock = tf.argmin(times, axis=-1, output_type=tf.int32)
     ratio = tf.gather(ratios, clock, axis=-1, batch_dims=rank)
     rings = (event == int(base.Event.REJECTION)) & (
@@ -190,18 +192,39 @@ class ThinnedKernel(base.PDMPKernel):
 
 
 def rate_ratios(
-    rates: tf.Tensor, upper: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    rates: tf.Tensor, upper: tf.Tensor, slack: tf.Tensor) -> tf.Tensor:
   """[G]_+ over its bound; above 1 only where that is more than rounding.
 
   Args:
     rates: G, `chains + [clocks]`.
     upper: The bound, likewise.
-    scale: The size of the numbers that add up to G, shape `chains`.
+    slack: By how much rounding may raise G over it, shape `chains`.
 
   Returns:
     ratios: `chains + [clocks]`.
   """
-  slack = base.rounding(rates.dtype) * (upper + scale[..., tf.newaxis])
   positive = tf.maximum(rates, 0.)
   within = tf.minimum(tf.math.divide_no_nan(positive, upper), 1.)
+  slack = slack[..., tf.newaxis] + _root_epsilon(upper.dtype) * upper
   return tf.where(rates > upper + slack, positive / upper, within)
+
+
+def rounding(
+    parts: Sequence[tf.Tensor], velocity: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor], slope: tf.Tensor,
+) -> tf.Tensor:
+  """What rounding may add to G, generously: shape `chains`.
+
+  With eps the machine epsilon, sqrt(eps) |v| |g| for the sums in the gradient,
+  and, for the position's, what G grows by in the time 8 eps |theta| / |v|.
+  """
+  rank = slope.shape.rank - 1
+  theta, v, g = (
+      tf.sqrt(base.dot(x, x, rank)) for x in (parts, velocity, gradients))
+  root = _root_epsilon(slope.dtype)
+  steepest = tf.reduce_max(tf.abs(slope), axis=-1)
+  return root * v * g + 8. * root**2 * steepest * theta / v
+
+
+def _root_epsilon(dtype):
+  return float(np.finfo(dtype.as_numpy_dtype).eps)**0.5

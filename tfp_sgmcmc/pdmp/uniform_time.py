@@ -85,9 +85,10 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     Args:
       inner_kernel: A continuous-time kernel of this library.
       interval: The time between draws, a positive number: for nearly
-        independent draws about the time in which the inner kernel crosses the
-        posterior. Where a unit of time has an event or so, `Trajectory`'s
-        `duration` over the number of events gives the scale.
+        independent draws, about what the inner kernel takes to cross the
+        posterior. With velocities on the sphere the particle travels one unit
+        of length in a unit of time; with Gaussian ones, and in zig-zag, about
+        one in each coordinate.
       max_num_events: Python `int`: where an interval has more events, the
         state becomes NaN.
       name: Python `str`, the name of the operations.
@@ -170,7 +171,8 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     with tf.name_scope(self._parameters['name'] or 'UniformTime'):
       seed = tfp.random.sanitize_seed(seed)
       previous = previous_kernel_results
-      interval = tf.cast(self._parameters['interval'], previous.remaining.dtype)
+      interval = states.cast(
+          self._parameters['interval'], previous.remaining.dtype)
       # How far the last event is ahead of the time to come; behind where < 0.
       ahead = previous.remaining - interval
 

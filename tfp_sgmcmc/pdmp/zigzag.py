@@ -85,8 +85,9 @@ class ZigZagSampler(thinning.ThinnedKernel):
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate`, with lists of
         tensors like the parts of the state as `intercept` and `slope`, and a
         `horizon` of shape `chains`.
-      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased; None is the
-        exact gradient.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, its noise
+        independent from event to event (which that of `Stream`, going through
+        the data in epochs, is not); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0.
       refreshment: Number in (0, 1]: the probability with which each sign is
         drawn anew at a refreshment.
@@ -119,13 +120,13 @@ class ZigZagSampler(thinning.ThinnedKernel):
       if not isinstance(rates, (list, tuple)):
         rates = [rates] * len(parts)
       return states.flatten([
-          tf.broadcast_to(tf.cast(x, part.dtype), compat.shape(part))
+          tf.broadcast_to(states.cast(x, part.dtype), compat.shape(part))
           for x, part in zip(rates, parts)], rank)
 
     return bounds.AffineRate(
         flat(rate.intercept), flat(rate.slope),
         tf.broadcast_to(
-            tf.cast(rate.horizon, parts[0].dtype),
+            states.cast(rate.horizon, parts[0].dtype),
             compat.shape(parts[0])[:rank]))
 
   def _rates(self, velocity, gradients, chain_rank):
