@@ -46,19 +46,25 @@ def make_posterior(data):
 
 def laplace(posterior, size, num_iterations, seed):
   """A mode, and a root of the inverse of the Hessian there."""
-  @tf.function(jit_compile=True)
+  def potential_and_gradient(w):
+    return tfp.math.value_and_gradient(potential, w)
+
+  def potential(w):
+    return -posterior(w)
+
+  @tf.function(jit_compile=True, autograph=False)
   def descend(start):
     return tfp.optimizer.lbfgs_minimize(
-        lambda w: tfp.math.value_and_gradient(lambda w: -posterior(w), w),
-        start, max_iterations=num_iterations, max_line_search_iterations=20)
+        potential_and_gradient, start, max_iterations=num_iterations,
+        max_line_search_iterations=20)
 
   mode = descend(0.5 * sgmcmc.random.normal([size], seed)).position
   with tf.GradientTape() as outer:
     outer.watch(mode)
     with tf.GradientTape() as inner:
       inner.watch(mode)
-      potential = -posterior(mode)
-    gradient = inner.gradient(potential, mode)
+      value = potential(mode)
+    gradient = inner.gradient(value, mode)
   hessian = outer.jacobian(gradient, mode).numpy().astype(np.float64)
   values, vectors = np.linalg.eigh((hessian + hessian.T) / 2.)
   return mode, vectors / np.sqrt(np.maximum(values, PRECISION))
@@ -174,21 +180,28 @@ def report(reference, draws, settings, path):
   ours, error = scores.pop('SBPS')
   best, worst = min(scores, key=lambda n: scores[n][0]), max(
       scores, key=lambda n: scores[n][0])
+  # No verdict against a reference that has not converged.
+  converged = bool(r_hat.max() < 1.1)
+  doubt = '' if converged else (
+      '; NO VERDICT: Metropolis, '
+      f'{settings["metropolis_epochs"]:,} epochs with '
+      f'{settings["metropolis_accepted"]:.1%} accepted, has not converged')
   claims = [
       common.Claim(
           'SBPS, without a step to choose, is no farther from Metropolis than '
           'the best step of SGLD: largest |log ratio| of a standard deviation '
           'along the three directions, within 2 standard errors',
-          bool(ours <= scores[best][0] + 2. * np.hypot(
+          converged and bool(ours <= scores[best][0] + 2. * np.hypot(
               error, scores[best][1])),
           f'{ours:.2f} (s.e. {error:.2f}) against {scores[best][0]:.2f} '
-          f'({scores[best][1]:.2f}) of {best}'),
+          f'({scores[best][1]:.2f}) of {best}{doubt}'),
       common.Claim(
           'A poor step of SGLD mixes slowly or is biased: its error is larger '
           'than that of SBPS by more than 2 standard errors',
-          bool(scores[worst][0] > ours + 2. * np.hypot(
+          converged and bool(scores[worst][0] > ours + 2. * np.hypot(
               error, scores[worst][1])),
-          f'{scores[worst][0]:.2f} (s.e. {scores[worst][1]:.2f}) of {worst}')]
+          f'{scores[worst][0]:.2f} (s.e. {scores[worst][1]:.2f}) of '
+          f'{worst}{doubt}')]
   notes = (
       'Means and sds in units of those of Metropolis, second half of each run. '
       f'R-hat of Metropolis along the three: {r_hat[0]:.2f}, {r_hat[1]:.2f}, '
