@@ -13,9 +13,7 @@ pytest.importorskip('tqdm')
 from experiments import __main__ as experiments  # noqa: E402
 
 # Those that read real data need the folder that this variable names.
-_NEED_DATA = {
-    'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',
-    'bouncy_network', 'cyclical_posterior', 'uci_regression', 'cold_posterior'}
+_NEED_DATA = {'mnist_bnn_thermostat', 'topic_model'}
 
 
 @pytest.mark.parametrize('name', experiments.NAMES)
