@@ -85,10 +85,10 @@ class ExponentiallyWeighted(GradientEstimator):
   drawn uniformly, a Metropolis chain of M steps chooses one: a step costs M + 1
   minibatch gradients.
 
-  To first order in the noise C of g, what it does in "stationary" is friction:
-  E[g_I | r] is the full gradient less h / (2 T) C r, a friction that balances
-  the heat of the noise, with M = 1 too. SGLD has no momentum to slow: x = 0,
-  and the weights favour large gradients. Expect little of it there.
+  To first order in the noise C of g, what it does in "stationary" is friction,
+  with M = 1 too: for `SGHMC`, E[g_I | r] = g - h / (2 T) C (r - g / gamma), of
+  which the part with r balances the heat of the noise. SGLD has no momentum to
+  slow: x = 0, and the weights favour large gradients. Expect little of it there.
 
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
   (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
