@@ -88,7 +88,8 @@ class ExponentiallyWeighted(GradientEstimator):
   To first order in the noise C of g, what it does in "stationary" is friction,
   with M = 1 too: for `SGHMC`, E[g_I | r] = g - h / (2 T) C (r - g / gamma), of
   which the part with r balances the heat of the noise. SGLD has no momentum to
-  slow: x = 0, and the weights favour large gradients. Expect little of it there.
+  slow: x = 0, and the weights favour large gradients. Expect little of it
+  there.
 
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
   (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
