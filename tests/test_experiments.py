@@ -14,11 +14,15 @@ from experiments import __main__ as experiments  # noqa: E402
 
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {'mnist_bnn_thermostat', 'topic_model'}
+# Eight samplers to compile: minutes, in place of seconds.
+_SLOW = {'logistic_bouncy'}
 
 
 @pytest.mark.parametrize('name', experiments.NAMES)
 def test_runs(name, tmp_path, capsys):
   arguments = ['--tiny', '--quiet', f'--output={tmp_path}']
+  if name in _SLOW and not os.environ.get('TFP_SGMCMC_SLOW'):
+    pytest.skip('TFP_SGMCMC_SLOW is not set, and this one takes minutes')
   if name in _NEED_DATA:
     folder = os.environ.get('TFP_SGMCMC_DATA')
     if not folder:

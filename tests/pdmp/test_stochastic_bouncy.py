@@ -314,19 +314,6 @@ def test_eager_graph_and_xla_agree(dtype):
       results, outcomes[0][1])
 
 
-def test_ten_chains_in_any_shape():
-  posterior, law = linear_regression()
-  kernel = SBPS(posterior, gradient_estimator=UNIFORM)
-  state = logistic.start(law, 10, 0, np.float32)
-  run = lambda state: trace(kernel, state, 50)[0]
-  flat = run(state)
-  folded = run(tf.reshape(state, [2, 5, 3]))
-  np.testing.assert_allclose(
-      np.reshape(folded, flat.shape), flat, rtol=1e-3, atol=1e-4)
-  alone = run(state[3])
-  assert alone.shape == [50, 3]
-
-
 def test_uniform_time_gives_equal_weights():
   posterior, law = linear_regression()
   kernel = pdmp.UniformTime(
