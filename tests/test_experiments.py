@@ -14,8 +14,8 @@ from experiments import __main__ as experiments  # noqa: E402
 
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {'mnist_bnn_thermostat', 'topic_model'}
-# Eight samplers to compile: minutes, in place of seconds.
-_SLOW = {'logistic_bouncy'}
+# Many samplers to compile: a minute or two, in place of seconds.
+_SLOW = {'ewsg_gaussian', 'logistic_bouncy', 'mnist_bnn_thermostat'}
 
 
 @pytest.mark.parametrize('name', experiments.NAMES)

@@ -28,7 +28,6 @@ UNIFORM = sgmcmc.gradients.Uniform(100)
 @pytest.mark.parametrize('seed, batch_size, confidence, num_events, dtype', [
     (0, 100, 3., 1500, np.float32),
     (1, 100, 5., 2000, np.float64),
-    (2, 300, 3., 1500, np.float32),
 ])
 def test_law_of_the_papers_logistic_regression(
     seed, batch_size, confidence, num_events, dtype):
