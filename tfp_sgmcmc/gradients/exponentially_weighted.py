@@ -33,7 +33,6 @@ import tensorflow as tf
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients.base import GaussianStep
-from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.base import count
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
@@ -254,7 +253,7 @@ class ExponentiallyWeighted(GradientEstimator):
     shift = self._shift_of(gaussian_step)
 
     def index_step(m, estimate, num_accepted):
-      """Moves to set m with the probability of equation 5; to set 0 always."""
+      """Moves to set m with the probability of equation 5."""
       proposed = estimate_at(m)
       log_ratio = log_weight_ratio(
           proposed.grads_target_log_prob, estimate.grads_target_log_prob,
@@ -264,20 +263,15 @@ class ExponentiallyWeighted(GradientEstimator):
       # False where the ratio is NaN, as it is where there is no noise.
       accepted = uniform < tf.exp(tf.cast(log_ratio, acceptance.dtype))
       estimate = tf.nest.map_structure(
-          lambda new, old: tf.where(
-              states.expand(accepted | (m == 0), new), new, old),
+          lambda new, old: tf.where(states.expand(accepted, new), new, old),
           proposed, estimate)
-      num_accepted += tf.cast(accepted & (m > 0), acceptance.dtype)
-      return m + 1, estimate, num_accepted
+      return m + 1, estimate, num_accepted + tf.cast(accepted, acceptance.dtype)
 
-    zeros = tf.nest.map_structure(
-        tf.zeros_like, GradientEstimate(acceptance, list(state_parts)))
-    carry = (0, zeros, tf.zeros_like(acceptance))
+    carry = (1, estimate_at(0), tf.zeros_like(acceptance))
     if self.deals_all_rows:
-      for _ in range(num_sets):
+      for _ in range(self._num_index_steps):
         carry = index_step(*carry)
     else:
-      # One copy of the gradient in the compiled step, whatever M.
       carry = tf.while_loop(lambda m, *_: m < num_sets, index_step, carry)
     _, estimate, num_accepted = carry
     share = num_accepted / self._num_index_steps
