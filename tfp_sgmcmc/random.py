@@ -98,17 +98,19 @@ def _words(shape, seed, stream):
 def _compiled(fn):
   """Makes `fn(shape, seed, *tensors, **static)` run under XLA in any case."""
   @functools.cache
-  def compiled(**static):
+  def compiled(jit_compile, **static):
     return tf.function(
-        functools.partial(fn, **static), jit_compile=True, autograph=False)
+        functools.partial(fn, **static), jit_compile=jit_compile,
+        autograph=False)
 
+  @tf.autograph.experimental.do_not_convert
   @functools.wraps(fn)
   def wrapper(shape, seed, *tensors, **static):
     shape = tf.convert_to_tensor(shape, tf.int32)
     seed = tf.convert_to_tensor(seed, tf.int32)
-    if compat.in_xla_context():
-      return fn(shape, seed, *tensors, **static)
-    return tf.reshape(compiled(**static)(shape, seed, *tensors), shape)
+    # Within an XLA program a function, traced once, that XLA inlines.
+    call = compiled(None if compat.in_xla_context() else True, **static)
+    return tf.reshape(call(shape, seed, *tensors), shape)
 
   return wrapper
 

@@ -62,6 +62,7 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
     """How the gradient is estimated."""
     return self._estimator
 
+  @tf.autograph.experimental.do_not_convert
   def bootstrap_results(self, init_state: Any, seed: Any = None) -> Any:
     """The results with which a chain starts.
 
@@ -92,6 +93,7 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
       estimate = check_finite(estimate, parts)
       return self._bootstrap(parts, estimate, estimator_results, seeds)
 
+  @tf.autograph.experimental.do_not_convert
   def one_step(
       self,
       current_state: Any,

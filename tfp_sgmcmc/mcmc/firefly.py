@@ -256,6 +256,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
     """True: the posterior is the stationary law at any step size."""
     return True
 
+  @tf.autograph.experimental.do_not_convert
   def bootstrap_results(
       self, init_state: Any, seed: Any = None) -> FireflyResults:
     """The results with which a chain starts: z drawn given the state.
@@ -307,6 +308,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
           first.log_joint, first.gradients), parts)
       return results._replace(target_log_prob=estimate.target_log_prob)
 
+  @tf.autograph.experimental.do_not_convert
   def one_step(
       self,
       current_state: Any,

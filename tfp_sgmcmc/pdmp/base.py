@@ -96,6 +96,7 @@ class PDMPKernel(kernel.GradientKernel):
     checks.scalar('temperature', parameters['temperature'])
     super().__init__(parameters)
 
+  @tf.autograph.experimental.do_not_convert
   def one_step(
       self,
       current_state: Any,

@@ -127,6 +127,7 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     """Whether the inner kernel is."""
     return self.inner_kernel.is_calibrated
 
+  @tf.autograph.experimental.do_not_convert
   def bootstrap_results(
       self, init_state: Any, seed: Any = None) -> UniformTimeResults:
     """The results with which a chain starts.
@@ -145,6 +146,7 @@ class UniformTime(tfp.mcmc.TransitionKernel):
         tf.zeros_like(inner.duration),
         tf.zeros_like(inner.duration, tf.int64), inner)
 
+  @tf.autograph.experimental.do_not_convert
   def one_step(
       self,
       current_state: Any,
