@@ -15,18 +15,25 @@ import traceback
 import experiments
 from experiments import common
 
-# In the order of the papers: SGNHT, EWSG, SBPS.
+# In the order of the papers: SGNHT, EWSG, SBPS, and beyond them.
 NAMES = (
     'double_well',
     'normal_mean',
     'normal_gamma',
     'mnist_bnn_thermostat',
+    'matrix_factorization',
     'topic_model',
     'ewsg_gaussian',
     'ewsg_error',
+    'covertype',
+    'mnist_bnn_ewsg',
     'noisy_bps',
     'logistic_bouncy',
     'continuous_expectation',
+    'bouncy_network',
+    'cyclical_posterior',
+    'uci_regression',
+    'cold_posterior',
 )
 
 

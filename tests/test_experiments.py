@@ -13,16 +13,14 @@ pytest.importorskip('tqdm')
 from experiments import __main__ as experiments  # noqa: E402
 
 # Those that read real data need the folder that this variable names.
-_NEED_DATA = {'mnist_bnn_thermostat', 'topic_model'}
-# Many samplers to compile: a minute or two, in place of seconds.
-_SLOW = {'ewsg_gaussian', 'logistic_bouncy', 'mnist_bnn_thermostat'}
+_NEED_DATA = {
+    'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',
+    'bouncy_network', 'cyclical_posterior', 'uci_regression', 'cold_posterior'}
 
 
 @pytest.mark.parametrize('name', experiments.NAMES)
 def test_runs(name, tmp_path, capsys):
   arguments = ['--tiny', '--quiet', f'--output={tmp_path}']
-  if name in _SLOW and not os.environ.get('TFP_SGMCMC_SLOW'):
-    pytest.skip('TFP_SGMCMC_SLOW is not set, and this one takes minutes')
   if name in _NEED_DATA:
     folder = os.environ.get('TFP_SGMCMC_DATA')
     if not folder:

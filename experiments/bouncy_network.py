@@ -1,0 +1,250 @@
+"""SBPS on a network's posterior: Pakman et al. (2017), Fig. 6.
+
+MNIST's digits 0 to 3 at 7 x 7 pixels, N = 8,340; one hidden layer of 4 units
+(tanh: the paper names none) and a softmax, d = 192; log prior -0.001 |w|^2;
+n = 500, k = 3. Marginals along the directions of largest, median and smallest
+variance of a long random-walk Metropolis run, for SBPS and for SGLD with
+several steps, in units of the mean gradient: N h. The paper starts at 0, where
+the hidden units are alike, and a chain picks one of 4! 2^4 equal modes; here
+all start at one mode. The proposals of Metropolis have the shape of Laplace's
+covariance there.
+"""
+
+from matplotlib import figure
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from experiments import common
+import tfp_sgmcmc as sgmcmc
+
+HIDDEN, CLASSES, PRECISION = 4, 4, 2e-3
+BATCH_SIZE = 500
+STEPS = (1., 0.1, 0.01)
+DIRECTIONS = ('largest', 'median', 'smallest')
+
+
+def make_posterior(data):
+  num_inputs = data.features.shape[1]
+  sizes = (num_inputs * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES)
+
+  def log_likelihood(w, batch):
+    x, labels = batch
+    w1, b1, w2, b2 = tf.split(w, sizes, axis=-1)
+    chains = w.shape[:-1]
+    w1 = tf.reshape(w1, [*chains, num_inputs, HIDDEN])
+    w2 = tf.reshape(w2, [*chains, HIDDEN, CLASSES])
+    hidden = tf.tanh(tf.matmul(x, w1) + b1[..., tf.newaxis, :])
+    logits = tf.matmul(hidden, w2) + b2[..., tf.newaxis, :]
+    chosen = tf.reduce_sum(logits * tf.one_hot(labels, CLASSES), axis=-1)
+    return chosen - tf.reduce_logsumexp(logits, axis=-1)
+
+  return sgmcmc.Posterior(
+      lambda w: -PRECISION / 2. * tf.reduce_sum(tf.square(w), -1),
+      log_likelihood, (data.features, data.labels)), sum(sizes)
+
+
+def laplace(posterior, size, num_iterations, seed):
+  """A mode, and a root of the inverse of the Hessian there."""
+  def potential_and_gradient(w):
+    return tfp.math.value_and_gradient(potential, w)
+
+  def potential(w):
+    return -posterior(w)
+
+  @tf.function(jit_compile=True, autograph=False)
+  def descend(start):
+    return tfp.optimizer.lbfgs_minimize(
+        potential_and_gradient, start, max_iterations=num_iterations,
+        max_line_search_iterations=20)
+
+  mode = descend(0.5 * sgmcmc.random.normal([size], seed)).position
+  with tf.GradientTape() as outer:
+    outer.watch(mode)
+    with tf.GradientTape() as inner:
+      inner.watch(mode)
+      value = potential(mode)
+    gradient = inner.gradient(value, mode)
+  hessian = outer.jacobian(gradient, mode).numpy().astype(np.float64)
+  values, vectors = np.linalg.eigh((hessian + hessian.T) / 2.)
+  return mode, vectors / np.sqrt(np.maximum(values, PRECISION))
+
+
+def metropolis(posterior, mode, root, num_chains, num_steps, seed, quiet):
+  """Draws [num, chains, d], and the share of proposals that were accepted."""
+  root = tf.constant(root, tf.float32)
+  kernel = tfp.mcmc.RandomWalkMetropolis(
+      lambda z: posterior(mode + tf.linalg.matvec(root, z)),
+      new_state_fn=tfp.mcmc.random_walk_normal_fn(1.2 / np.sqrt(len(mode))))
+  thinning = max(1, num_steps // 400)
+  z = sgmcmc.sample(
+      kernel, num_steps // thinning,
+      0.5 * sgmcmc.random.normal([num_chains, len(mode)], seed), seed=seed,
+      num_steps_between_results=thinning - 1, progress_bar=not quiet,
+      num_burnin_steps=num_steps // 4, trace_fn=lambda _, r: r.is_accepted)
+  draws = mode + tf.linalg.matvec(root, z.states)
+  return draws.numpy(), float(np.mean(z.trace))
+
+
+def sbps(posterior, start, epochs, num_draws, seed):
+  draws = sgmcmc.sample(
+      sgmcmc.StochasticBouncyParticleSampler(
+          posterior, gradient_estimator=sgmcmc.gradients.Uniform(BATCH_SIZE)),
+      int(epochs * posterior.num_examples / BATCH_SIZE), start, seed=seed,
+      progress_bar=False, trace_fn=lambda state, results: (
+          sgmcmc.pdmp.trace_path(state, results),
+          results.gradient_estimator_results.num_gradients))
+  trace, gradients = draws.trace
+  # Equal data cost: the path ends where the slowest chain's budget is spent.
+  spent = gradients.numpy().max(axis=1)
+  end = int(np.searchsorted(spent, epochs * posterior.num_examples))
+  path = sgmcmc.pdmp.Trajectory.from_chain(
+      draws.states[:end], tf.nest.map_structure(lambda x: x[:end], trace))
+  return path.sample(num_draws).numpy(), path
+
+
+def sgld(posterior, start, epochs, num_draws, seed):
+  """All steps at once: [num, steps, chains, d]."""
+  steps = tf.constant(STEPS)[:, tf.newaxis, tf.newaxis]
+  total = int(epochs * posterior.num_examples / BATCH_SIZE)
+  thinning = max(1, total // num_draws)
+  return sgmcmc.sample(
+      sgmcmc.SGLD(
+          posterior, steps / posterior.num_examples,
+          sgmcmc.gradients.Uniform(BATCH_SIZE)),
+      total // thinning, tf.tile(start[tf.newaxis], [len(STEPS), 1, 1]),
+      seed=seed, num_steps_between_results=thinning - 1,
+      progress_bar=False).states.numpy()
+
+
+def score(z):
+  """The largest |log of an sd over the true one|; `z` is [num, chains, 3]."""
+  return np.abs(np.log(z.std(axis=(0, 1)))).max()
+
+
+def run(arguments):
+  num_chains, epochs, metropolis_chains, num_steps = common.sizes(
+      arguments, (2, 2, 4, 40), (8, 400, 24, 4000), (16, 10_000, 24, 400_000))
+  data, _ = sgmcmc.datasets.load_small_mnist(arguments.data)
+  posterior, size = make_posterior(data)
+  mode, root = laplace(
+      posterior, size, common.sizes(arguments, 20, 1000, 1000),
+      common.seed_of(arguments, 0))
+  reference, accepted = metropolis(
+      posterior, mode, root, metropolis_chains, num_steps,
+      common.seed_of(arguments, 1), arguments.quiet)
+  flat = reference.reshape([-1, size]).astype(np.float64)
+  mean = flat.mean(axis=0)
+  values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))
+  chosen = [-1, size // 2, 0]
+  sds = np.sqrt(np.maximum(values[chosen], 1e-12))
+
+  def project(draws):
+    return (draws.astype(np.float64) - mean) @ vectors[:, chosen] / sds
+
+  num_draws = common.sizes(arguments, 20, 400, 1000)
+  start = tf.tile(mode[tf.newaxis], [num_chains, 1])
+  bouncy, path = sbps(
+      posterior, start, epochs, num_draws, common.seed_of(arguments, 2))
+  langevin = sgld(
+      posterior, start, epochs, num_draws, common.seed_of(arguments, 3))
+  draws = {'SBPS': project(bouncy)} | {
+      f'SGLD, {step:g}': project(langevin[:, k])
+      for k, step in enumerate(STEPS)}
+  settings = dict(
+      num_parameters=size, num_examples=posterior.num_examples,
+      batch_size=BATCH_SIZE, confidence=3, refresh_rate=1., steps=STEPS,
+      epochs=epochs, num_chains=num_chains, metropolis_chains=metropolis_chains,
+      metropolis_epochs=int(1.25 * num_steps), metropolis_accepted=accepted,
+      published_accepted=0.43, violation_share=path.violation_share,
+      counts=path.counts._asdict(), sds=sds)
+  return report(project(reference), draws, settings, path)
+
+
+def report(reference, draws, settings, path):
+  random = np.random.default_rng(0)
+  rows, scores = [], {}
+  r_hat = tfp.mcmc.potential_scale_reduction(
+      tf.constant(reference), split_chains=True).numpy()
+  rows.append(['Metropolis', *np.ones(3), *np.zeros(3), None, None,
+               'the reference'])
+  for name, z in draws.items():
+    z = z[len(z) // 2:]
+    num_chains = z.shape[1]
+    again = [score(z[:, random.integers(num_chains, size=num_chains)])
+             for _ in range(200)]
+    scores[name] = (score(z), np.std(again))
+    rows.append([
+        name, *z.std(axis=(0, 1)), *z.mean(axis=(0, 1)), *scores[name],
+        'comparable mixing' if name == 'SBPS' else 'by the step'])
+  ours, error = scores.pop('SBPS')
+  best, worst = min(scores, key=lambda n: scores[n][0]), max(
+      scores, key=lambda n: scores[n][0])
+  # No verdict against a reference that has not converged.
+  converged = bool(r_hat.max() < 1.1)
+  doubt = '' if converged else (
+      '; NO VERDICT: Metropolis, '
+      f'{settings["metropolis_epochs"]:,} epochs with '
+      f'{settings["metropolis_accepted"]:.1%} accepted, has not converged')
+  claims = [
+      common.Claim(
+          'SBPS, without a step to choose, is no farther from Metropolis than '
+          'the best step of SGLD: largest |log ratio| of a standard deviation '
+          'along the three directions, within 2 standard errors',
+          converged and bool(ours <= scores[best][0] + 2. * np.hypot(
+              error, scores[best][1])),
+          f'{ours:.2f} (s.e. {error:.2f}) against {scores[best][0]:.2f} '
+          f'({scores[best][1]:.2f}) of {best}{doubt}'),
+      common.Claim(
+          'A poor step of SGLD mixes slowly or is biased: its error is larger '
+          'than that of SBPS by more than 2 standard errors',
+          converged and bool(scores[worst][0] > ours + 2. * np.hypot(
+              error, scores[worst][1])),
+          f'{scores[worst][0]:.2f} (s.e. {scores[worst][1]:.2f}) of '
+          f'{worst}{doubt}')]
+  notes = (
+      'Means and sds in units of those of Metropolis, second half of each run. '
+      f'R-hat of Metropolis along the three: {r_hat[0]:.2f}, {r_hat[1]:.2f}, '
+      f'{r_hat[2]:.2f}; where it is above 1.1 the reference itself has not '
+      'converged. The SBPS band was violated at '
+      f'{path.violation_share:.2%} of proposals.')
+  columns = ['sampler', *(f'sd, {d}' for d in DIRECTIONS),
+             *(f'mean, {d}' for d in DIRECTIONS), 'largest |log sd ratio|',
+             'its s.e.', 'published']
+  return common.Result(
+      columns, rows, claims, draw(reference, draws, settings['epochs']),
+      settings, notes)
+
+
+def draw(reference, draws, epochs):
+  picture = figure.Figure(figsize=(11, 6), layout='constrained')
+  axes = picture.subplots(2, 3)
+  bins = np.linspace(-4., 4., 41)
+  for k, direction in enumerate(DIRECTIONS):
+    above, below = axes[:, k]
+    below.hist(reference[..., k].ravel(), bins, density=True, color='0.8',
+               label='Metropolis')
+    for c, (name, z) in enumerate(draws.items()):
+      color = f'C{c}'
+      above.plot(np.linspace(0., epochs, len(z)), z[:, 0, k], color=color,
+                 label=name, linewidth=0.8)
+      below.hist(z[len(z) // 2:, :, k].ravel(), bins, density=True,
+                 histtype='step', color=color)
+    above.set(title=f'direction of {direction} variance', xlabel='epochs',
+              ylim=(-6., 6.))
+    below.set(xlabel='projection (Metropolis sds)', yticks=[])
+  axes[0, 0].set_ylabel('projection, one chain')
+  axes[1, 0].set_ylabel('density')
+  handles = [ax.get_legend_handles_labels() for ax in (axes[1, 0], axes[0, 0])]
+  picture.legend(
+      handles[0][0] + handles[1][0], handles[0][1] + handles[1][1],
+      loc='outside lower center', ncols=5)
+  return picture
+
+
+def main(argv=None):
+  return common.main('bouncy_network', run, __doc__, argv)
+
+
+if __name__ == '__main__':
+  main()
