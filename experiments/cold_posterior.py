@@ -25,7 +25,7 @@ LEARNING_RATE, MOMENTUM = 0.1, 0.9
 
 
 class KineticTemperature(keras.callbacks.Callback):
-  """Keeps the kinetic temperature of the steps of later epochs."""
+  """Keeps the kinetic temperature, in later epochs, twice an epoch."""
 
   def __init__(self, first_epoch):
     super().__init__()
@@ -50,7 +50,7 @@ def fit(train, temperature, seed, epochs):
       keras.layers.Dense(4, None, True, *start[2:])])
   model.compile(
       'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-      metrics=['accuracy'])
+      metrics=['accuracy'], jit_compile=True, steps_per_execution=14)
   burn_in = epochs // 3
   sampling = sgmcmc.keras.PosteriorSampling(
       sgmcmc.SGHMC, num_examples=NUM_TRAIN, prior=tfd.Normal(0., 1.),

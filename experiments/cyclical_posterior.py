@@ -55,9 +55,8 @@ def kernel_of(name, is_cyclical, eta, friction, num_steps):
       gradient_estimator=noisy)
 
 
-def modes(name, is_cyclical, settings, seed, arguments):
+def modes(name, is_cyclical, settings, num_repeats, seed, arguments):
   """Modes found, `[settings, repeats]`; draws of the first, chains in turn."""
-  num_repeats = common.sizes(arguments, 2, 10, 10)
   num_steps = common.sizes(arguments, 3000, 50_000, 50_000)
   eta, friction = np.array(settings, np.float32).T[..., None, None, None]
   shape = [len(settings), num_repeats, NUM_PARALLEL, 2]
@@ -86,11 +85,12 @@ def mixture(arguments):
       chosen = (0.07 if is_cyclical else 0.043, 1.)
     else:
       pilot, _ = modes(
-          name, is_cyclical, PILOT, common.seed_of(arguments, 10 + k),
-          arguments)
+          name, is_cyclical, PILOT, common.sizes(arguments, 1, 2, 10),
+          common.seed_of(arguments, 10 + k), arguments)
       chosen = PILOT[int(np.argmax(pilot.mean(axis=1)))]
     found, draws = modes(
-        name, is_cyclical, [chosen], common.seed_of(arguments, k), arguments)
+        name, is_cyclical, [chosen], common.sizes(arguments, 2, 10, 10),
+        common.seed_of(arguments, k), arguments)
     results[name, is_cyclical] = (found[0], draws, chosen)
   return results
 
@@ -113,7 +113,7 @@ def network(arguments):
         keras.layers.Dense(4)])
     model.compile(
         'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=['accuracy'])
+        metrics=['accuracy'], jit_compile=True, steps_per_execution=10)
     if is_cyclical:
       rate = keras.optimizers.schedules.CosineDecayRestarts(
           learning_rate, length, t_mul=1.)
