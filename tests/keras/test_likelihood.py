@@ -149,6 +149,21 @@ def test_one_prior_for_all():
   assert np.isclose(value, sum(log_normal(p, 2.) for p in parts), rtol=1e-5)
 
 
+@pytest.mark.parametrize('prior', [
+    tfd.Normal(0., 2.), tfd.Normal(0.3, 0.7), tfd.Normal(0., [1., 2., 3.]),
+    tfd.Laplace(0.1, 2.)], ids=['centred', 'shifted', 'by column', 'Laplace'])
+def test_gradient_of_a_prior(prior):
+  _, parts = log_prior(prior, KERNEL, BIAS)
+  weights = priors.WeightPrior(prior, [KERNEL, BIAS])
+  value, gradient = tfp.math.value_and_gradient(weights.log_prob, parts)
+  wanted = tfp.math.value_and_gradient(
+      lambda *parts: sum(tf.reduce_sum(prior.log_prob(p)) for p in parts),
+      parts)
+  np.testing.assert_allclose(value, wanted[0], rtol=1e-5)
+  for ours, theirs in zip(gradient, wanted[1]):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_prior_by_name_and_expression():
   value, parts = log_prior(
       {'.*/kernel': tfd.Normal(0., 3.), 'dense': tfd.Normal(0., 2.)},
