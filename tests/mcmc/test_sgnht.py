@@ -43,11 +43,12 @@ def run(thermostat, temperature=1., noise_scale=0., diffusion=1., h=0.04):
   return theta, momentum, xi
 
 
-@pytest.mark.parametrize('thermostat, variance', [
-    ('scalar', 1. / 5.), ('diagonal', 1.),
+@pytest.mark.parametrize('thermostat, variance, temperature, noise_scale', [
+    ('scalar', 1. / 5., 1., 0.),
+    ('scalar', 1. / 5., 0.5, 5.),
+    ('diagonal', 1., 0.5, 5.),
     # Xi stays symmetric: two entries move as one, with twice the inertia.
-    ('matrix', np.where(np.eye(5), 1., 0.5).ravel())])
-@pytest.mark.parametrize('temperature, noise_scale', [(1., 0.), (0.5, 5.)])
+    ('matrix', np.where(np.eye(5), 1., 0.5).ravel(), 0.5, 5.)])
 def test_stationary_law(thermostat, variance, temperature, noise_scale):
   h = 0.04
   theta, momentum, xi = run(thermostat, temperature, noise_scale, h=h)
