@@ -31,7 +31,7 @@ class Run(NamedTuple):
     steps: `[blocks]`, the number of iterations made at the end of each block.
     scores: `[blocks, chains]`, the score of the last draw, and after the
       burn-in of the mean prediction of the draws since, one a block.
-    kinetic_energy: `[blocks, chains]`, p' p / (2 d) of the last draw.
+    kinetic_energy: `[blocks, chains]`, mean of p' p / (2 d) over the block.
     num_gradients: Gradients of single examples that each chain used.
   """
   method: str
@@ -69,12 +69,17 @@ def compare(
     etas: The values of eta.
     num_steps: Iterations in all.
     num_burnin_steps: Iterations before predictions are averaged.
-    num_steps_per_block: Iterations between two draws.
+    num_steps_per_block: Iterations between two draws; below 10, or a multiple
+      of 10.
 
   Returns:
     runs: One for each method, a and eta.
   """
   estimator = sgmcmc.gradients.Uniform(batch_size)
+
+  def kinetic_energy(_, results):
+    squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]
+    return tf.reduce_mean(tf.concat(squares, -1), -1) / 2.
 
   def compiled(method):
     def kernel(a, eta):
@@ -88,13 +93,13 @@ def compare(
 
     @tf.function(jit_compile=True, autograph=False)
     def advance(a, eta, state, results, seed):
-      draws, _, results = tfp.mcmc.sample_chain(
-          1, state, results, kernel(a, eta), num_steps_per_block - 1,
-          trace_fn=lambda *_: (), return_final_kernel_results=True, seed=seed)
-      state = [part[0] for part in draws]
-      squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]
-      kinetic = tf.reduce_mean(tf.concat(squares, -1), -1) / 2.
-      return state, results, kinetic, predict(*state)
+      num_looks = min(num_steps_per_block, 10)
+      draws, kinetic, results = tfp.mcmc.sample_chain(
+          num_looks, state, results, kernel(a, eta),
+          num_steps_between_results=num_steps_per_block // num_looks - 1,
+          trace_fn=kinetic_energy, return_final_kernel_results=True, seed=seed)
+      state = [part[-1] for part in draws]
+      return state, results, tf.reduce_mean(kinetic, 0), predict(*state)
 
     return start, advance
 
