@@ -138,7 +138,8 @@ def grid(data, arguments, use):
 
   errors = {}
   for k, name in enumerate(common.progress(METHODS, arguments, 'samplers')):
-    compiled = tf.function(sample, jit_compile=True, autograph=False)
+    compiled = tf.function(
+        sample, jit_compile=arguments.size != 'tiny', autograph=False)
     u, v = compiled(
         name, tf.constant(SETTINGS), common.seed_of(arguments, use + k))
     total, curve = 0., []
@@ -201,17 +202,19 @@ def sample_stream(folder, num_steps, batch_size, seed):
       ratings_mb=12 * shards.num_ratings / 2**20)
 
 
-def stream(num_ratings, num_users, num_items, num_steps, batch_size, seed):
+def stream(shape, num_steps, batch_size, arguments):
   """Writes the shards and samples, each in a process of its own."""
-  def alone(function, *arguments):
+  def alone(function, *values):
+    if arguments.size == 'tiny':  # To start one takes longer than the work.
+      return function(*values)
     with futures.ProcessPoolExecutor(
         1, multiprocessing.get_context('spawn')) as executor:
-      return executor.submit(function, *arguments).result()
+      return executor.submit(function, *values).result()
 
   with tempfile.TemporaryDirectory() as folder:
-    writing = alone(
-        write_shards, folder, num_ratings, num_users, num_items, seed)
-    found = alone(sample_stream, folder, num_steps, batch_size, seed)
+    writing = alone(write_shards, folder, *shape, arguments.seed)
+    found = alone(
+        sample_stream, folder, num_steps, batch_size, arguments.seed)
   return dict(found, writing_peak_mb=writing)
 
 
@@ -232,7 +235,7 @@ def run(arguments):
   for count in common.progress(
       (largest // 10, largest), arguments, 'streams'):
     streams.append(stream(
-        count, users, films, num_steps, batch_size, arguments.seed))
+        (count, users, films), num_steps, batch_size, arguments))
   settings.update(
       etas=ETAS, frictions=FRICTIONS, num_factors=NUM_FACTORS,
       num_steps=common.sizes(arguments, 50, 4000, 100_000),
