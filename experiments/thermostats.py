@@ -31,7 +31,7 @@ class Run(NamedTuple):
     steps: `[blocks]`, the number of iterations made at the end of each block.
     scores: `[blocks, chains]`, the score of the last draw, and after the
       burn-in of the mean prediction of the draws since, one a block.
-    kinetic_energy: `[blocks, chains]`, p' p / (2 d) of the last draw.
+    kinetic_energy: `[blocks, chains]`, mean of p' p / (2 d) over the block.
     num_gradients: Gradients of single examples that each chain used.
   """
   method: str
@@ -69,12 +69,17 @@ def compare(
     etas: The values of eta.
     num_steps: Iterations in all.
     num_burnin_steps: Iterations before predictions are averaged.
-    num_steps_per_block: Iterations between two draws.
+    num_steps_per_block: Iterations between two draws; below 10, or a multiple
+      of 10.
 
   Returns:
     runs: One for each method, a and eta.
   """
   estimator = sgmcmc.gradients.Uniform(batch_size)
+
+  def kinetic_energy(_, results):
+    squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]
+    return tf.reduce_mean(tf.concat(squares, -1), -1) / 2.
 
   def compiled(method):
     def kernel(a, eta):
@@ -88,13 +93,13 @@ def compare(
 
     @tf.function(jit_compile=True, autograph=False)
     def advance(a, eta, state, results, seed):
-      draws, _, results = tfp.mcmc.sample_chain(
-          1, state, results, kernel(a, eta), num_steps_per_block - 1,
-          trace_fn=lambda *_: (), return_final_kernel_results=True, seed=seed)
-      state = [part[0] for part in draws]
-      squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]
-      kinetic = tf.reduce_mean(tf.concat(squares, -1), -1) / 2.
-      return state, results, kinetic, predict(*state)
+      num_looks = min(num_steps_per_block, 10)
+      draws, kinetic, results = tfp.mcmc.sample_chain(
+          num_looks, state, results, kernel(a, eta),
+          num_steps_between_results=num_steps_per_block // num_looks - 1,
+          trace_fn=kinetic_energy, return_final_kernel_results=True, seed=seed)
+      state = [part[-1] for part in draws]
+      return state, results, tf.reduce_mean(kinetic, 0), predict(*state)
 
     return start, advance
 
@@ -180,7 +185,8 @@ def claims(
   """Judges what the paper says of all its data sets.
 
   Differences count from three standard errors on, from the standard deviation
-  between chains, pooled over SGNHT's settings.
+  between chains, pooled over SGNHT's settings; of two runs of SGHMC, over those
+  of SGHMC at the smaller a.
 
   Args:
     runs: What `compare` returned.
@@ -202,6 +208,9 @@ def claims(
   spread = np.sqrt(np.mean([
       final['SGNHT', *key].var(ddof=1) for key in settings]))
   error = spread * np.sqrt(2. / len(final['SGNHT', *settings[0]]))
+  own_error = np.sqrt(np.mean([
+      value.var(ddof=1) for key, value in final.items()
+      if key[:2] == ('SGHMC', small)]) * 2. / len(final['SGHMC', *settings[0]]))
   gaps = {key: mean['SGHMC', *key] - mean['SGNHT', *key] for key in settings}
   energy = {
       (r.method, r.a, r.eta): _energy(r, num_burnin_steps) for r in runs}
@@ -220,9 +229,11 @@ def claims(
   return [
       common.Claim(
           f'At a = {small:g} SGHMC gets worse and worse as eta grows',
-          bool(np.all(np.diff(at_small('SGHMC')) > 0.)
-               or not np.isfinite(at_small('SGHMC')).all()),
-          f'{score} {show(at_small("SGHMC"))}'),
+          bool(not np.isfinite(broken) or (
+              np.all(np.diff(at_small('SGHMC')) > -3. * own_error)
+              and broken - at_small('SGHMC')[0] > 3. * own_error)),
+          f'{score} {show(at_small("SGHMC"))}, standard error of a difference '
+          f'{own_error:{form}}'),
       common.Claim(
           f'SGHMC diverges at a = {small:g} and eta = {largest:g}',
           broken > limit,
