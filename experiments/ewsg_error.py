@@ -216,6 +216,9 @@ def draw(found, arguments):
              '(l) T to infinity'), ('T (time)', 'h (time)', 'h (time)')):
     ax.set(title=title, xlabel=label, xscale='log', yscale='log',
            ylabel='MSE of the variance, relative')
+    x = ax.lines[0].get_xdata()[::2]
+    ax.set_xticks(x, [f'{value:.2g}' for value in x])
+    ax.minorticks_off()
     ax.legend(fontsize='small')
   axes[2].set_ylim(bottom=max(1e-6, axes[2].get_ylim()[0]))
   return picture
