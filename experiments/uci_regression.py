@@ -233,19 +233,18 @@ def optimizer(method, data, settings):
 
     def mask(num_rows, use):
       if method == 'deep ensemble':
-        return 1.
+        return tf.constant(1.)
       shape = [state[1].shape[1], num_rows, state[1].shape[-1]]
       kept = sgmcmc.random.uniform(shape, sgmcmc.random.fold_in(seed, use))
       return tf.cast(kept >= rate, tf.float32) / (1. - rate)
 
-    def step(t, parts, first, second):
+    def step(t, parts, first, second, kept):
       rows = sgmcmc.random.indices(
           num_rows, [batch_size], sgmcmc.random.fold_in(seed, 2 * t))
       batch = {key: tf.gather(x, rows) for key, x in data.train.items()}
       with tf.GradientTape() as tape:
         tape.watch(parts)
-        fit = tf.reduce_mean(
-            log_density(*parts, batch, mask(batch_size, 2 * t + 1)), -1)
+        fit = tf.reduce_mean(log_density(*parts, batch, kept), -1)
         loss = -tf.reduce_sum(
             fit + decay / data.sizes[:, np.newaxis] * log_prior(*parts))
       grads = tape.gradient(loss, parts)
@@ -257,11 +256,14 @@ def optimizer(method, data, settings):
       parts = [
           p - size * m / (tf.sqrt(v) + 1e-8)
           for p, m, v in zip(parts, first, second)]
-      return t + 1, parts, first, second
+      # The next mask goes through the loop: fused into its uses, it would be
+      # computed once for each of them.
+      return t + 1, parts, first, second, mask(batch_size, 2 * t + 3)
 
     zeros = [tf.zeros_like(part) for part in state]
-    _, parts, _, _ = tf.while_loop(
-        lambda t, *_: t < num_steps, step, (0, state, zeros, zeros))
+    _, parts, *_ = tf.while_loop(
+        lambda t, *_: t < num_steps, step,
+        (0, state, zeros, zeros, mask(batch_size, 1)))
     if method == 'deep ensemble':
       found = scores(log_density(*parts, data.held_out), data, (1,))
     else:
