@@ -325,8 +325,8 @@ def report(errors, deviations, streams, settings):
       ['data', 'sampler', 'a', 'eta', 'test RMSE', 'spread', 'published'],
       rows, claims, draw(errors, deviations, settings), settings,
       notes='The stream is too short to learn from. With a = 0.1 and the '
-      'smallest eta neither sampler has settled by the last step. Published, on data that are '
-      'not here: RMSE of 0.85 to 0.86 on MovieLens 1M.')
+      'smallest eta neither sampler has settled by the last step. Published, '
+      'on data that are not here: RMSE of 0.85 to 0.86 on MovieLens 1M.')
 
 
 def draw(errors, deviations, settings):

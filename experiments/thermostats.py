@@ -76,6 +76,7 @@ def compare(
     runs: One for each method, a and eta.
   """
   estimator = sgmcmc.gradients.Uniform(batch_size)
+  jit_compile = arguments.size != 'tiny'  # There it takes the most time.
 
   def kinetic_energy(_, results):
     squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]
@@ -87,11 +88,11 @@ def compare(
       return (sgmcmc.SGHMC if method == 'SGHMC' else sgmcmc.SGNHT)(
           posterior, h, a / h, gradient_estimator=estimator)
 
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def start(a, eta, state, seed):
       return kernel(a, eta).bootstrap_results(state, seed)
 
-    @tf.function(jit_compile=True, autograph=False)
+    @tf.function(jit_compile=jit_compile, autograph=False)
     def advance(a, eta, state, results, seed):
       num_looks = min(num_steps_per_block, 10)
       draws, kinetic, results = tfp.mcmc.sample_chain(
