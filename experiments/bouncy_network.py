@@ -133,7 +133,7 @@ def score(z):
 
 def run(arguments):
   num_chains, epochs, metropolis_chains, num_steps = common.sizes(
-      arguments, (2, 2, 4, 20), (4, 800, 8, 400), (16, 10_000, 24, 40_000))
+      arguments, (2, 2, 4, 20), (4, 300, 8, 300), (16, 10_000, 24, 40_000))
   precision = common.sizes(arguments, 1., 1., 2e-3)
   data, _ = sgmcmc.datasets.load_small_mnist(arguments.data)
   posterior, size = make_posterior(data, precision)
