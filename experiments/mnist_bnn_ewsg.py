@@ -8,7 +8,9 @@ EWSG deals each batch of 200 into two minibatches of 100, so that it makes half
 the steps at equal passes. CP-SGHMC has strata, ten clusters by k-means, and
 `fit` has none: here its batches are stratified in the tf.data pipeline, with
 sample weights N_k / n_k n / N. The CNN, of which a pass takes about half a
-minute on two cores, is for --full; --tiny has it alone.
+minute on two cores, is for --full; --tiny has it alone. With the paper's gamma
+the momentum is forgotten in 1 / (gamma h) = 5,000 steps, and its 200 passes are
+120,000; by default there are 6 passes, and gamma is 10, 50 steps.
 """
 
 import functools
@@ -25,7 +27,7 @@ import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
 BATCH_SIZE, NUM_STRATA = 100, 10
-FRICTION = {'MLP': 0.1, 'CNN': 1.}
+FRICTION, SHORT_FRICTION = {'MLP': 0.1, 'CNN': 1.}, 10.
 NAMES = ('SGLD', 'pSGLD', 'SGHMC', 'CP-SGHMC', 'EWSG')
 STEP_SIZES = {
     'MLP': {'SGLD': 1e-7, 'SGHMC': 2e-3, 'CP-SGHMC': 2e-3, 'EWSG': 4e-3},
@@ -105,14 +107,15 @@ class Batches:
         [num_steps, number]).astype(np.int32)
 
 
-def sample(architecture, name, step_size, batches, passes, seed, num_rows):
+def sample(
+    architecture, name, step_size, friction, batches, passes, seed, num_rows):
   """The callback, and the training accuracy (%) of each pass."""
   size = 2 * BATCH_SIZE if name == 'EWSG' else BATCH_SIZE
   num_steps = num_rows // size
   burn_in = passes * num_steps // 2
   model = make_model(architecture, seed, math.gcd(50, num_steps))
   sampling = sgmcmc.keras.PosteriorSampling(
-      make_kernel(name, step_size, FRICTION[architecture]), num_rows,
+      make_kernel(name, step_size, friction), num_rows,
       prior=tfd.Normal(0., 1.), num_burnin_steps=burn_in,
       num_steps_between_results=max(1, (passes * num_steps - burn_in) // 100)
       - 1, seed=seed)
@@ -139,7 +142,8 @@ def choose_step(architecture, x, y, strata, arguments):
                                 PSGLD_GRID):
     batches = Batches(x[:last], y[:last], strata[:last], arguments.seed + 1000)
     sampling, _ = sample(
-        architecture, 'pSGLD', step_size, batches, 2, arguments.seed, last)
+        architecture, 'pSGLD', step_size, None, batches, 2, arguments.seed,
+        last)
     scores.append(score(sampling, x[last:], y[last:])[0])
   return PSGLD_GRID[int(np.argmax(scores))]
 
@@ -155,6 +159,8 @@ def run(arguments):
   num_seeds = common.sizes(arguments, 1, 2, 5)
   architectures = common.sizes(
       arguments, ('CNN',), ('MLP',), ('MLP', 'CNN'))
+  short = dict.fromkeys(FRICTION, SHORT_FRICTION)
+  friction = common.sizes(arguments, short, short, FRICTION)
   (x, y), test = load(arguments)
   strata = sgmcmc.gradients.kmeans_strata(
       x[:, ::2, ::2], NUM_STRATA, arguments.seed)
@@ -169,13 +175,13 @@ def run(arguments):
       for seed in range(num_seeds):
         seed += arguments.seed
         sampling, curve = sample(
-            *key, step_sizes[name], Batches(x, y, strata, seed), passes, seed,
-            len(x))
+            *key, step_sizes[name], friction[architecture],
+            Batches(x, y, strata, seed), passes, seed, len(x))
         curves[key].append(curve)
         scores[key].append(score(sampling, *test))
   settings = dict(
       passes=passes, num_seeds=num_seeds, batch_size=BATCH_SIZE,
-      friction=FRICTION, step_sizes={' '.join(k): h for k, h in chosen.items()},
+      friction=friction, step_sizes={' '.join(k): h for k, h in chosen.items()},
       psgld_grid=PSGLD_GRID, num_strata=NUM_STRATA, num_train=len(x),
       clusters='k-means on every second pixel', draws='100, the second half',
       start="Keras' Glorot uniform")
