@@ -99,14 +99,15 @@ def network(arguments):
   """By schedule: test NLL and error of each seed, and the learning rate."""
   train, test = sgmcmc.datasets.load_small_mnist(arguments.data)
   epochs = common.sizes(arguments, 1, 40, 400)
-  rates = common.sizes(arguments, [0.1], [0.03, 0.1, 0.3], [0.03, 0.1, 0.3])
+  rates = common.sizes(
+        arguments, [0.1], [0.1, 0.3, 1., 3.], [0.03, 0.1, 0.3, 1., 3.])
   num_cycles, num_train = common.sizes(arguments, 2, 4, 8), 7000
   x, y = train.features, train.labels
   num_steps = epochs * num_train // 100
   length = num_steps // num_cycles
 
   def fit(is_cyclical, learning_rate, seed):
-    """Cyclical draws are of the last quarter of a cycle, the other of half."""
+    """Draws of the second half; of the last quarter of a cycle, if cyclical."""
     keras.utils.set_random_seed(seed)
     model = keras.Sequential([
         keras.Input([x.shape[1]]), keras.layers.Dense(20, activation='relu'),
@@ -119,11 +120,11 @@ def network(arguments):
           learning_rate, length, t_mul=1.)
       extra = dict(
           keep_draw=sgmcmc.keras.late_in_cycle(rate, 0.75),
-          num_steps_between_results=9)
+          num_burnin_steps=num_steps // 2, num_steps_between_results=9)
     else:
       rate = learning_rate
       extra = dict(
-          num_burnin_steps=num_steps // 2, num_steps_between_results=19)
+          num_burnin_steps=num_steps // 2, num_steps_between_results=39)
     sampling = sgmcmc.keras.PosteriorSampling(
         sgmcmc.SGHMC, num_examples=num_train, prior=tfd.Normal(0., 1.),
         learning_rate=rate, momentum=0.9, seed=seed, **extra)
