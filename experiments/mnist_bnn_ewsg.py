@@ -194,7 +194,8 @@ def run(arguments):
   settings = dict(
       passes=passes, num_seeds=num_seeds, batch_size=BATCH_SIZE,
       friction=friction, step_sizes={' '.join(k): h for k, h in chosen.items()},
-      grids=common.sizes(arguments, None, GRIDS, FULL_GRIDS), num_strata=NUM_STRATA, num_train=len(x),
+      grids=common.sizes(arguments, None, GRIDS, FULL_GRIDS),
+      num_strata=NUM_STRATA, num_train=len(x),
       clusters='k-means on every second pixel', draws='100, the second half',
       start="Keras' Glorot uniform")
   return report(architectures, curves, scores, chosen, settings)
