@@ -210,19 +210,21 @@ def report(found, chosen, passes, strides, settings):
         float(passes[key][-1]), float(mean[0]), float(sd[0]), published[0],
         float(mean[1]), float(sd[1]), published[1]])
   claims = []
-  for key, amount, names in (
-      ('EWSG', 'updates', ('SGLD', 'pSGLD', 'SGHMC')),
-      ('EWSG', 'updates', ('FlyMC',)),
-      ('EWSG, equal data', 'data', ('SGLD', 'pSGLD', 'SGHMC'))):
+  others = 'SGLD', 'pSGLD', 'SGHMC'
+  best_of = 'the best of SGLD, pSGLD and SGHMC'
+  updates = {name: strides[name] * found[name].shape[2] for name in found}
+  for key, amount, names, who in (
+      ('EWSG', 'At equal updates', others, best_of),
+      ('EWSG', f'After {updates["EWSG"]:,} updates', ('FlyMC',),
+       f'FlyMC, which starts at the mode and makes {updates["FlyMC"]:,},'),
+      ('EWSG, equal data', 'At equal data', others, best_of)):
     for k, what in enumerate(('accuracy', 'log likelihood')):
       best = max(names, key=lambda name: values[name][0][k])
       difference = values[key][0][k] - values[best][0][k]
       error = np.hypot(values[key][1][k], values[best][1][k])
-      who = ('the best of SGLD, pSGLD and SGHMC' if len(names) > 1
-             else 'FlyMC, which starts at the mode,')
       claims.append(common.Claim(
-          f'At equal {amount} EWSG is at least level with {who} in {what} '
-          '(not below by more than two standard errors)',
+          f'{amount} EWSG is at least level with {who} in {what} (not below '
+          'by more than two standard errors)',
           bool(difference > -2. * error),
           f'EWSG less {best}: {difference:.2g} with standard error '
           f'{error:.1g}; all are within {spread(values, k):.2g} of each other, '
