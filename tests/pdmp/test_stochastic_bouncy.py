@@ -124,7 +124,6 @@ RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
 
 
 @pytest.mark.parametrize('arguments', [
-    dict(),
     dict(confidence=5., velocity='gaussian', refreshment=0.5, dtype=np.float64),
     dict(gradient_estimator=None),
     dict(gradient_estimator=sgmcmc.gradients.Uniform(
