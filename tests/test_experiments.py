@@ -6,6 +6,7 @@ import os
 import pathlib
 
 import pytest
+import tensorflow as tf
 
 pytest.importorskip('matplotlib')
 pytest.importorskip('tqdm')
@@ -18,8 +19,22 @@ _NEED_DATA = {
     'bouncy_network', 'cyclical_posterior', 'uci_regression', 'cold_posterior'}
 
 
+@pytest.fixture
+def _without_xla(monkeypatch):
+  """At these sizes to compile takes most of the time, and shows nothing."""
+  function = tf.function
+
+  def plain(fn=None, **arguments):
+    ours = getattr(fn, 'func', fn)  # Random numbers come by XLA everywhere.
+    if getattr(ours, '__module__', None) == 'tfp_sgmcmc.random':
+      return function(fn, **arguments)
+    return function(fn, **{**arguments, 'jit_compile': None})
+
+  monkeypatch.setattr(tf, 'function', plain)
+
+
 @pytest.mark.parametrize('name', experiments.NAMES)
-def test_runs(name, tmp_path, capsys):
+def test_runs(name, tmp_path, capsys, _without_xla):
   arguments = ['--tiny', '--quiet', f'--output={tmp_path}']
   if name in _NEED_DATA:
     folder = os.environ.get('TFP_SGMCMC_DATA')
