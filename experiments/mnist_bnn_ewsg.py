@@ -32,11 +32,11 @@ BATCH_SIZE, NUM_STRATA = 100, 10
 NAMES = ('SGLD', 'pSGLD', 'SGHMC', 'CP-SGHMC', 'EWSG')
 FRICTION, SHORT_FRICTION = {'MLP': 0.1, 'CNN': 1.}, 100.
 GRIDS = {
-    'SGLD': (1e-7, 1e-6, 5e-6),
-    'pSGLD': (3e-9, 1e-8, 3e-8),
-    'SGHMC': (2e-4, 4e-4, 8e-4),
-    'CP-SGHMC': (2e-4, 4e-4, 8e-4),
-    'EWSG': (2e-4, 4e-4, 8e-4)}
+    'SGLD': (1e-6, 5e-6, 2e-5),
+    'pSGLD': (1e-8, 3e-8, 1e-7),
+    'SGHMC': (4e-4, 8e-4, 1.6e-3),
+    'CP-SGHMC': (4e-4, 8e-4, 1.6e-3),
+    'EWSG': (4e-4, 8e-4, 1.6e-3)}
 FULL_GRIDS = {
     'SGLD': (1e-8, 1e-7, 1e-6, 5e-6, 2e-5),
     'pSGLD': (1e-9, 3e-9, 1e-8, 3e-8, 1e-7),
@@ -168,7 +168,7 @@ def score(sampling, x, y):
 
 
 def run(arguments):
-  passes = common.sizes(arguments, 2, 6, 200)
+  passes = common.sizes(arguments, 2, 5, 200)
   num_seeds = common.sizes(arguments, 1, 2, 5)
   architectures = common.sizes(
       arguments, ('CNN',), ('MLP',), ('MLP', 'CNN'))
