@@ -137,7 +137,7 @@ def network(arguments):
   results = {}
   seeds = common.sizes(arguments, (1, 2), (1, 2, 3, 4), tuple(range(1, 9)))
   for is_cyclical in common.progress((False, True), arguments, 'network'):
-    validation = [
+    validation = [0.] if len(rates) == 1 else [
         fit(is_cyclical, rate, 0).evaluate(x[num_train:], y[num_train:])['nll']
         for rate in rates]
     rate = rates[int(np.nanargmin(validation))]

@@ -12,7 +12,7 @@ EWSG deals each batch of 200 into two minibatches of 100, so that it makes half
 the steps at equal passes. CP-SGHMC has strata, ten clusters by k-means, and
 `fit` has none: here its batches are stratified in the tf.data pipeline, with
 sample weights N_k / n_k n / N. The CNN, of which a pass takes about half a
-minute on two cores, is for --full; --tiny has it alone.
+minute on two cores, is for --full.
 """
 
 import functools
@@ -171,7 +171,7 @@ def run(arguments):
   passes = common.sizes(arguments, 2, 5, 200)
   num_seeds = common.sizes(arguments, 1, 2, 5)
   architectures = common.sizes(
-      arguments, ('CNN',), ('MLP',), ('MLP', 'CNN'))
+      arguments, ('MLP',), ('MLP',), ('MLP', 'CNN'))
   short = dict.fromkeys(FRICTION, SHORT_FRICTION)
   friction = common.sizes(arguments, short, short, FRICTION)
   (x, y), test = load(arguments)
