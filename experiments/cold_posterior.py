@@ -108,8 +108,8 @@ def report(temperatures, scores, farther, settings):
   burned_in = bool(abs(farther.mean() / plain.mean() - 1.) < 0.03)
   doubt = '' if burned_in else (
       '; NO VERDICT: with 3.3 times the learning rate the test NLL at T = 1 is '
-      f'{farther.mean():.4f} in place of {plain.mean():.4f}, so that it has not '
-      'burned in')
+      f'{farther.mean():.4f} in place of {plain.mean():.4f}, so that it has '
+      'not burned in')
 
   def compared(column, name):
     # The chains of a seed start alike: differences are by seed.
