@@ -53,7 +53,7 @@ def test_same_eager_graph_and_xla(jit_compile):
   compiled = tf.function(draws, jit_compile=jit_compile)(tf.constant(SEED))
   for name, value in draws(tf.constant(SEED)).items():
     assert value.shape == compiled[name].shape
-    # Words, uniforms and indices exactly; normals up to erfinv's rounding.
+    # Words, uniforms and indices exactly; normals up to rounding.
     exact = not name.startswith(('normal', 'stream'))
     np.testing.assert_allclose(
         tf.cast(value, tf.float64), tf.cast(compiled[name], tf.float64),
@@ -100,6 +100,28 @@ def test_normal_distribution(dtype):
       expected = num * scipy.stats.norm.sf(tail)
       assert scipy.stats.poisson.sf(count - 1, expected) > FALSE_ALARM_RATE
       assert scipy.stats.poisson.cdf(count, expected) > FALSE_ALARM_RATE
+
+
+def test_normals_are_quantiles_of_both_words():
+  key = tf.unstack(tf.constant(SEED, tf.uint32))
+  counter = tf.range(5_000)
+  pairs = random.threefry_2x32(
+      key, (tf.bitcast(counter, tf.uint32), tf.constant(3, tf.uint32)))
+  k = np.stack(pairs, axis=-1).reshape([-1])[:9_999] >> 8
+  np.testing.assert_allclose(
+      random.normal([9_999], SEED, stream=3),
+      scipy.stats.norm.ppf((k + 0.5) / 2**24), rtol=1e-6)
+
+
+def test_quantile_over_all_cells():
+  k = np.concatenate([  # The ends one by one, and each 37th between.
+      np.arange(2**16), np.arange(2**16, 2**24 - 2**16, 37),
+      np.arange(2**24 - 2**16, 2**24)])
+  z = tf.function(random._quantile, jit_compile=True)(
+      tf.constant(k * 256, tf.uint32)).numpy()
+  np.testing.assert_allclose(
+      z, scipy.stats.norm.ppf((k + 0.5) / 2**24), rtol=1e-6)
+  assert np.all(np.diff(z) >= 0.)
 
 
 def test_float64_refines_float32():

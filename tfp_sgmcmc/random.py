@@ -2,10 +2,11 @@
 
 Threefry-2x32 with 20 rounds [1], written in integer TensorFlow operations. The
 key is a stateless seed (`int32[2]`); random word `i` of stream `s` is the first
-word of the encryption of the counter `(i, s)`. There is no state, so each
-number can be computed alone, and the bits are the same in eager mode, in a
-graph and under XLA, on CPU, GPU and TPU. (TensorFlow's own stateless float
-generators draw other numbers under XLA.)
+word of the encryption of the counter `(i, s)`, and normal numbers `2 i` and
+`2 i + 1` are quantiles at its two words. There is no state, so each number can be
+computed alone, and the bits are the same in eager mode, in a graph and under
+XLA, on CPU, GPU and TPU. (TensorFlow's own stateless float generators draw
+other numbers under XLA.)
 
 XLA fuses these functions with whatever consumes the numbers into one loop,
 which is what makes a sampler's step cheap. Outside XLA each call runs as a
@@ -43,6 +44,14 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _KEY_PARITY = 0x1BD11BDA
 _GOLDEN_RATIO = 0x9E3779B9
 _FOLD_STREAM = 0xFFFFFFFF
+
+# Coefficients of 1, w, w^2, ... in `_quantile`, minimax for 0 <= w <= 23 log 2.
+_NUMERATOR = (
+    1.2533141374588013, 0.43339622020721436, 0.08424118161201477,
+    0.010978078469634056, 0.0009103366755880415, 3.4441760362824425e-05)
+_DENOMINATOR = (
+    1., 0.08400111645460129, 0.032189659774303436, 0.001874831272289157,
+    0.0001796918222680688, 1.2939651696797227e-06)
 
 
 def threefry_2x32(
@@ -89,10 +98,19 @@ def _right(x, distance):
 
 def _words(shape, seed, stream):
   """Both words of counters `(0, stream), (1, stream), ...`, in `shape`."""
-  counter = tf.reshape(tf.range(tf.reduce_prod(shape)), shape)
+  return _encrypt(_positions(shape), seed, stream)
+
+
+def _positions(shape):
+  """0, 1, ... in `shape`."""
+  return tf.bitcast(
+      tf.reshape(tf.range(tf.reduce_prod(shape)), shape), tf.uint32)
+
+
+def _encrypt(counter, seed, stream):
+  """Both words of the counters `(counter, stream)`."""
   return threefry_2x32(
-      tf.unstack(tf.bitcast(seed, tf.uint32), 2),
-      (tf.bitcast(counter, tf.uint32), _uint32(stream)))
+      tf.unstack(tf.bitcast(seed, tf.uint32), 2), (counter, _uint32(stream)))
 
 
 def _compiled(fn):
@@ -122,29 +140,50 @@ def _bits(shape, seed, *, stream):
 
 @_compiled
 def _uniform(shape, seed, *, dtype, stream):
-  return _significand(shape, seed, stream, dtype)
+  first, second = _words(shape, seed, stream)
+  if dtype == tf.float64:
+    k = tf.cast(_right(_join(first, second), 11), tf.int64)
+    return tf.cast(k, dtype) * 2.**-53
+  return tf.cast(tf.cast(_right(first, 8), tf.int32), dtype) * 2.**-24
 
 
 @_compiled
 def _normal(shape, seed, *, dtype, stream):
-  # The midpoints of equal cells of (-1, 1): exact in `dtype`, symmetric, and
-  # never an end point, so that erfinv is finite.
-  midpoints = _significand(shape, seed, stream, dtype, midpoints=True)
-  return tf.math.erfinv(midpoints) * tf.constant(math.sqrt(2.), dtype)
+  i = _positions(shape)
+  word = _word(i, seed, stream)
+  if dtype != tf.float64:
+    return _quantile(word)
+  # The same word, and another to refine it. Midpoints of equal cells of (-1, 1)
+  # are symmetric, and never an end point, so that erfinv is finite.
+  word = _join(word, _word(i | _uint32(1 << 31), seed, stream))
+  k = 2 * tf.cast(_right(word, 11), tf.int64) + (1 - 2**53)
+  return tf.math.erfinv(tf.cast(k, dtype) * 2.**-53) * math.sqrt(2.)
 
 
-def _significand(shape, seed, stream, dtype, midpoints=False):
-  """Random `k` of 24 (53) bits, as `k / 2^24` or `(2 k + 1 - 2^24) / 2^24`."""
-  first, second = _words(shape, seed, stream)
-  if dtype == tf.float64:
-    precision = 53
-    k = tf.cast(_right(_join(first, second), 64 - precision), tf.int64)
-  else:
-    precision = 24
-    k = tf.cast(_right(first, 32 - precision), tf.int32)
-  if midpoints:
-    k = 2 * k + (1 - 2**precision)
-  return tf.cast(k, dtype) * tf.constant(2.**-precision, dtype)
+def _word(i, seed, stream):
+  """Word `i % 2` of counter `i // 2`, each computed alone.
+
+  The loop that XLA makes of this, on CPU, takes three quarters of the time of
+  one that takes the first words alone.
+  """
+  words = _encrypt(_right(i, 1), seed, stream)
+  return tf.where(i & _uint32(1) == 0, *words)
+
+
+def _quantile(word):
+  """The standard normal quantile at the midpoint of one of 2^24 equal cells.
+
+  With the midpoint of (0, 1) at (1 + x) / 2 and w = -log(1 - x^2), it is x R(w)
+  for a rational R, to a relative 3e-7 over all cells.
+  """
+  k = 2 * tf.cast(_right(word, 8), tf.int32) + (1 - 2**24)
+  x = tf.cast(k, tf.float32) * 2.**-24
+  tail = 1. - tf.abs(x)
+  w = -tf.math.log(tail * (2. - tail))
+  numerator, denominator = (
+      functools.reduce(lambda total, c: total * w + c, coefficients[::-1])
+      for coefficients in (_NUMERATOR, _DENOMINATOR))
+  return x * (numerator / denominator)
 
 
 def _join(high, low):
@@ -340,17 +379,22 @@ def normal_like(
     return [
         normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
         for stream, part in enumerate(parts)]
-  specs = tuple((tuple(part.shape), part.dtype) for part in parts)
-  return _compiled_normals(specs)(tf.convert_to_tensor(seed, tf.int32))
+  specs = tuple((part.shape.num_elements(), part.dtype) for part in parts)
+  flat = _compiled_normals(specs)(tf.convert_to_tensor(seed, tf.int32))
+  return [tf.reshape(z, part.shape) for z, part in zip(flat, parts)]
 
 
 @functools.cache
 def _compiled_normals(specs):
-  """One compiled function for all parts: a call costs more than its work."""
+  """One compiled function for all parts: a call costs more than its work.
+
+  Each part is flat: a loop over a short last axis would take several times as
+  long.
+  """
   def normals(seed):
     return [
-        normal(shape, seed, dtype=dtype, stream=stream)
-        for stream, (shape, dtype) in enumerate(specs)]
+        normal([size], seed, dtype=dtype, stream=stream)
+        for stream, (size, dtype) in enumerate(specs)]
 
   return tf.function(normals, jit_compile=True, autograph=False)
 

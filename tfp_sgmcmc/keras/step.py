@@ -164,8 +164,9 @@ class SamplingStep:
       variable.assign(part)
     for variable, part in zip(self.variables, parts):
       variable.assign(part)
-    for variable, leaf in zip(self._results, tf.nest.flatten(results)):
-      variable.assign(leaf)
+    with tf.control_dependencies(parts):  # What the next step waits for first.
+      for variable, leaf in zip(self._results, tf.nest.flatten(results)):
+        variable.assign(leaf)
     # In continuous time passes after the first may lie within a tf.cond.
     (x, y, sample_weight), y_pred, loss, updates = _join(
         passes[:1] if self._segment_start else passes)
@@ -264,11 +265,11 @@ def _scale_gradient(tensor, scale):
 def _watch(parts, results):
   """Whether the weights are finite, and r' r / d over all coordinates."""
   # A sum is NaN or infinite if a term is, and cheaper than to ask each.
-  finite = tf.math.is_finite(
-      tf.add_n([tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts]))
   if not hasattr(results, 'momentum'):
-    return finite, {}
+    return tf.math.is_finite(tf.add_n(
+        [tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts])), {}
+  # The weights move by the momentum, so they stay finite while it does.
   total = 2. * tf.add_n(
       [tf.nn.l2_loss(tf.cast(r, tf.float32)) for r in results.momentum])
   number = sum(r.shape.num_elements() for r in results.momentum)
-  return finite, {'kinetic_temperature': total / number}
+  return tf.math.is_finite(total), {'kinetic_temperature': total / number}

@@ -214,7 +214,8 @@ def gaussian_step(r, h, gamma, b, t):
 
 def euler_step(theta, r, g, h, gamma, b, t, xi):
   """Kick, friction and noise, then drift with the new momentum, of one part."""
-  r = r + h * g - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi
+  # The gradient last: outside XLA all before it is done while it is computed.
+  r = r - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi + h * g
   return theta + h * r, r
 
 
