@@ -184,6 +184,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._num_steps = 0
     self._own_function = None
     self._sampling_function = None
+    self._iterator_function = None
     self._learning_rate_seen = None
     self._history = None
     self._last_weights = None
@@ -241,6 +242,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     if model.train_function is not self._own_function:
       self._own_function = model.train_function
       self._sampling_function = self._make_function()
+      self._iterator_function = self._sampling_function
+      if model.steps_per_execution == 1 and not model.run_eagerly:
+        self._iterator_function = _on_next(self._sampling_function)
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
@@ -307,8 +311,11 @@ class PosteriorSampling(keras.callbacks.Callback):
       if self._step is None:
         self._start(first)
       # A plain iterator is run batch by batch, so draws can be made between.
-      iterator = self._one_by_one(itertools.chain([first], iterator))
-    logs = dict(self._sampling_function(iterator))
+      logs = self._sampling_function(
+          self._one_by_one(itertools.chain([first], iterator)))
+    else:
+      logs = self._iterator_function(iterator)
+    logs = dict(logs)
     self._after_step(logs.pop(step_lib.STATUS))
     return {**logs, 'draws': len(self._draws)}
 
@@ -474,6 +481,17 @@ class PosteriorSampling(keras.callbacks.Callback):
           'ReduceLROnPlateau have no effect on it. Pass '
           "learning_rate='optimizer' to follow them, or a schedule as "
           'learning_rate or step_size and no such callback.')
+
+
+def _on_next(function):
+  """Keras' train function of a single batch, on a dataset's next one.
+
+  Keras' own returns an Optional, for the end of the data within an execution of
+  several steps. To unwrap it takes as long as the step of a small network.
+  """
+  return tf.function(
+      lambda iterator: function([iterator.get_next()]), autograph=False,
+      reduce_retracing=True)
 
 
 def _assign(variables, values):
