@@ -3,8 +3,8 @@
 Threefry-2x32 with 20 rounds [1], written in integer TensorFlow operations. The
 key is a stateless seed (`int32[2]`); random word `i` of stream `s` is the first
 word of the encryption of the counter `(i, s)`, and normal numbers `2 i` and
-`2 i + 1` are quantiles at its two words. There is no state, so each number can be
-computed alone, and the bits are the same in eager mode, in a graph and under
+`2 i + 1` are quantiles at its two words. There is no state, so each number can
+be computed alone, and the bits are the same in eager mode, in a graph and under
 XLA, on CPU, GPU and TPU. (TensorFlow's own stateless float generators draw
 other numbers under XLA.)
 

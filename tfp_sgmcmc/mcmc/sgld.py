@@ -198,6 +198,6 @@ def langevin_step(
   if diagonal is not None:
     step_size = [h * d for h, d in zip(step_size, diagonal)]
   return [
-      theta + tf.sqrt(2. * h * t) * xi + h * g  # The gradient last, as in SGHMC.
+      theta + tf.sqrt(2. * h * t) * xi + h * g
       for theta, g, h, t, xi in zip(
           parts, gradients, step_size, temperature, noise)]

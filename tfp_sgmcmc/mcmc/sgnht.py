@@ -171,7 +171,7 @@ class SGNHT(base.LangevinKernel):
             [-h * f for h, f in zip(step_size, friction_force)],
             step_size, noise_scale))
     momentum = [
-        p - h * f + s * z + h * g  # The gradient last, as in SGHMC.
+        p - h * f + s * z + h * g
         for p, h, g, f, s, z in zip(
             previous.momentum, step_size, estimate.grads_target_log_prob,
             friction_force, noise_scale, noise)]
