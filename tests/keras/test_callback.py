@@ -207,6 +207,19 @@ def test_dataset_gives_the_same_chain(reference):
   assert_same_draws(chain(data)[0], reference[0])
 
 
+def test_data_of_unknown_length_give_the_same_chain(reference):
+  x, y = models.classes()
+
+  def batches():
+    for start in range(0, len(x), 20):
+      yield x[start:start + 20], y[start:start + 20]
+
+  data = tf.data.Dataset.from_generator(
+      batches, output_signature=(
+          tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64)))
+  assert_same_draws(chain(data)[0], reference[0])
+
+
 @pytest.mark.parametrize('policy, tolerance', [
     ('mixed_bfloat16', 0.1), ('mixed_float16', 0.02)])
 def test_mixed_precision(reference, policy, tolerance):

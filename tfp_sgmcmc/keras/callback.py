@@ -487,7 +487,8 @@ def _on_next(function):
   """Keras' train function of a single batch, on a dataset's next one.
 
   Keras' own returns an Optional, for the end of the data within an execution of
-  several steps. To unwrap it takes as long as the step of a small network.
+  several steps. Unwrapping it takes a fifth of the time of a small network's
+  step, and is not needed where there is one.
   """
   return tf.function(
       lambda iterator: function([iterator.get_next()]), autograph=False,
