@@ -509,8 +509,9 @@ def test_minibatches_without_noise_leave_the_exact_law(name):
   assert oracle.law_p_value(
       draws, model.mean, covariance) > oracle.FALSE_ALARM_RATE
   assert oracle.law_p_value(draws, model.mean, 1.05 * covariance) < 1e-9
-  np.testing.assert_allclose(
-      results.gradient_estimator_results.acceptance, 1., atol=1e-3)
+  # Rounding refuses about one in a million.
+  acceptance = results.gradient_estimator_results.acceptance
+  assert np.mean(acceptance) > 1. - 1e-5
 
 
 KERNELS = {

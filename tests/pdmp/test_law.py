@@ -171,7 +171,7 @@ def _drawn_anew(self, velocity, gradients, clock, rank):
              v, sgmcmc.random.normal_like(v, seed))]),
     (dict(velocity='sphere', temperature=2.), thinning, 'rate_ratios',
      lambda rates, upper, slack: tf.clip_by_value(
-         0.9 * rates / tf.maximum(upper, 1e-9), 0., 1.)),
+         0.8 * rates / tf.maximum(upper, 1e-9), 0., 1.)),
 ], ids=['bounce', 'other minibatch', 'another sign', 'refreshment', 'rate'])
 def test_planted_errors_are_seen(arguments, where, name, wrong, monkeypatch):
   monkeypatch.setattr(where, name, wrong)

@@ -128,7 +128,7 @@ RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
     dict(gradient_estimator=None),
     dict(gradient_estimator=sgmcmc.gradients.Uniform(
         50, replacement=True), decay=0.9),
-    dict(temperature=0.5, step_size=0.02, refresh_rate=0.),
+    dict(temperature=0.5, step_size=0.02, refresh_rate=0., num_events=2500),
     dict(preconditioner=RMSPROP),
 ], ids=str)
 def test_law_of_linear_regression(arguments):
@@ -136,11 +136,12 @@ def test_law_of_linear_regression(arguments):
       'gradient_estimator': UNIFORM, 'confidence': 4., 'refresh_rate': 5.,
       **arguments}
   dtype = arguments.pop('dtype', np.float32)
+  num_events = arguments.pop('num_events', 1500)
   posterior, law = linear_regression(dtype)
   temperature = arguments.get('temperature', 1.)
   law = logistic.Law(
       law.mean, law.sd * np.sqrt(temperature), law.covariance * temperature)
-  error, c = errors(SBPS(posterior, **arguments), law, dtype)
+  error, c = errors(SBPS(posterior, **arguments), law, dtype, num_events)
   assert max(c.mean_standard_error.max(), c.sd_standard_error.max()) < 0.012
   assert error < 0.04
   assert c.violation_share < 0.01
