@@ -30,6 +30,13 @@ import tfp_sgmcmc as sgmcmc
 FALSE_ALARM_RATE = 1e-6
 
 
+def normal_log_prob(theta, mean, scale):
+  """Up to a constant. TFP's multivariate normals take long to trace."""
+  mean, scale = (np.asarray(x, theta.dtype.as_numpy_dtype)
+                 for x in (mean, scale))
+  return -0.5 * tf.reduce_sum(tf.square((theta - mean) / scale), axis=-1)
+
+
 class GaussianModel:
   """x_i ~ N(theta, S), S known, prior N(m, V): noise independent of theta."""
 
@@ -61,9 +68,7 @@ class GaussianModel:
 
   def posterior(self, num_parts=1):
     """The model on a state of one part `[3]`, or parts `[2]` and `[]`."""
-    prior = tfp.distributions.MultivariateNormalDiag(
-        self.prior_mean.astype(self.dtype), self.prior_scale.astype(self.dtype))
-    scale = self.scale.astype(self.dtype)
+    inverse_scale = np.linalg.inv(self.scale).astype(self.dtype)
 
     def join(parts):
       if num_parts == 1:
@@ -72,11 +77,15 @@ class GaussianModel:
 
     def log_likelihood(*parts_and_batch):
       *parts, batch = parts_and_batch
-      return tfp.distributions.MultivariateNormalTriL(
-          join(parts)[..., tf.newaxis, :], scale).log_prob(batch)
+      z = tf.matmul(
+          batch - join(parts)[..., tf.newaxis, :], inverse_scale,
+          transpose_b=True)
+      return -0.5 * tf.reduce_sum(tf.square(z), axis=-1)
 
     return sgmcmc.Posterior(
-        lambda *parts: prior.log_prob(join(parts)), log_likelihood, self.data)
+        lambda *parts: normal_log_prob(
+            join(parts), self.prior_mean, self.prior_scale),
+        log_likelihood, self.data)
 
 
 class LinearRegression:
@@ -108,16 +117,14 @@ class LinearRegression:
             range(self.num_examples), batch_size)]
 
   def posterior(self):
-    prior = tfp.distributions.MultivariateNormalDiag(
-        tf.zeros(2), (self.prior_precision**-0.5).astype(np.float32))
-
     def log_likelihood(theta, batch):
       x, y = batch
       mean = tf.einsum('...nd,...d->...n', x, theta)
       return tfp.distributions.Normal(mean, 1.).log_prob(y)
 
     return sgmcmc.Posterior(
-        prior.log_prob, log_likelihood,
+        lambda theta: normal_log_prob(theta, 0., self.prior_precision**-0.5),
+        log_likelihood,
         (self.x.astype(np.float32), self.y.astype(np.float32)))
 
 

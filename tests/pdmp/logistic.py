@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.pdmp import base
 
@@ -47,9 +48,9 @@ def posterior(
       logits = tf.einsum('...nd,...d->...n', x, theta)
     return tfd.Bernoulli(logits=logits).log_prob(y)
 
-  prior = tfd.MultivariateNormalDiag(tf.zeros(num_features, dtype))
   return sgmcmc.Posterior(
-      prior.log_prob, log_likelihood, (x.astype(dtype), y.astype(dtype)))
+      lambda theta: oracle.normal_log_prob(theta, 0., 1.), log_likelihood,
+      (x.astype(dtype), y.astype(dtype)))
 
 
 def laplace(target):

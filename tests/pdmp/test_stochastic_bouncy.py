@@ -14,6 +14,7 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import oracle
 from tests.pdmp import logistic
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import pdmp
@@ -66,9 +67,9 @@ def linear_regression(dtype=np.float32, num_examples=500, num_parts=1):
     location = tf.einsum('...nd,...d->...n', x, join(parts))
     return tfd.Normal(location, np.ones([], dtype)).log_prob(y)
 
-  prior = tfd.MultivariateNormalDiag(tf.zeros(3, dtype), tf.ones(3, dtype) / 5.)
   posterior = sgmcmc.Posterior(
-      lambda *parts: prior.log_prob(join(parts)), log_likelihood, (x, y))
+      lambda *parts: oracle.normal_log_prob(join(parts), 0., 0.2),
+      log_likelihood, (x, y))
   x, y = x.astype(np.float64), y.astype(np.float64)
   covariance = np.linalg.inv(25. * np.eye(3) + x.T @ x)
   return posterior, logistic.Law(
