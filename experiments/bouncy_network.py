@@ -137,7 +137,7 @@ def score(z):
 
 def run(arguments):
   num_chains, epochs, hmc_chains, num_steps = common.sizes(
-      arguments, (2, 2, 4, 20), (6, 400, 8, 800), (16, 10_000, 24, 40_000))
+      arguments, (2, 2, 4, 20), (6, 1200, 8, 1600), (16, 10_000, 24, 40_000))
   precision = common.sizes(arguments, 1., 1., 2e-3)
   data, _ = sgmcmc.datasets.load_small_mnist(arguments.data)
   posterior, size = make_posterior(data, precision)

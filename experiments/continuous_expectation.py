@@ -53,7 +53,7 @@ def running(path, mode, r, num_points):
 
 def run(arguments):
   epochs = common.sizes(arguments, 20, 1000, 1000)
-  num_chains = common.sizes(arguments, 4, 30, 200)
+  num_chains = common.sizes(arguments, 4, 120, 200)
   ratios = 10.**np.linspace(-2., 0., common.sizes(arguments, 3, 7, 13))
   problem = logistic_bouncy.paper_problem(arguments.seed)
   n = logistic_bouncy.BATCH_SIZE

@@ -373,7 +373,7 @@ def compare(problem, law, names, arguments, sizes, use):
 def run(arguments):
   # Chains, those of n = 1, those that tune; epochs, of the long run; draws.
   sizes = common.sizes(
-      arguments, (4, 2, 8, 2, 4, 20), (32, 8, 96, 100, 200, 400),
+      arguments, (4, 2, 8, 2, 4, 20), (96, 16, 96, 100, 400, 800),
       (32, 16, 256, 100, 2000, 4000))
   problem = paper_problem(arguments.seed)
   scaled = make_problem(

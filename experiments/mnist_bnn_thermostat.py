@@ -49,8 +49,8 @@ def run(arguments):
       arguments,
       dict(chains=2, width=7, num_hidden=5, num_steps=20, num_burnin_steps=10,
            num_steps_per_block=5),
-      dict(chains=2, width=14, num_hidden=100, num_steps=14_000,
-           num_burnin_steps=5_000, num_steps_per_block=500),
+      dict(chains=2, width=14, num_hidden=100, num_steps=36_000,
+           num_burnin_steps=8_000, num_steps_per_block=1_000),
       dict(chains=5, width=28, num_hidden=100, num_steps=50_000,
            num_burnin_steps=10_000, num_steps_per_block=100))
   settings.update(
