@@ -1,6 +1,7 @@
 """Time of a training step of `fit`: sampling over SGD with momentum.
 
   python benchmarks/keras_step_overhead.py [--repeats 9] [--steps 100]
+      [--jit_compile] [--steps_per_execution 1]
 
 An MLP 784-100-10 and the convolutional network of the EWSG paper (5x5x32 and
 5x5x64 convolutions with 2x2 pools, dense 200, 200, softmax 10), batches of 100.
@@ -47,7 +48,7 @@ def convolutional():
       keras.layers.Dense(10)])
 
 
-def runners(make_model, num_steps, jit_compile):
+def runners(make_model, num_steps, jit_compile, steps_per_execution):
   """Functions that make `num_steps` steps and return seconds a step."""
   rng = np.random.default_rng(0)
   num_examples = num_steps * BATCH_SIZE
@@ -61,7 +62,8 @@ def runners(make_model, num_steps, jit_compile):
     model.compile(
         keras.optimizers.SGD(1e-3, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        metrics=['accuracy'], jit_compile=jit_compile)
+        metrics=['accuracy'], jit_compile=jit_compile,
+        steps_per_execution=steps_per_execution)
 
     def run():
       start = time.perf_counter()
@@ -84,11 +86,14 @@ def main():
   parser.add_argument('--repeats', type=int, default=9)
   parser.add_argument('--steps', type=int, default=100)
   parser.add_argument('--jit_compile', action='store_true')
+  parser.add_argument('--steps_per_execution', type=int, default=1)
   arguments = parser.parse_args()
   models = {'MLP 784-100-10': (perceptron, 5 * arguments.steps),
             'CNN of the EWSG paper': (convolutional, arguments.steps // 2)}
   for name, (make_model, num_steps) in models.items():
-    sgd, sampling = runners(make_model, num_steps, arguments.jit_compile)
+    sgd, sampling = runners(
+        make_model, num_steps, arguments.jit_compile,
+        arguments.steps_per_execution)
     pairs = np.array([(sgd(), sampling()) for _ in range(arguments.repeats)])
     ratios = pairs[:, 1] / pairs[:, 0]
     print(
