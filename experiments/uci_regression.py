@@ -123,13 +123,19 @@ def load(arguments, names, num_splits, num_held_out):
       weights, np.array([scale for _, _, scale in columns], np.float32))
 
 
-def log_density(w1, b1, w2, b2, rho, batch, mask=1.):
+def residuals(w1, b1, w2, b2, batch, mask=1.):
   """Of each row for each network, `[p, networks, n]`."""
   x = tf.transpose(batch['x'], [1, 0, 2])[:, tf.newaxis]
   units = tf.nn.relu(tf.matmul(x, w1) + b1) * mask
   mean = tf.matmul(units, w2) / math.sqrt(w2.shape[-2]) + b2
-  y = tf.transpose(batch['y'])[:, tf.newaxis]
-  return tfd.Normal(mean[..., 0], tf.exp(rho - 1.)[..., 0]).log_prob(y)
+  return tf.transpose(batch['y'])[:, tf.newaxis] - mean[..., 0]
+
+
+def log_density(*parts_and_batch, mask=1.):
+  """Of each row for each network, `[p, networks, n]`."""
+  *network, rho, batch = parts_and_batch
+  return tfd.Normal(0., tf.exp(rho - 1.)[..., 0]).log_prob(
+      residuals(*network, batch, mask))
 
 
 def log_prior(*parts):
@@ -168,9 +174,9 @@ def wider(parts, data):
   the gradient there far too large for any step that is good elsewhere.
   """
   *network, rho = parts
-  density = log_density(*network, tf.ones_like(rho), data.held_out)
-  square = -2. * density - math.log(2. * math.pi)
-  mean_square = tf.einsum('np,pkn->pk', data.weights[0], square)
+  mean_square = tf.einsum(
+      'np,pkn->pk', data.weights[0],
+      tf.square(residuals(*network, data.held_out)))
   return [*network, tf.maximum(
       rho, 1. + tf.math.log(mean_square)[..., tf.newaxis, tf.newaxis] / 2.)]
 
@@ -260,7 +266,7 @@ def optimizer(method, data, settings):
       batch = {key: tf.gather(x, rows) for key, x in data.train.items()}
       with tf.GradientTape() as tape:
         tape.watch(parts)
-        fit = tf.reduce_mean(log_density(*parts, batch, kept), -1)
+        fit = tf.reduce_mean(log_density(*parts, batch, mask=kept), -1)
         loss = -tf.reduce_sum(
             fit + decay / data.sizes[:, np.newaxis] * log_prior(*parts))
       grads = tape.gradient(loss, parts)
@@ -284,7 +290,7 @@ def optimizer(method, data, settings):
       found = scores(log_density(*parts, data.held_out), data, (1,))
     else:
       found = scores(tf.map_fn(
-          lambda k: log_density(*parts, data.held_out, mask(
+          lambda k: log_density(*parts, data.held_out, mask=mask(
               len(data.held_out['y']), 2 * num_steps + k)),
           tf.range(settings['num_passes']), fn_output_signature=tf.float32),
                      data, (0,))

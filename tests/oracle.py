@@ -37,6 +37,13 @@ def normal_log_prob(theta, mean, scale):
   return -0.5 * tf.reduce_sum(tf.square((theta - mean) / scale), axis=-1)
 
 
+def join(parts):
+  """One part `[d]`, or `[d - 1]` and `[]`, as one vector."""
+  if len(parts) == 1:
+    return parts[0]
+  return tf.concat([parts[0], parts[1][..., tf.newaxis]], axis=-1)
+
+
 class GaussianModel:
   """x_i ~ N(theta, S), S known, prior N(m, V): noise independent of theta."""
 
@@ -66,14 +73,9 @@ class GaussianModel:
     covariance = np.cov(self.data, rowvar=False) * big**2 / small * correction
     return self.likelihood_precision @ covariance @ self.likelihood_precision
 
-  def posterior(self, num_parts=1):
+  def posterior(self):
     """The model on a state of one part `[3]`, or parts `[2]` and `[]`."""
     inverse_scale = np.linalg.inv(self.scale).astype(self.dtype)
-
-    def join(parts):
-      if num_parts == 1:
-        return parts[0]
-      return tf.concat([parts[0], parts[1][..., tf.newaxis]], axis=-1)
 
     def log_likelihood(*parts_and_batch):
       *parts, batch = parts_and_batch

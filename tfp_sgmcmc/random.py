@@ -142,8 +142,7 @@ def _bits(shape, seed, *, stream):
 def _uniform(shape, seed, *, dtype, stream):
   first, second = _words(shape, seed, stream)
   if dtype == tf.float64:
-    k = tf.cast(_right(_join(first, second), 11), tf.int64)
-    return tf.cast(k, dtype) * 2.**-53
+    return tf.cast(_53_bits(first, second), dtype) * 2.**-53
   return tf.cast(tf.cast(_right(first, 8), tf.int32), dtype) * 2.**-24
 
 
@@ -155,8 +154,8 @@ def _normal(shape, seed, *, dtype, stream):
     return _quantile(word)
   # The same word, and another to refine it. Midpoints of equal cells of (-1, 1)
   # are symmetric, and never an end point, so that erfinv is finite.
-  word = _join(word, _word(i | _uint32(1 << 31), seed, stream))
-  k = 2 * tf.cast(_right(word, 11), tf.int64) + (1 - 2**53)
+  k = 2 * _53_bits(word, _word(i | _uint32(1 << 31), seed, stream)) + (
+      1 - 2**53)
   return tf.math.erfinv(tf.cast(k, dtype) * 2.**-53) * math.sqrt(2.)
 
 
@@ -186,8 +185,10 @@ def _quantile(word):
   return x * (numerator / denominator)
 
 
-def _join(high, low):
-  return _left(tf.cast(high, tf.uint64), 32) | tf.cast(low, tf.uint64)
+def _53_bits(high, low):
+  """The first 53 bits of two words, as many as a float64 holds, `int64`."""
+  word = _left(tf.cast(high, tf.uint64), 32) | tf.cast(low, tf.uint64)
+  return tf.cast(_right(word, 11), tf.int64)
 
 
 @_compiled

@@ -70,7 +70,7 @@ def gaussian_step(chains=()):
 
 def estimates(estimator, posterior=None, chains=(NUM_CHAINS,), seed=(1, 2)):
   """The chosen gradients `chains + [3]`, and the results, of one step."""
-  posterior = MODEL.posterior(num_parts=2) if posterior is None else posterior
+  posterior = MODEL.posterior() if posterior is None else posterior
   parts = split(THETA, chains)
   results = estimator.bootstrap_results(posterior, parts)
   estimate, results = estimator.one_step(
@@ -190,7 +190,7 @@ def test_rows_dealt_into_minibatches():
     law[other] += accept / 6.
     law[k] += (1. - accept) / 6.
   for estimator, same in ((EWSG(None, 1), True), (EWSG(2, 1), False)):
-    estimate, results = estimates(estimator, model.posterior(2))
+    estimate, results = estimates(estimator, model.posterior())
     assert results.num_gradients == 4
     counts = np.bincount(chosen(estimate, g), minlength=6)
     p_value = scipy.stats.chisquare(counts, law * NUM_CHAINS).pvalue
@@ -200,7 +200,7 @@ def test_rows_dealt_into_minibatches():
 def test_more_sets_than_rows_share_them():
   """As in a last batch of fit that is shorter than M + 1."""
   model = oracle.GaussianModel(num_examples=2, dtype=np.float64)
-  posterior = model.posterior(2)
+  posterior = model.posterior()
   parts = split(THETA)
   results = EWSG(None, 1).bootstrap_results(posterior, parts)
   estimate, _ = EWSG(None, 3).one_step(
@@ -281,7 +281,7 @@ def one_step(kernel, replace=None, theta=THETA):
 
 def dynamics(name, estimator):
   """The momenta (the moves, where there are none), and x, drift, h and s."""
-  posterior = MODEL.posterior(num_parts=2)
+  posterior = MODEL.posterior()
   chains = (NUM_CHAINS,)
   if name in ('sgld', 'psgld'):
     kernel = sgmcmc.SGLD(
@@ -533,7 +533,7 @@ KERNELS = {
         2, replacement=True, share_minibatch=True), 'zero')),
 ], ids=str)
 def test_same_chain_eager_graph_and_xla(name, dtype, chains, estimator):
-  posterior = oracle.GaussianModel(dtype=dtype).posterior(2)
+  posterior = oracle.GaussianModel(dtype=dtype).posterior()
   kernel = KERNELS[name](posterior, estimator)
   state = [tf.zeros([*chains, 2], dtype), tf.zeros(chains, dtype)]
 
@@ -557,7 +557,7 @@ def test_same_chain_eager_graph_and_xla(name, dtype, chains, estimator):
 
 
 def test_acceptance_is_the_mean_over_the_steps():
-  posterior = MODEL.posterior(num_parts=2)
+  posterior = MODEL.posterior()
   estimator, chains = EWSG(None, 1, SINGLE), (7,)
   parts = split(THETA, chains)
   results = estimator.bootstrap_results(posterior, parts)

@@ -39,8 +39,8 @@ def _no_warning_of_uncalibrated_kernels():
     yield
 
 
-def make(name, dtype=np.float32, num_parts=1, estimator=UNIFORM):
-  posterior = oracle.GaussianModel(dtype=dtype).posterior(num_parts)
+def make(name, dtype=np.float32, estimator=UNIFORM):
+  posterior = oracle.GaussianModel(dtype=dtype).posterior()
   return KERNELS[name](posterior, gradient_estimator=estimator)
 
 
@@ -71,7 +71,7 @@ def steps(kernel, state, seed, num_steps=6):
     (name, np.float64, 1, ()) if k % 2 else (name, np.float32, 2, (2, 3))
     for k, name in enumerate(KERNELS)])
 def test_same_chain_eager_graph_and_xla(name, dtype, num_parts, chains):
-  kernel = make(name, dtype, num_parts)
+  kernel = make(name, dtype)
   state = start(num_parts, chains, dtype)
   run = functools.partial(steps, kernel, state)
   seed = tf.constant([3, 4])
@@ -115,7 +115,7 @@ def test_one_chain_is_the_same_in_float32_and_float64(name):
 @all_kernels
 def test_warm_restart(name):
   """sample_chain goes on from its results; stopping changes nothing."""
-  kernel, state = make(name, num_parts=2), start(2, (5,))
+  kernel, state = make(name), start(2, (5,))
   seeds = [tf.constant([7, k]) for k in range(6)]
   whole, results = state, kernel.bootstrap_results(state)
   for seed in seeds:

@@ -6,89 +6,17 @@ import itertools
 import numpy as np
 import pytest
 import scipy.optimize
-import scipy.special
 import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import families
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.mcmc import firefly
 
 bounds = sgmcmc.likelihood_bounds
 tfd = tfp.distributions
-
-
-class Logistic:
-  """Logistic regression; densities in NumPy for the exact law."""
-  bound = bounds.Logistic
-
-  def __init__(self, num=4, dim=1, scale=4., seed=0, dtype=np.float32):
-    rng = np.random.default_rng(seed)
-    self.shape = (dim,)
-    self.x = rng.normal(0., scale, [num, dim]).astype(dtype)
-    self.y = (rng.uniform(size=num) < 0.5).astype(dtype)
-    self.dtype = dtype
-
-  def likelihood(self, theta, batch):
-    x, y = batch
-    logits = tf.einsum('...nd,...d->...n', x, theta)
-    return tfd.Bernoulli(logits=logits).log_prob(y)
-
-  def posterior(self):
-    axes = range(-len(self.shape), 0)
-    return sgmcmc.Posterior(
-        lambda theta: tf.reduce_sum(-theta**2 / 2., axis=list(axes)),
-        self.likelihood, (self.x, self.y))
-
-  def exact(self):
-    """log L_i at theta of shape [n] + shape, [n, N]."""
-    def log_likelihood(theta):
-      t = (2. * self.y - 1.) * (theta @ self.x.T.astype(float))
-      return -np.logaddexp(0., -t)
-    return log_likelihood
-
-
-class Robust(Logistic):
-  """Regression with Student-t residuals, df 3 and scale 0.7."""
-  bound = functools.partial(bounds.StudentT, 3., 0.7)
-
-  def __init__(self, **arguments):
-    super().__init__(**arguments)
-    self.y = (self.x[:, 0] + np.random.default_rng(9).standard_t(
-        2., len(self.x))).astype(self.dtype)
-
-  def likelihood(self, theta, batch):
-    x, y = batch
-    return tfd.StudentT(
-        tf.constant(3., theta.dtype), tf.einsum('...nd,...d->...n', x, theta),
-        tf.constant(0.7, theta.dtype)).log_prob(y)
-
-  def exact(self):
-    return lambda theta: scipy.stats.t.logpdf(
-        self.y - theta @ self.x.T.astype(float), 3., scale=0.7)
-
-
-class Softmax(Logistic):
-  """Three classes, one feature."""
-  bound = functools.partial(bounds.Softmax, 3)
-
-  def __init__(self, **arguments):
-    super().__init__(**arguments)
-    self.shape = (*self.shape, 3)
-    self.y = np.arange(len(self.x), dtype=np.int32) % 3
-
-  def likelihood(self, theta, batch):
-    x, y = batch
-    logits = tf.einsum('...nd,...dk->...nk', x, theta)
-    return tfd.Categorical(logits=logits).log_prob(y)
-
-  def exact(self):
-    def log_likelihood(theta):
-      eta = np.einsum('nd,mdk->mnk', self.x.astype(float), theta)
-      eta -= scipy.special.logsumexp(eta, axis=-1, keepdims=True)
-      return eta[:, np.arange(len(self.y)), self.y]
-    return log_likelihood
 
 
 def grid(shape, num):
@@ -159,15 +87,15 @@ def p_value(model, bound, **arguments):
 
 
 LAWS = {
-    'logistic': lambda: (Logistic(), bounds.Logistic(xi=3.), {}),
+    'logistic': lambda: (families.Logistic(), bounds.Logistic(xi=3.), {}),
     'logistic at a state': lambda: (
-        Logistic(dtype=np.float64), bounds.Logistic(anchor=[0.7]),
+        families.Logistic(dtype=np.float64), bounds.Logistic(anchor=[0.7]),
         dict(proposal='random_walk', resample_fraction=1.)),
     'softmax': lambda: (
-        Softmax(scale=1.), bounds.Softmax(3, anchor=[[1., -1., 0.]]),
+        families.Softmax(scale=1.), bounds.Softmax(3, anchor=[[1., -1., 0.]]),
         dict(step_size=0.5)),
     'robust': lambda: (
-        Robust(), bounds.StudentT(3., 0.7, anchor=[0.9]),
+        families.Robust(), bounds.StudentT(3., 0.7, anchor=[0.9]),
         dict(step_size=0.05)),
 }
 
@@ -216,7 +144,7 @@ def test_planted_errors_in_the_kernel_are_seen(name, monkeypatch):
 
 def test_few_bright_examples_give_the_posterior():
   """Two coefficients, 300 examples, against quadrature."""
-  model = Logistic(num=300, dim=2, scale=1.)
+  model = families.Logistic(num=300, dim=2, scale=1.)
 
   def log_density(theta):
     return model.exact()(theta).sum(-1) - np.sum(theta**2, axis=-1) / 2.
@@ -251,105 +179,6 @@ def test_few_bright_examples_give_the_posterior():
       statistic, num_bins**2 - 1) > oracle.FALSE_ALARM_RATE
 
 
-FAMILIES = {'logistic': Logistic, 'robust': Robust, 'softmax': Softmax}
-all_families = pytest.mark.parametrize('family', FAMILIES)
-
-
-
-def gaps(model, bound, theta, batch=None):
-  """log L - log B, relative to their size, `[states, N]`."""
-  batch = (model.x, model.y) if batch is None else batch
-  theta = tf.constant(theta, model.dtype)
-  log_bound = bound.log_bound(theta, batch=batch).numpy()
-  gap = model.likelihood(theta, batch).numpy() - log_bound
-  assert gap.shape == (len(theta), len(batch[0]))
-  return gap / (1. + np.abs(log_bound)) / np.finfo(model.dtype).eps
-
-
-def random_states(model, num, seed=5):
-  """From near zero to far."""
-  rng = np.random.default_rng(seed)
-  scale = 10.**rng.uniform(-3., 1., [num] + [1] * len(model.shape))
-  return scale * rng.normal(size=[num, *model.shape])
-
-
-@all_families
-@pytest.mark.parametrize('dtype', [np.float32, np.float64])
-def test_bounds_are_below_and_touch(family, dtype):
-  """At random states, features, targets and anchors; in roundings."""
-  model = FAMILIES[family](num=300, dim=3, dtype=dtype)
-  states = random_states(model, 40)
-  for anchor in (None, *random_states(model, 4, seed=6)):
-    bound = model.bound(anchor=anchor)
-    away = gaps(model, bound, states)
-    assert away.min() > -100. and away.max() > 1e5
-    if anchor is not None:
-      assert np.abs(gaps(model, bound, anchor[np.newaxis])).max() < 100.
-      assert gaps(model, bound, anchor + 1e-2 * states).min() > -100.
-      flat = model.bound(anchor=anchor)
-      change_weight(flat, 0.6 if family == 'softmax' else 0.98)
-      near = anchor + np.linspace(-1., 1., 40).reshape(
-          [40] + [1] * len(model.shape)) * states[-1]
-      assert gaps(model, flat, [*near, *states]).min() < -1000.
-
-
-def change_weight(bound, factor):
-  """The same bound with another curvature."""
-  tangent = bound._tangent
-  def changed(psi, y):
-    value = tangent(psi, y)
-    return value._replace(weight=factor * value.weight)
-  bound._tangent = changed
-
-
-def test_where_untuned_bounds_touch():
-  ones = np.ones([2, 1])
-  y = np.array([0., 1.])
-  model = Logistic(dtype=np.float64)
-  touching = gaps(model, bounds.Logistic(xi=2.), [[2.], [-2.]], (ones, y))
-  assert np.abs(touching).max() < 100.
-  model = Robust(dtype=np.float64)
-  bound = bounds.StudentT(3., 0.7, xi=0.5)
-  for k in range(2):
-    touching = gaps(model, bound, [[y[k] + 0.5], [y[k] - 0.5]], (ones, y))
-    assert np.abs(touching[:, k]).max() < 100.
-  model = Softmax(dtype=np.float64)
-  touching = gaps(model, bounds.Softmax(3), np.zeros([1, 1, 3]), (ones, y))
-  assert np.abs(touching).max() < 100.
-
-
-@all_families
-@pytest.mark.parametrize('is_tuned', [False, True])
-def test_the_collapsed_sum_is_the_sum(family, is_tuned, monkeypatch):
-  """Up to a constant, in one piece and in many; float32 data too."""
-  for dtype, rtol in ((np.float64, 1e-11), (np.float32, 1e-5)):
-    model = FAMILIES[family](num=57, dim=3, dtype=dtype)
-    anchor = random_states(model, 1)[0] if is_tuned else None
-    bound, data = model.bound(anchor=anchor), (model.x, model.y)
-    theta = tf.constant(random_states(model, 20), dtype)
-    exact = tf.reduce_sum(bound.log_bound(theta, batch=data), axis=-1).numpy()
-    for size in (2**22, 40):
-      monkeypatch.setattr(bounds, '_CHUNK_SIZE', size)
-      collapsed = bound.collapse(tuple(map(tf.constant, data)))(theta).numpy()
-      difference = exact - collapsed
-      np.testing.assert_allclose(
-          difference, difference[0], atol=rtol * np.abs(exact).max())
-
-
-def test_the_collapsed_sum_is_precise_in_float32():
-  """Near the mode of a million examples differences stay far below 1."""
-  rng = np.random.default_rng(1)
-  x = rng.normal(size=[2**20, 2]).astype(np.float32)
-  y = (rng.uniform(size=2**20) < 1. / (1. + np.exp(-x[:, 0]))).astype(
-      np.float32)
-  total = bounds.Logistic(anchor=[1., 0.]).collapse(
-      (tf.constant(x), tf.constant(y)))
-  theta = np.array([1., 0.]) + 2e-3 * rng.normal(size=[10, 2])
-  single = total(tf.constant(theta, tf.float32)).numpy()
-  double = total(tf.constant(theta.astype(np.float32), tf.float64)).numpy()
-  assert np.abs(single - double).max() < 1e-2
-
-
 class Late(sgmcmc.likelihood_bounds.LikelihoodBound):
   """Logistic bounds; that of example 7 too high where theta > `where`."""
 
@@ -367,7 +196,7 @@ class Late(sgmcmc.likelihood_bounds.LikelihoodBound):
 
 
 def late_kernel(where, **arguments):
-  model = Logistic(num=40)
+  model = families.Logistic(num=40)
   posterior = sgmcmc.Posterior(
       lambda theta: tf.reduce_sum(-theta**2 / 2., axis=-1),
       lambda theta, batch: model.likelihood(theta, batch[:2]),
@@ -416,7 +245,7 @@ def one_failure(kernel, start, num_draws, reason):
 
 
 def test_more_bright_examples_than_capacity():
-  model = Logistic(num=40)
+  model = families.Logistic(num=40)
   kernel = sgmcmc.FireflyMonteCarlo(
       model.posterior(), bounds.Logistic(anchor=[-0.9]), step_size=0.01,
       capacity=6)
@@ -441,7 +270,7 @@ def test_a_bound_above_the_likelihood_names_the_example():
 
 
 def test_wrong_features_are_seen_at_the_first_state():
-  model = Logistic(num=40)
+  model = families.Logistic(num=40)
   bound = bounds.Logistic(
       features_fn=lambda batch: (batch[0], 1. - batch[1]), anchor=[1.])
   kernel = sgmcmc.FireflyMonteCarlo(model.posterior(), bound, 0.1, 40)
@@ -457,14 +286,14 @@ class WrongSum(bounds.Logistic):
 
 
 def test_a_wrong_sum_is_seen_at_the_first_state():
-  model = Logistic(num=40)
+  model = families.Logistic(num=40)
   kernel = sgmcmc.FireflyMonteCarlo(model.posterior(), WrongSum(), 0.1, 40)
   with pytest.raises(ValueError, match='not the sum'):
     kernel.bootstrap_results(tf.ones([1]))
 
 
 def make_kernel(family='logistic', dtype=np.float32, **arguments):
-  model = FAMILIES[family](num=30, dim=2, scale=1., dtype=dtype)
+  model = families.FAMILIES[family](num=30, dim=2, scale=1., dtype=dtype)
   return sgmcmc.FireflyMonteCarlo(model.posterior(), model.bound(), **{
       **dict(step_size=0.05, capacity=30, resample_fraction=0.2),
       **arguments}), model
@@ -604,32 +433,6 @@ def test_refused(change, error, message):
   with pytest.raises(error, match=message):
     kernel, _ = make_kernel()
     kernel.copy(**change).bootstrap_results(tf.zeros([4, 2]))
-
-
-@pytest.mark.parametrize('make, data, error, message', [
-    (lambda: bounds.Logistic(xi=0.), None, ValueError, 'xi is 0'),
-    (lambda: bounds.Logistic(anchor=[np.nan]), None, ValueError, 'anchor'),
-    (lambda: bounds.Logistic(anchor=[[1.]]), None, ValueError,
-     r'single chain, \[d\]'),
-    (lambda: bounds.Logistic(features_fn=3), None, TypeError, 'features_fn'),
-    (lambda: bounds.Softmax(0), None, ValueError, 'num_classes is 0'),
-    (lambda: bounds.StudentT(0., 1.), None, ValueError, 'df is 0'),
-    (lambda: bounds.StudentT(1., -1.), None, ValueError, 'scale is -1'),
-    (bounds.Logistic, (np.ones([3, 1]), np.array([0., 1., 2.])), ValueError,
-     'Example 2 has the target 2.0: logistic'),
-    (lambda: bounds.Softmax(2), (np.ones([3, 1]), np.array([0, 2, 1])),
-     ValueError, 'Example 1 has the target 2: with num_classes=2'),
-    (lambda: bounds.StudentT(3., 1.),
-     (np.ones([2, 1]), np.array([0., np.nan])), ValueError,
-     'Example 1 has the target nan'),
-    (bounds.Logistic, (np.array([[1.], [np.inf]]), np.zeros(2)), ValueError,
-     r'Example 1 has the features \[inf\]'),
-    (bounds.Logistic, (np.ones([3]), np.zeros(3)), ValueError, r'\[N, d\]'),
-    (bounds.Logistic, np.ones([3]), TypeError, 'features_fn='),
-])
-def test_bounds_refuse(make, data, error, message):
-  with pytest.raises(error, match=message):
-    make().collapse(tf.nest.map_structure(tf.constant, data))
 
 
 def test_refused_in_fit():

@@ -33,7 +33,7 @@ def sgld_p_value(
     error=1.):
   model = oracle.GaussianModel(dtype=dtype)
   kernel = sgmcmc.SGLD(
-      model.posterior(num_parts), h, gradient_estimator=estimator,
+      model.posterior(), h, gradient_estimator=estimator,
       temperature=temperature)
   state, _ = oracle.run_chains(kernel, initial_state(num_parts, dtype), 150)
   covariance = oracle.sgld_covariance(
@@ -59,7 +59,7 @@ def test_psgld_with_frozen_preconditioner(num_parts):
   frozen = sgmcmc.preconditioners.RMSProp(decay=1.)
   # The exact gradient at one state gives all chains the same preconditioner.
   start = sgmcmc.SGLD(
-      model.posterior(num_parts), step_size=1., preconditioner=frozen)
+      model.posterior(), step_size=1., preconditioner=frozen)
   state = initial_state(num_parts)
   results = start.bootstrap_results(state)
   gradient = model.precision @ model.mean
@@ -79,7 +79,7 @@ def sghmc_p_value(
     num_parts=1, num_steps=150):
   model = oracle.GaussianModel()
   kernel = sgmcmc.SGHMC(
-      model.posterior(num_parts), h, friction, gradient_estimator=estimator,
+      model.posterior(), h, friction, gradient_estimator=estimator,
       integrator=integrator, temperature=temperature, noise_estimate=b)
   state, results = oracle.run_chains(
       kernel, initial_state(num_parts), num_steps)

@@ -50,25 +50,20 @@ def test_law_of_the_papers_logistic_regression(
   assert c.violation_share < 0.01
 
 
-def linear_regression(dtype=np.float32, num_examples=500, num_parts=1):
+def linear_regression(dtype=np.float32, num_examples=500):
   """A posterior and its exact law; the noise of minibatches is not normal."""
   rng = np.random.default_rng(4)
   x = rng.normal(size=[num_examples, 3]) * [1., 2., 0.5]
   y = x @ [1., -1., 0.5] + rng.normal(size=num_examples)
   x, y = x.astype(dtype), y.astype(dtype)
 
-  def join(parts):
-    if num_parts == 1:
-      return parts[0]
-    return tf.concat([parts[0], parts[1][..., tf.newaxis]], axis=-1)
-
   def log_likelihood(*parts_and_batch):
     *parts, (x, y) = parts_and_batch
-    location = tf.einsum('...nd,...d->...n', x, join(parts))
+    location = tf.einsum('...nd,...d->...n', x, oracle.join(parts))
     return tfd.Normal(location, np.ones([], dtype)).log_prob(y)
 
   posterior = sgmcmc.Posterior(
-      lambda *parts: oracle.normal_log_prob(join(parts), 0., 0.2),
+      lambda *parts: oracle.normal_log_prob(oracle.join(parts), 0., 0.2),
       log_likelihood, (x, y))
   x, y = x.astype(np.float64), y.astype(np.float64)
   covariance = np.linalg.inv(25. * np.eye(3) + x.T @ x)
@@ -288,7 +283,7 @@ def test_gradients_are_counted():
 
 @pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_eager_graph_and_xla_agree(dtype):
-  posterior, law = linear_regression(dtype, num_parts=2)
+  posterior, law = linear_regression(dtype)
   kernel = SBPS(
       posterior, gradient_estimator=UNIFORM, preconditioner=RMSPROP)
   state = [tf.constant(np.tile(law.mean[:2], [10, 1]), dtype),
