@@ -153,19 +153,19 @@ class Posterior:
     """The log prior density, one value a chain."""
     return tf.convert_to_tensor(self._log_prior_fn(*_new(state_parts)))
 
-  def chains(self, state_parts: Sequence[tf.Tensor]) -> Any:
-    """The chains' shape: the leading axes that all parts of a state share.
+  def zeros(self, state_parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """A zero for each chain, in the dtype of the log density.
 
-    It evaluates the log prior, of which compiled code keeps the shape alone.
+    Its shape is that of the chains, the leading axes that all parts share. It
+    is read off the log prior, of which compiled code keeps the shape alone.
 
     Args:
       state_parts: List of float tensors.
 
     Returns:
-      shape: NumPy vector where it is known while tracing, else a tensor.
+      zeros: Tensor of shape `chains`.
     """
-    rank = self.log_prior(*state_parts).shape.rank
-    return compat.shape(state_parts[0])[:rank]
+    return tf.zeros_like(self.log_prior(*state_parts))
 
   def log_likelihood(self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
     """The log likelihood of each example of a batch, `chains + [n]`."""

@@ -425,7 +425,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     """z drawn given theta, and an example of too high a bound: a pass."""
     posterior = self.target_log_prob_fn
     num_rows = posterior.num_rows
-    chains = compat.shape(posterior.log_prior(*parts))
+    chains = compat.shape(posterior.zeros(parts))
     length = likelihood_bounds.chunk_length(
         posterior.data, max(1, int(np.prod(chains))))
     num_chunks = -(-num_rows // length)

@@ -249,8 +249,8 @@ def check_estimator(name: str, value: Any) -> None:
 def no_gradients(
     target: Target, state_parts: Sequence[tf.Tensor]) -> tf.Tensor:
   """`num_gradients` at the start: zeros, `int64`, in the chains' shape."""
-  return tf.zeros(
-      posterior_lib.as_posterior(target).chains(state_parts), tf.int64)
+  return tf.zeros_like(
+      posterior_lib.as_posterior(target).zeros(state_parts), tf.int64)
 
 
 def count(results: Any, num_gradients: Any) -> Any:

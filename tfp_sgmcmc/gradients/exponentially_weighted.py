@@ -204,7 +204,7 @@ class ExponentiallyWeighted(GradientEstimator):
     self._base.check_sets(target, self._num_sets)
     return ExponentiallyWeightedResults(
         tf.zeros([], tf.int64),
-        tf.zeros_like(target.log_prior(*state_parts)),
+        target.zeros(state_parts),
         self._base.bootstrap_results(target, state_parts))
 
   def one_step(

@@ -249,7 +249,7 @@ def per_example_gradients(
       `chains + [n] + event`.
   """
   num_parts = len(state_parts)
-  chains = target.log_prior(*state_parts).shape
+  chains = target.zeros(state_parts).shape
   leaf, row = tf.nest.flatten(batch)[0], tf.nest.flatten(target.data)[0]
   batch_axis = leaf.shape.rank - row.shape.rank
   batch_size = leaf.shape[batch_axis]

@@ -114,7 +114,7 @@ class SVRG(anchored.AnchoredEstimator):
     return SVRGResults(
         base.no_gradients(target, state_parts), tf.zeros([], tf.int64),
         anchored.Anchor(
-            list(state_parts), tf.zeros_like(target.log_prior(*state_parts)),
+            list(state_parts), target.zeros(state_parts),
             [tf.zeros_like(part) for part in state_parts]))
 
   def prepare(self, target, state_parts, results):
