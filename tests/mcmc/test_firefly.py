@@ -420,7 +420,8 @@ def test_the_number_of_proposals_is_binomial(n, q):
     (dict(likelihood_bound=None), TypeError, 'LikelihoodBound'),
     (dict(likelihood_bound=bounds.Logistic(anchor=[1.])), ValueError,
      r'anchor has shape \[1\]'),
-    (dict(likelihood_bound=bounds.Softmax(3)), ValueError, r'has to end in \[2, 3\]'),
+    (dict(likelihood_bound=bounds.Softmax(3)), ValueError,
+     r'has to end in \[2, 3\]'),
     (dict(target_log_prob_fn=lambda theta: -theta**2), TypeError,
      'needs a Posterior'),
     (dict(target_log_prob_fn=sgmcmc.Posterior(
