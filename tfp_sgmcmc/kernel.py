@@ -17,7 +17,13 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import states
 
-__all__ = ['GradientKernel', 'Kernel', 'check_chains', 'check_finite']
+__all__ = [
+    'GradientKernel',
+    'Kernel',
+    'check_chains',
+    'check_finite',
+    'no_acceptance_correction',
+]
 
 
 class Kernel(tfp.mcmc.TransitionKernel):
@@ -196,6 +202,22 @@ class GradientKernel(Kernel):
   def _mean_gradients(self, gradients):
     """Gradients over the number of examples, as preconditioners take them."""
     return [g / self._target.num_examples for g in gradients]
+
+
+@property
+def no_acceptance_correction(results: Any) -> None:
+  """Refuses `tfp.mcmc.MetropolisHastings`, in the results of a kernel.
+
+  It would take the ratio of forward and backward proposals to be 1, and a log
+  density of the state before the step for that of the state after.
+  """
+  raise TypeError(
+      'tfp.mcmc.MetropolisHastings cannot correct the kernel that made '
+      f'{type(results).__name__}: its steps are no proposals with a known '
+      'ratio of densities, and the test would need the exact log density. '
+      'Sample the kernel as it is, with a small step size; or, for the exact '
+      'law on all the data, take '
+      'tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(posterior, step_size).')
 
 
 def check_chains(

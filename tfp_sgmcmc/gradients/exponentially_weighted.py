@@ -285,10 +285,11 @@ def _terms(batch_size, base):
         'to be an estimator that estimates on given ones, and learns from none '
         '(chooses_among_sets). Take Uniform, SVRG, ControlVariate, Stratified '
         'or Deal.')
-  if batch_size not in (None, getattr(base, 'batch_size', None)):
+  of_base = getattr(base, 'batch_size', None)
+  if batch_size not in (None, of_base):
     raise ValueError(
-        f'batch_size is {batch_size}, and the minibatches are those of base, '
-        f'{base!r}: leave batch_size out.')
+        f'batch_size is {batch_size}, and that of base {base!r} is {of_base}: '
+        'leave batch_size out, the minibatches are those of base.')
   return base
 
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.mcmc import base
@@ -45,6 +46,7 @@ class SGLDResults(NamedTuple):
   preconditioner_results: Any
 
   failure = base.failure
+  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGLD(base.LangevinKernel):

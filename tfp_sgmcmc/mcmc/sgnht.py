@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
@@ -53,6 +54,7 @@ class SGNHTResults(NamedTuple):
   thermostat: Any
 
   failure = base.failure
+  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGNHT(base.LangevinKernel):
