@@ -9,6 +9,7 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc import errors
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
@@ -156,18 +157,20 @@ class Chain:
     if self._model.stop_training:
       return
     self._model.stop_training = True
-    message = (
-        f'The weights became NaN or Inf at step {bad} of the chain: training '
-        f'stops, and the {len(self._draws)} draw(s) made before are kept. ')
+    weights = self._model.trainable_variables
+    failure = errors.find_failure(
+        self._step.results(), network.values(weights)) or errors.Failure(
+            errors.NonFiniteError, 'the momentum is not finite',
+            'Take a smaller step_size or learning_rate.')
+    kept = f'The {len(self._draws)} draw(s) made before are kept'
     if len(self._draws):
       last = self._draws.read([len(self._draws) - 1])
-      network.assign(
-          self._model.trainable_variables, [array[0] for array in last])
-      message += 'The weights are those of the last draw. '
+      network.assign(weights, [array[0] for array in last])
+      kept += ', and the weights are those of the last'
     warnings.warn(
-        message + 'Take a smaller step_size or learning_rate, start from a '
-        'trained model (start_epoch), or look for examples with infinite '
-        'loss.', RuntimeWarning, stacklevel=2)
+        f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
+        f'{failure.advice} It may also help to start from a trained model '
+        '(start_epoch).', RuntimeWarning, stacklevel=2)
 
   def _begin(self, data):
     """Builds what needs the model's weights, and the first results."""

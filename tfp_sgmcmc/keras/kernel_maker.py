@@ -248,22 +248,10 @@ class KernelMaker:
 
 def _check_estimator(estimator):
   """Raises where an estimator cannot live on given batches."""
-  if estimator is None or isinstance(estimator, gradients.Exact):
+  if estimator is None:
     return
-  why = ': leave it out, and set batch_size in fit.'
-  if isinstance(estimator, gradients.ExponentiallyWeighted):
-    if estimator.deals_all_rows:
-      return
-    why = (
-        ': pass batch_size=None and no base, which deals each batch into '
-        'num_index_steps + 1 minibatches, and set batch_size in fit.')
-  elif (isinstance(estimator, gradients.MinibatchEstimator)
-        and not isinstance(estimator, gradients.Uniform)):
-    why = (
-        ', one at a time and without the numbers of their examples, so that '
-        'there is no pass over all the data at an anchor, no table of '
-        'gradients by example and no stratum of an example. Leave it out; or '
-        'sample a Posterior that holds the data, by sgmcmc.sample.')
-  raise ValueError(
-      f'The kernel was given gradient_estimator={estimator!r}, and in fit the '
-      f'batches come from Keras{why}')
+  gradients.check_estimator('gradient_estimator', estimator)
+  if not estimator.lives_on_batches:
+    raise ValueError(
+        f'The kernel was given gradient_estimator={estimator!r}, and in fit '
+        f'the batches come from Keras. {estimator.why_not_on_batches}')
