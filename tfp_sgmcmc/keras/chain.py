@@ -114,6 +114,7 @@ class Chain:
       first = next(iterator)
       if not self.has_begun:
         self._begin(first)
+        function.trace(iterator.element_spec)
       logs = function.on_batches(
           self._drawing_between(itertools.chain([first], iterator)))
     else:
