@@ -128,8 +128,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       temperature: T, a number or a callable of the step counter; None leaves
         it to the kernel, whose default is 1.
       directory: None to keep draws in memory, one stacked array a weight; or
-        the path of a directory, for a Keras weights file each, written as they
-        come, with a manifest.
+        the path of a directory without draws, to which they are written as they
+        come, within seconds. `PosteriorSamples.load` reads them.
       max_results: None, or the number of draws after which no more are kept.
       seed: Python `int` k, for the stateless seed `[k >> 32, k]`; a stateless
         seed (`int32[2]`); or None, for one from TensorFlow's global generator.
@@ -233,9 +233,10 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._step.set_likelihood(self._likelihood)
     self._make_kernel.set_optimizer(model.optimizer)
     if self._draws is None:
-      self._draws = (
-          draws_lib.MemoryDraws() if self._directory is None
-          else draws_lib.DiskDraws(self._directory, model, existing=False))
+      self._draws = draws_lib.ModelDraws(
+          model, store=None if self._directory is None
+          else draws_lib.new_store(self._directory))
+    self._draws.open()
     self._history = model.history
     self._learning_rate_seen = None
     self._is_checked = False
@@ -262,6 +263,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_epoch_end(self, epoch, logs=None):
     del epoch, logs
     self._put_back()
+    self._draws.commit(self._num_steps)
     if self._is_sampling and _has_moving_average(self.model.optimizer):
       self._last_weights = [
           v.numpy() for v in self.model.trainable_variables]
@@ -269,6 +271,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_train_end(self, logs=None):
     del logs
     self._put_back()
+    self._draws.close()
     if self._last_weights is not None:
       # fit has just replaced the weights by the optimizer's moving average.
       _assign(self.model.trainable_variables, self._last_weights)
@@ -332,7 +335,11 @@ class PosteriorSampling(keras.callbacks.Callback):
     elif self._draw_interval is not None:
       self._draw_along_segment()
     elif self._is_due(self._num_steps):
-      self._draws.append(self.model, self._num_steps)
+      self._keep()
+
+  def _keep(self):
+    self._draws.append(self._num_steps)
+    self._draws.commit_if_due(self._num_steps)
 
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
@@ -348,7 +355,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       if self._is_due(self._num_steps):
         back = -self._until_draw / duration
         _assign(variables, [b - back * (b - a) for a, b in zip(start, end)])
-        self._draws.append(self.model, self._num_steps)
+        self._keep()
       self._until_draw += self._draw_interval
     _assign(variables, end)
 
