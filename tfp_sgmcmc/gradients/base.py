@@ -83,6 +83,11 @@ class GradientEstimator(abc.ABC):
     """Whether `one_step` takes the step that the gradient is for."""
     return False
 
+  @property
+  def gives_derivatives(self) -> bool:
+    """Whether there is `directional`: derivatives along a direction."""
+    return False
+
   def check_target(self, target: Target) -> None:
     """Raises where the gradient of `target` cannot be estimated this way.
 
@@ -140,6 +145,29 @@ class GradientEstimator(abc.ABC):
       estimate: `GradientEstimate`.
       results: The estimator's next state.
     """
+
+  def directional(
+      self,
+      target: Target,
+      state_parts: Sequence[tf.Tensor],
+      previous_results: Any,
+      seed: tf.Tensor,
+  ) -> tuple[Any, Any]:
+    """A minibatch on which to take derivatives of the log density.
+
+    Args:
+      target: `Posterior`, or a callable that returns the log density.
+      state_parts: List of float tensors; what counts is the chains' shape.
+      previous_results: What `bootstrap_results`, `one_step` or `directional`
+        returned.
+      seed: Stateless seed, `int32[2]`.
+
+    Returns:
+      minibatch: `gradients.directional.Minibatch`.
+      results: The estimator's next state, with one derivative of each example
+        of the minibatch counted.
+    """
+    raise NotImplementedError(f'{self!r} gives no derivatives.')
 
   def __repr__(self):
     arguments = ', '.join(

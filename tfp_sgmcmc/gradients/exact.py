@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
@@ -44,3 +45,25 @@ class Exact(base.GradientEstimator):
     if isinstance(target, posterior_lib.Posterior):
       num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
     return estimate, base.count(previous_results, num_rows)
+
+  @property
+  def gives_derivatives(self) -> bool:
+    return True
+
+  def directional(self, target, state_parts, previous_results, seed):
+    del state_parts, seed
+    if not isinstance(target, posterior_lib.Posterior):
+      return (
+          directional.Minibatch(target, None, 1, 1),
+          base.count(previous_results, 1))
+    if target.num_rows == 1 < target.num_examples:
+      raise ValueError(
+          f'The posterior holds 1 example, as a sample of '
+          f'{target.num_examples}, and the noise of the derivative is '
+          'estimated from how it differs between examples: 2 are needed at '
+          'least, and 100 are better.')
+    num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
+    return (
+        directional.Minibatch(
+            target, target.data, num_rows, target.num_examples),
+        base.count(previous_results, num_rows))

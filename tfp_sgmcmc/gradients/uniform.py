@@ -15,7 +15,9 @@ brackets and in the divisor.)
 """
 
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.gradients import minibatch
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Uniform']
@@ -83,3 +85,16 @@ class Uniform(minibatch.MinibatchEstimator):
     return base.GradientEstimate(*states.value_and_gradients(
         lambda *parts: target.log_prob_estimate(*parts, batch=batch),
         state_parts))
+
+  @property
+  def gives_derivatives(self) -> bool:
+    """Where there are two examples: one does not show its own noise."""
+    return self._batch_size > 1
+
+  def directional(self, target, state_parts, previous_results, seed):
+    chains = compat.shape(target.log_prior(*state_parts))
+    batch = target.gather(self.draw(target, chains, seed))
+    population = None if self._replacement else target.num_rows
+    return (
+        directional.Minibatch(target, batch, self._batch_size, population),
+        base.count(previous_results, self._batch_size))
