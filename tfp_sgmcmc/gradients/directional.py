@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Derivative', 'Minibatch']
@@ -64,7 +65,7 @@ class Minibatch:
 
   def __init__(
       self,
-      target: Any,
+      target: posterior_lib.Posterior,
       batch: Any,
       size: Any,
       population: int | None,
@@ -72,9 +73,9 @@ class Minibatch:
     """Makes it.
 
     Args:
-      target: `Posterior`, or a callable that returns the log density.
-      batch: The examples, in the structure of the posterior's data; None for a
-        callable.
+      target: `Posterior`.
+      batch: The examples, in the structure of the posterior's data; None where
+        it has no examples.
       size: n, how many there are.
       population: Of how many examples they were drawn without replacement;
         None if they were drawn with replacement.
@@ -92,15 +93,12 @@ class Minibatch:
   @property
   def share(self) -> Any:
     """n / N, the share of the examples that the minibatch holds."""
-    if self._batch is None:
-      return 1.
     return self._size / self._target.num_examples
 
   @property
   def has_variance(self) -> Any:
     """Whether `variance` can be told: one example of many does not show it."""
-    return (self._batch is None or self._target.num_examples == 1
-            or self._size > 1)
+    return self._target.num_examples == 1 or self._size > 1
 
   def derivative(
       self,
@@ -118,10 +116,8 @@ class Minibatch:
     """
     parts = [tf.identity(part) for part in state_parts]
     with tf.autodiff.ForwardAccumulator(parts, direction) as accumulator:
-      if self._batch is None:
-        value, each = self._target(*parts), None
-      else:
-        value = self._target.log_prior(*parts)
+      value, each = self._target.log_prior(*parts), None
+      if self._target.has_examples:
         each = self._target.log_likelihood(*parts, batch=self._batch)
 
     def along(tensor):
@@ -147,11 +143,12 @@ class Minibatch:
     Returns:
       gradients: List of tensors in their shapes.
     """
-    if self._batch is None:
-      return states.value_and_gradients(self._target, state_parts)[1]
-    return states.value_and_gradients(
-        lambda *parts: self._target.log_prob_estimate(
-            *parts, batch=self._batch), state_parts)[1]
+    def log_prob(*parts):
+      if not self._target.has_examples:
+        return self._target.log_prior(*parts)
+      return self._target.log_prob_estimate(*parts, batch=self._batch)
+
+    return states.value_and_gradients(log_prob, state_parts)[1]
 
   def _noise_factor(self, size):
     """What the variance (divisor n) over the minibatch is multiplied by."""

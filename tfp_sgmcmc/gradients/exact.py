@@ -1,11 +1,9 @@
 """The exact gradient: all the data, at each step."""
 
-import tensorflow as tf
-
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import directional
-from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Exact']
@@ -31,39 +29,47 @@ class Exact(base.GradientEstimator):
   -2.0
   """
 
-  def check_target(self, target):
-    if not callable(target):
-      raise TypeError(
-          f'target_log_prob_fn is {target!r}: it has to be a Posterior or a '
-          'callable that returns the log density of a state.')
-
-  def one_step(self, target, state_parts, previous_results, seed):
-    del seed
-    estimate = base.GradientEstimate(
-        *states.value_and_gradients(target, state_parts))
-    num_rows = 1
-    if isinstance(target, posterior_lib.Posterior):
-      num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
-    return estimate, base.count(previous_results, num_rows)
+  @property
+  def is_exact(self):
+    return True
 
   @property
-  def gives_derivatives(self) -> bool:
+  def has_independent_noise(self):
     return True
+
+  @property
+  def has_bounded_noise(self):
+    return True
+
+  @property
+  def lives_on_batches(self):
+    return True
+
+  @property
+  def gives_derivatives(self):
+    return True
+
+  def check_target(self, target):
+    posterior_lib.as_posterior(target)
+
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    del seed, gaussian_step
+    target = posterior_lib.as_posterior(target)
+    estimate = base.GradientEstimate(
+        *states.value_and_gradients(target, state_parts))
+    return estimate, base.count(previous_results, target.num_rows)
 
   def directional(self, target, state_parts, previous_results, seed):
     del state_parts, seed
-    if not isinstance(target, posterior_lib.Posterior):
-      return (
-          directional.Minibatch(target, None, 1, 1),
-          base.count(previous_results, 1))
-    if target.num_rows == 1 < target.num_examples:
+    target = posterior_lib.as_posterior(target)
+    if checks.static_value(target.num_rows) == 1 < target.num_examples:
       raise ValueError(
           f'The posterior holds 1 example, as a sample of '
           f'{target.num_examples}, and the noise of the derivative is '
           'estimated from how it differs between examples: 2 are needed at '
           'least, and 100 are better.')
-    num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
     return (
         directional.Minibatch(
-            target, target.data, num_rows, target.num_examples),
-        base.count(previous_results, num_rows))
+            target, target.data, target.num_rows, target.num_examples),
+        base.count(previous_results, target.num_rows))

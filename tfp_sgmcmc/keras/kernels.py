@@ -21,7 +21,6 @@ import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_sgmcmc import gradients
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
@@ -223,25 +222,10 @@ class KernelMaker:
 
 def _check_estimator(estimator):
   """Raises where an estimator cannot live on given batches."""
-  if estimator is None or isinstance(estimator, gradients.Exact):
-    return
-  why = ': leave it out, and set batch_size in fit.'
-  if isinstance(estimator, gradients.ExponentiallyWeighted):
-    if estimator.deals_all_rows:
-      return
-    why = (
-        ': pass batch_size=None and no base, which deals each batch into '
-        'num_index_steps + 1 minibatches, and set batch_size in fit.')
-  elif (isinstance(estimator, gradients.MinibatchEstimator)
-        and not isinstance(estimator, gradients.Uniform)):
-    why = (
-        ', one at a time and without the numbers of their examples, so that '
-        'there is no pass over all the data at an anchor, no table of '
-        'gradients by example and no stratum of an example. Leave it out; or '
-        'sample a Posterior that holds the data, by sgmcmc.sample.')
-  raise ValueError(
-      f'The kernel was given gradient_estimator={estimator!r}, and in fit the '
-      f'batches come from Keras{why}')
+  if estimator is not None and not estimator.lives_on_batches:
+    raise ValueError(
+        f'The kernel was given gradient_estimator={estimator!r}, and in fit '
+        f'the batches come from Keras. {estimator.why_not_on_batches}')
 
 
 def late_in_cycle(

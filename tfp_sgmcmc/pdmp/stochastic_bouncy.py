@@ -29,10 +29,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
-from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
-from tfp_sgmcmc.gradients import base as gradients_base
 from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
@@ -78,6 +76,8 @@ class StochasticBouncyResults(NamedTuple):
   regression: regression.State
   preconditioner_results: Any
 
+  failure = base.failure
+
 
 class Proposal(NamedTuple):
   """The next event as the regression proposes it.
@@ -104,7 +104,8 @@ class Outcome(NamedTuple):
     event: What happened, a `pdmp.Event`.
     rate_ratio: [Gtilde]_+ over the proposal's rate; 0 where none was proposed.
     velocity: List with v for each part, after the event.
-    gradients: List with g, the gradient of U; zeros where it was not taken.
+    gradients: List with the gradient of the log density; zeros where no chain
+      needs it.
     estimator_results: The estimator's results, the cost counted.
     can_tell_variance: Whether `derivative.variance` means anything.
   """
@@ -191,7 +192,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       refresh_rate: Any = 1.,
       refresh_share: Any = 1.,
       velocity: str = 'sphere',
-      preconditioner: preconditioners.RMSProp | None = None,
+      preconditioner: preconditioners.Preconditioner | None = None,
       decay: Any = 1.,
       temperature: Any = 1.,
       name: str | None = None,
@@ -241,7 +242,6 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     checks.fraction('decay', decay)
     checks.numeric('decay', decay, 0.)
     checks.scalar('decay', decay)
-    _check_preconditioner(preconditioner)
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
         max_duration=max_duration,
@@ -254,7 +254,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         decay=decay,
         temperature=temperature,
         name=name))
-    _check_estimator(self.gradient_estimator)
+    _check_derivatives(self.gradient_estimator)
+    if preconditioner is None:
+      preconditioner = preconditioners.Identity()
+    _check_preconditioner(preconditioner)
     self._preconditioner = preconditioner
 
   @property
@@ -262,42 +265,43 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     """False: where the derivative is above the band, there is a bias."""
     return False
 
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+  def _start(self, parts, estimate, estimator_results, seeds):
     chain_rank = estimate.target_log_prob.shape.rank
     zero = tf.zeros_like(estimate.target_log_prob)
-    gradients = self._potential(estimate.grads_target_log_prob)
     velocity = base.draw_velocity(
         self._velocity_law, parts, chain_rank, seeds.velocity)
-    preconditioner_results = ()
-    if self._preconditioner is not None:
-      preconditioner_results = self._preconditioner.bootstrap_results(
-          self._mean_gradients(gradients))
-    diagonal = self._diagonal(preconditioner_results, chain_rank)
+    preconditioner_results = self._preconditioner.bootstrap_results(
+        self._mean_gradients(estimate.grads_target_log_prob))
     minibatch, estimator_results = self._estimator.directional(
-        self.target_log_prob_fn, parts, estimator_results, seeds.gradient)
-    derivative = self._derivative(minibatch, parts, _times(diagonal, velocity))
+        self._target, parts, estimator_results, seeds.gradient)
+    derivative = self._derivative(
+        minibatch, parts, self._preconditioner.times(
+            velocity, preconditioner_results, chain_rank))
+    slope_prior = _first_slope_prior(
+        velocity, self._preconditioner.times(
+            self._potential(estimate.grads_target_log_prob),
+            preconditioner_results, chain_rank),
+        minibatch.share, chain_rank)
     return StochasticBouncyResults(
         step=tf.zeros([], tf.int64),
         target_log_prob=estimate.target_log_prob,
-        gradient_estimator_results=gradients_base.count(
-            estimator_results, tf.zeros_like(zero, tf.int64)),
+        gradient_estimator_results=estimator_results,
         velocity=velocity,
         duration=zero,
         event=tf.fill(compat.shape(zero), int(base.Event.REFRESHMENT)),
         rate_ratio=zero,
         regression=regression.start(
-            derivative.value, derivative.variance, _first_slope_prior(
-                velocity, _times(diagonal, gradients), minibatch.share,
-                chain_rank)),
+            derivative.value, derivative.variance, slope_prior),
         preconditioner_results=preconditioner_results)
 
   def _one_step(self, parts, previous, seeds):
     chain_rank = previous.duration.shape.rank
-    diagonal = self._diagonal(previous.preconditioner_results, chain_rank)
     proposal = self._propose(previous, seeds)
     parts = base.move(
-        parts, _times(diagonal, previous.velocity), proposal.duration)
-    outcome = self._observe(parts, diagonal, previous, proposal, seeds)
+        parts, self._preconditioner.times(
+            previous.velocity, previous.preconditioner_results, chain_rank),
+        proposal.duration)
+    outcome = self._observe(parts, previous, proposal, seeds)
     learned, preconditioner_results = self._learn(previous, proposal, outcome)
     has_failed = ~(
         tf.math.is_finite(outcome.derivative.value)
@@ -331,16 +335,21 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         self._refreshment_time(chains, dtype, seeds.time), longest)
     return Proposal(prediction, duration, event, at_arrival)
 
-  def _observe(self, parts, diagonal, previous, proposal, seeds):
+  def _observe(self, parts, previous, proposal, seeds):
     """`Outcome` of the event, on a new minibatch: equations 4 and 16."""
     chain_rank = proposal.duration.shape.rank
     velocity = self._refresh(
         previous.velocity, proposal.event == int(base.Event.REFRESHMENT),
         seeds.velocity)
+
+    def times(tensors):
+      return self._preconditioner.times(
+          tensors, previous.preconditioner_results, chain_rank)
+
     minibatch, estimator_results = self._estimator.directional(
-        self.target_log_prob_fn, parts, previous.gradient_estimator_results,
+        self._target, parts, previous.gradient_estimator_results,
         seeds.gradient)
-    derivative = self._derivative(minibatch, parts, _times(diagonal, velocity))
+    derivative = self._derivative(minibatch, parts, times(velocity))
     rate_ratio = tf.where(
         proposal.event == int(base.Event.REJECTION),
         tf.math.divide_no_nan(
@@ -353,28 +362,30 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         tf.where(is_bounce, int(base.Event.BOUNCE), proposal.event),
         rate_ratio,
         base.select(
-            is_bounce,
-            base.reflect(velocity, _times(diagonal, gradients), chain_rank),
+            is_bounce, base.reflect(
+                velocity, times(self._potential(gradients)), chain_rank),
             velocity),
         gradients,
-        gradients_base.count(
-            estimator_results, minibatch.size * tf.cast(
-                is_bounce | self._adapts, tf.int64)),
+        gradients_lib.count(
+            estimator_results,
+            minibatch.size * tf.cast(
+                is_bounce | self._preconditioner.learns, tf.int64)),
         minibatch.has_variance)
 
   def _learn(self, previous, proposal, outcome):
-    """The states of the regression and the preconditioner after the event."""
+    """What the regression and the preconditioner know after the event."""
     chain_rank, dtype = outcome.rate_ratio.shape.rank, outcome.rate_ratio.dtype
     is_bounce = outcome.event == int(base.Event.BOUNCE)
     value, variance, _ = outcome.derivative
     preconditioner_results = previous.preconditioner_results
     next_value = tf.where(is_bounce, -value, value)
-    if self._preconditioner is not None:
-      diagonal, preconditioner_results = self._preconditioner.one_step(
-          self._mean_gradients(outcome.gradients), preconditioner_results,
-          chain_rank)
+    if self._preconditioner.learns:
+      preconditioner_results = self._preconditioner.one_step(
+          self._mean_gradients(outcome.gradients), preconditioner_results)
       next_value = base.dot(
-          _times(diagonal, outcome.velocity), outcome.gradients, chain_rank)
+          self._preconditioner.times(
+              outcome.velocity, preconditioner_results, chain_rank),
+          self._potential(outcome.gradients), chain_rank)
     observation = regression.Observation(
         proposal.duration, value, next_value,
         tf.where(
@@ -393,22 +404,16 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         -value / temperature, variance / temperature**2, target_log_prob)
 
   def _gradients(self, minibatch, parts, is_bounce):
-    """The gradients of U, zeros where no chain needs them."""
-    if self._adapts:
-      return self._potential(minibatch.gradients(parts))
+    """The gradients of log p; zeros where no chain needs them."""
+    if self._preconditioner.learns:
+      return minibatch.gradients(parts)
     return tf.cond(
-        tf.reduce_any(is_bounce),
-        lambda: self._potential(minibatch.gradients(parts)),
+        tf.reduce_any(is_bounce), lambda: minibatch.gradients(parts),
         lambda: [tf.zeros_like(part) for part in parts])
 
   def _potential(self, gradients):
     """The gradients of U from those of the log density."""
     return [-g / states.cast(self._temperature, g.dtype) for g in gradients]
-
-  @property
-  def _adapts(self):
-    """Whether each event's gradient is needed, for the preconditioner."""
-    return self._preconditioner is not None
 
   def _longest(self, line):
     """The longest time to the next event."""
@@ -418,22 +423,6 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
           states.cast(self._parameters['max_duration'], line.slope.dtype))
     return _LONGEST * tf.math.rsqrt(
         regression.typical_slope(line.slope, line.slope_variance))
-
-  def _diagonal(self, preconditioner_results, chain_rank):
-    """A, or None for the identity."""
-    if self._preconditioner is None:
-      return None
-    return self._preconditioner.diagonal(preconditioner_results, chain_rank)
-
-  def _mean_gradients(self, gradients):
-    """The gradients of -log p over the number of examples, from those of U."""
-    target = self.target_log_prob_fn
-    num_examples = 1
-    if isinstance(target, posterior_lib.Posterior):
-      num_examples = target.num_examples
-    return [
-        g * states.cast(self._temperature, g.dtype) / num_examples
-        for g in gradients]
 
 
 def _first_slope_prior(velocity, potential, share, chain_rank):
@@ -451,14 +440,7 @@ def _first_slope_prior(velocity, potential, share, chain_rank):
   return regression.SlopePrior(mean, mean * mean)
 
 
-def _times(diagonal, parts):
-  """A times the parts; A is None for the identity."""
-  if diagonal is None:
-    return parts
-  return [a * part for a, part in zip(diagonal, parts)]
-
-
-def _check_estimator(estimator):
+def _check_derivatives(estimator):
   """Raises where the estimator gives no derivative with its variance."""
   if not estimator.gives_derivatives:
     raise ValueError(
@@ -471,9 +453,10 @@ def _check_estimator(estimator):
 
 
 def _check_preconditioner(preconditioner):
-  if preconditioner is not None and not (
-      isinstance(preconditioner, preconditioners.RMSProp)
-      and preconditioner.normalize):
-    raise TypeError(
-        f'preconditioner is {preconditioner!r}: it has to be '
+  """Raises where it is none, or would change the speed of the particle."""
+  preconditioners.check_preconditioner(preconditioner)
+  if not preconditioner.keeps_scale:
+    raise ValueError(
+        f'preconditioner is {preconditioner!r}: its diagonal has to have the '
+        'mean 1, so that it does not change the speed of the particle. Take '
         'preconditioners.RMSProp(normalize=True), or None for none.')
