@@ -93,8 +93,8 @@ def sample(
       twentieth of all, or as many as take 64 MiB.
     directory: Where to keep the draws; made where it does not exist. Default:
       in memory.
-    progress_bar: Python `bool`: show progress, with `tqdm` where it is
-      installed and else as lines of text, on standard error.
+    progress_bar: Python `bool`: show a bar of the steps made, on standard
+      error.
     seed: Python `int`, which stands for `[0, seed]`, or a stateless seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
     previous_kernel_results: Where to go on from, the `kernel_results` of an
