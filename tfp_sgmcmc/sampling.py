@@ -348,11 +348,12 @@ class _Run:
           f'{store.path} holds draws of another form than this call makes: '
           f'{difference}. Make the same call to go on with it, or give another '
           'directory.')
-    checkpoint = store.checkpoint(
-        store_lib.named(**_specs(self._position)._asdict()))
+    specs = store_lib.named(**_specs(self._position)._asdict())
+    checkpoint = store.checkpoint(specs)
     with tf.device('CPU:0'):
       self._position = tf.nest.pack_sequence_as(
-          self._position, list(map(tf.convert_to_tensor, checkpoint.values())))
+          self._position,
+          [tf.convert_to_tensor(checkpoint[name]) for name in specs])
     self._step = store.step
 
   @property
