@@ -52,7 +52,8 @@ def make_kernel(name, step_size, friction):
         preconditioner=sgmcmc.preconditioners.RMSProp(0.99, 1e-5))
   estimator = None
   if name == 'EWSG':
-    estimator = sgmcmc.gradients.ExponentiallyWeighted(batch_size=None)
+    estimator = sgmcmc.gradients.ExponentiallyWeighted(
+        base=sgmcmc.gradients.Deal())
   return functools.partial(
       sgmcmc.SGHMC, step_size=step_size, friction=friction,
       gradient_estimator=estimator)

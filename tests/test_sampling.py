@@ -414,7 +414,7 @@ def test_finds_the_exact_step_of_a_nan(tmp_path, arguments, step, num_draws):
   np.testing.assert_array_equal(
       error.result.states[0][:, 0], 6. + 3. * np.arange(num_draws))
   assert np.all(np.isfinite(error.result.states[1]))
-  assert f'After step {step} ' in str(error)
+  assert f'At step {step} ' in str(error)
   assert 'chain 1, part 1, 1 of 3 values' in str(error)
   if num_draws:
     np.testing.assert_array_equal(

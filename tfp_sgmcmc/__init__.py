@@ -1,8 +1,8 @@
 """Stochastic-gradient MCMC for TensorFlow Probability and Keras 3.
 
 What is sampled (`Posterior`) x how its gradient is estimated (`gradients`) x
-how the particle moves (`SGLD`, `SGHMC`, `SGNHT`): a sampler is a choice of one
-of each, and runs in `tfp.mcmc.sample_chain`.
+how the particle moves (`mcmc`, `pdmp`): a sampler is a choice of one of each,
+and runs in `tfp.mcmc.sample_chain`, in `sample` or in Keras' `fit`.
 """
 
 from tfp_sgmcmc.internal import environment as _environment
@@ -11,20 +11,23 @@ _environment.check()
 
 from tfp_sgmcmc import datasets
 from tfp_sgmcmc import diagnostics
+from tfp_sgmcmc import errors
+from tfp_sgmcmc import firefly
 from tfp_sgmcmc import gradients
 from tfp_sgmcmc import keras
-from tfp_sgmcmc import likelihood_bounds
+from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
-from tfp_sgmcmc.draws import FireflyError
-from tfp_sgmcmc.draws import NonFiniteError
-from tfp_sgmcmc.draws import RateBoundError
+from tfp_sgmcmc.errors import FireflyError
+from tfp_sgmcmc.errors import NonFiniteError
+from tfp_sgmcmc.errors import RateBoundError
+from tfp_sgmcmc.firefly import FireflyMonteCarlo
+from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
-from tfp_sgmcmc.mcmc import FireflyMonteCarlo
 from tfp_sgmcmc.pdmp import BouncyParticleSampler
 from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
 from tfp_sgmcmc.pdmp import ZigZagSampler
@@ -46,9 +49,12 @@ __all__ = [
     'ZigZagSampler',
     'datasets',
     'diagnostics',
+    'errors',
+    'firefly',
     'gradients',
     'keras',
     'likelihood_bounds',
+    'mcmc',
     'pdmp',
     'preconditioners',
     'random',

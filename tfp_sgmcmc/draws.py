@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ['Draws', 'FireflyError', 'NonFiniteError', 'RateBoundError']
+__all__ = ['Draws']
 
 
 class Draws:
@@ -182,42 +182,3 @@ def _named_leaves(trace):
     else:
       named.update({f'{name}_{k}': leaf for k, leaf in enumerate(leaves)})
   return named
-
-
-class NonFiniteError(ArithmeticError):
-  """A chain has become NaN or infinite.
-
-  Attributes:
-    step: Python `int`, the number of the step after which a state was not
-      finite; the first step, of burn-in where there is one, is 1.
-    result: `Draws` with what was sampled before that step. It ends at its last
-      draw; where the last chunk has none, and with `gradients.Stream`, where
-      that chunk begins.
-  """
-
-  def __init__(self, message: str, step: int, result: Draws):
-    """Makes the error.
-
-    Args:
-      message: What happened.
-      step: The number of the step.
-      result: The draws before.
-    """
-    super().__init__(message)
-    self.step = step
-    self.result = result
-
-
-class FireflyError(NonFiniteError):
-  """`FireflyMonteCarlo` could not go on exactly.
-
-  More examples are to be bright than it has room for, or a bound is above its
-  likelihood. From there on the chain is NaN.
-  """
-
-
-class RateBoundError(NonFiniteError):
-  """The rate of a continuous-time sampler was above its bound.
-
-  From there on the chain is NaN, since it would not be exact.
-  """

@@ -14,7 +14,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
-__all__ = ['Posterior']
+__all__ = ['Posterior', 'as_posterior']
 
 
 class Posterior:
@@ -115,9 +115,19 @@ class Posterior:
     return self._num_examples
 
   @property
-  def num_rows(self) -> int:
-    """The number of examples in `data`: N, unless they are a sample of more."""
-    return tf.nest.flatten(self._data)[0].shape[0]
+  def num_rows(self) -> Any:
+    """The number of examples in `data`: N, unless they are a sample of more.
+
+    An `int`; a tensor where it is only known when a graph runs, as that of the
+    batches of a pipeline.
+    """
+    leaf = tf.nest.flatten(self._data)[0]
+    return tf.shape(leaf)[0] if leaf.shape[0] is None else leaf.shape[0]
+
+  @property
+  def has_examples(self) -> bool:
+    """Whether it is a sum over examples; a plain function is none."""
+    return True
 
   def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The exact log density, on all the data.
@@ -142,6 +152,20 @@ class Posterior:
   def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The log prior density, one value a chain."""
     return tf.convert_to_tensor(self._log_prior_fn(*_new(state_parts)))
+
+  def zeros(self, state_parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """A zero for each chain, in the dtype of the log density.
+
+    Its shape is that of the chains, the leading axes that all parts share. It
+    is read off the log prior, of which compiled code keeps the shape alone.
+
+    Args:
+      state_parts: List of float tensors.
+
+    Returns:
+      zeros: Tensor of shape `chains`.
+    """
+    return tf.zeros_like(self.log_prior(*state_parts))
 
   def log_likelihood(self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
     """The log likelihood of each example of a batch, `chains + [n]`."""
@@ -348,6 +372,52 @@ class Posterior:
           'or average over examples; for several outputs an example, sum over '
           'these; for several chains, let the chains be leading axes '
           "(tf.einsum('...nd,...d->...n', x, theta)).")
+
+
+class _Density(Posterior):
+  """The log density of a plain function: one term, and no examples.
+
+  It has a `Posterior`'s interface, so that kernels and estimators need not ask
+  which of the two they have got.
+  """
+
+  def __init__(self, log_prob_fn):
+    self._log_prior_fn = log_prob_fn
+    self._data = None
+    self._num_examples = 1
+
+  @property
+  def num_rows(self):
+    return 1
+
+  @property
+  def has_examples(self):
+    return False
+
+  def __call__(self, *state_parts):
+    return self.log_prior(*state_parts)
+
+
+def as_posterior(target: Posterior | Callable[..., tf.Tensor]) -> Posterior:
+  """A `Posterior` as it is; a plain function as one without examples.
+
+  Args:
+    target: `Posterior`, or a callable of the state's parts that returns the log
+      density, one value a chain.
+
+  Returns:
+    posterior: `Posterior`.
+
+  Raises:
+    TypeError: If the target is neither.
+  """
+  if isinstance(target, Posterior):
+    return target
+  if not callable(target):
+    raise TypeError(
+        f'target_log_prob_fn is {target!r}: it has to be a Posterior or a '
+        'callable that returns the log density of a state.')
+  return _Density(target)
 
 
 def _new(state_parts):

@@ -1,5 +1,6 @@
 """Diagonal preconditioners, adapted from the gradients as the chain runs."""
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -9,7 +10,96 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
-__all__ = ['RMSProp', 'RMSPropResults']
+__all__ = [
+    'Identity',
+    'Preconditioner',
+    'RMSProp',
+    'RMSPropResults',
+    'check_preconditioner',
+]
+
+
+class Preconditioner(abc.ABC):
+  """A diagonal matrix G by which a kernel stretches its steps.
+
+  It has a state in tensors, and is shown gradients over the number of examples.
+  """
+
+  @property
+  def keeps_scale(self) -> bool:
+    """Whether the mean of the diagonal, over a chain's coordinates, is 1."""
+    return False
+
+  @abc.abstractmethod
+  def bootstrap_results(self, mean_gradients: Sequence[tf.Tensor]) -> Any:
+    """The state after the first gradient.
+
+    Args:
+      mean_gradients: List of gradients over the number of examples.
+
+    Returns:
+      results: Nested tensors.
+    """
+
+  @abc.abstractmethod
+  def one_step(
+      self, mean_gradients: Sequence[tf.Tensor], previous_results: Any) -> Any:
+    """Takes in a gradient.
+
+    Args:
+      mean_gradients: List of gradients over the number of examples.
+      previous_results: The preconditioner's state.
+
+    Returns:
+      results: Its new state.
+    """
+
+  @abc.abstractmethod
+  def times(
+      self, tensors: Sequence[tf.Tensor], results: Any, chain_rank: int = 0,
+  ) -> list[tf.Tensor]:
+    """G times a vector.
+
+    Args:
+      tensors: List with a tensor for each part of the state, that broadcasts
+        with it.
+      results: The preconditioner's state.
+      chain_rank: Python `int`, how many leading axes are those of chains.
+
+    Returns:
+      products: List of tensors.
+    """
+
+
+class Identity(Preconditioner):
+  """No preconditioner: G is the identity, and there is nothing to learn."""
+
+  @property
+  def keeps_scale(self):
+    return True
+
+  def __repr__(self):
+    return 'Identity()'
+
+  def bootstrap_results(self, mean_gradients):
+    del mean_gradients
+    return ()
+
+  def one_step(self, mean_gradients, previous_results):
+    del mean_gradients
+    return previous_results
+
+  def times(self, tensors, results, chain_rank=0):
+    del results, chain_rank
+    return list(tensors)
+
+
+def check_preconditioner(value: Any) -> None:
+  """Raises where the argument `preconditioner` is none."""
+  if not isinstance(value, Preconditioner):
+    raise TypeError(
+        f'preconditioner is {value!r}: it has to be preconditioners.RMSProp(), '
+        'another Preconditioner, or None for none.')
 
 
 class RMSPropResults(NamedTuple):
@@ -21,7 +111,7 @@ class RMSPropResults(NamedTuple):
   second_moment: list[tf.Tensor]
 
 
-class RMSProp:
+class RMSProp(Preconditioner):
   """The preconditioner of pSGLD: inverse root mean square of the gradients.
 
     V = decay V + (1 - decay) gbar^2,  gbar = g / N
@@ -81,8 +171,7 @@ class RMSProp:
     self._normalize = bool(normalize)
 
   @property
-  def normalize(self) -> bool:
-    """Whether the diagonal is over its mean."""
+  def keeps_scale(self):
     return self._normalize
 
   def __repr__(self):
@@ -92,60 +181,43 @@ class RMSProp:
 
   def bootstrap_results(
       self, mean_gradients: Sequence[tf.Tensor]) -> RMSPropResults:
-    """The state after the first gradient.
-
-    Args:
-      mean_gradients: List of gradients over the number of examples.
-
-    Returns:
-      results: `RMSPropResults`.
-    """
+    """The state after the first gradient, V = gbar^2."""
     return RMSPropResults([tf.square(g) for g in mean_gradients])
 
   def one_step(
       self,
       mean_gradients: Sequence[tf.Tensor],
       previous_results: RMSPropResults,
-      chain_rank: int = 0,
-  ) -> tuple[list[tf.Tensor], RMSPropResults]:
-    """Takes in a gradient.
+  ) -> RMSPropResults:
+    """Takes in a gradient: V = decay V + (1 - decay) gbar^2."""
+    second_moment = []
+    for g, v in zip(mean_gradients, previous_results.second_moment):
+      decay = tf.cast(self._decay, g.dtype)
+      second_moment.append(decay * v + (1. - decay) * tf.square(g))
+    return RMSPropResults(second_moment)
+
+  def times(self, tensors, results, chain_rank=0):
+    return [
+        a * x for a, x in zip(self.diagonal(results, chain_rank), tensors)]
+
+  def diagonal(
+      self, results: RMSPropResults, chain_rank: int = 0) -> list[tf.Tensor]:
+    """The diagonal of G for each part of the state, as it stands.
 
     Args:
-      mean_gradients: List of gradients over the number of examples.
-      previous_results: `RMSPropResults`.
+      results: `RMSPropResults`.
       chain_rank: Python `int`, how many leading axes are those of chains.
 
     Returns:
-      preconditioner: List with the diagonal of G for each part.
-      results: `RMSPropResults`.
+      diagonal: List of tensors in the shapes of the parts.
 
     #### Examples
 
     >>> rmsprop = sgmcmc.preconditioners.RMSProp(decay=0.5, regularizer=1e-6)
     >>> results = rmsprop.bootstrap_results([tf.constant(2.)])
-    >>> (diagonal,), _ = rmsprop.one_step([tf.constant(2.)], results)
-    >>> round(float(diagonal), 4)
+    >>> results = rmsprop.one_step([tf.constant(2.)], results)
+    >>> round(float(rmsprop.diagonal(results)[0]), 4)
     0.5
-    """
-    second_moment = []
-    for g, v in zip(mean_gradients, previous_results.second_moment):
-      decay = tf.cast(self._decay, g.dtype)
-      second_moment.append(decay * v + (1. - decay) * tf.square(g))
-    results = RMSPropResults(second_moment)
-    return self.diagonal(results, chain_rank), results
-
-  def diagonal(
-      self, results: RMSPropResults, chain_rank: int = 0) -> list[tf.Tensor]:
-    """The diagonal of G for each part, as it stands.
-
-    Args:
-      results: `RMSPropResults`.
-      chain_rank: Python `int`, how many leading axes are those of chains.
-
-    Returns:
-      preconditioner: List of tensors.
-
-    #### Examples
 
     >>> rmsprop = sgmcmc.preconditioners.RMSProp(normalize=True)
     >>> results = rmsprop.bootstrap_results([tf.constant([1., 3.])])
@@ -157,9 +229,7 @@ class RMSProp:
         for v in results.second_moment]
     if not self._normalize:
       return diagonal
-    total = sum(
-        tf.reduce_sum(a, axis=list(range(chain_rank, a.shape.rank)))
-        for a in diagonal)
+    total = sum(states.sum_event(a, chain_rank) for a in diagonal)
     mean = total / tf.cast(
         states.num_coordinates(diagonal, chain_rank), total.dtype)
     return [a / states.expand(mean, a) for a in diagonal]

@@ -12,15 +12,14 @@ import os
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import errors
 from tfp_sgmcmc import random
 from tfp_sgmcmc.draws import Draws
-from tfp_sgmcmc.draws import NonFiniteError
-from tfp_sgmcmc.draws import RateBoundError
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal.fingerprint import fingerprint
 from tfp_sgmcmc.internal.progress import progress
@@ -346,21 +345,12 @@ class _Run:
     phase = (
         f'burn-in, which has {self._plan.num_burnin_steps:,}' if is_burnin
         else f'{self._plan.num_steps:,}')
-    kept = (
-        f'The {len(draws):,} draws before are in the .result of this error.')
-    failure = _failure(outcome.position.kernel_results)
-    if failure is not None:
-      error, reason = failure
-      raise error(
-          f'At step {step:,} (of {phase}) {reason} {kept}', step, draws)
-    where = _non_finite(
-        outcome.position.state,
-        _num_chain_axes(outcome.position.kernel_results))
-    error, advice = _reason(
-        outcome.position.state, outcome.position.kernel_results)
-    raise error(
-        f'After step {step:,} (of {phase}) the state is not finite: {where}. '
-        f'{kept} {advice}', step, draws)
+    failure = errors.find_failure(
+        outcome.position.kernel_results, outcome.position.state)
+    raise failure.raised(
+        f'At step {step:,} (of {phase})', step,
+        f'The {len(draws):,} draws before are in the .result of this error.',
+        draws)
 
 
 def _start(kernel, current_state, kernel_results, seed):
@@ -411,84 +401,19 @@ def _compiles(kernel):
   return True
 
 
-def _find(kernel_results, name):
-  """A field of kernel results, or of those inside them; None without."""
-  while kernel_results is not None:
-    if hasattr(kernel_results, name):
-      return getattr(kernel_results, name)
-    kernel_results = getattr(
-        kernel_results, 'inner_results',
-        getattr(kernel_results, 'accepted_results', None))
-  return None
-
-
 def _steps_made(kernel_results):
-  step = _find(kernel_results, 'step')
+  step = compat.find_result(kernel_results, 'step')
   if step is None or not step.dtype.is_integer or step.shape.rank:
     return 0
   return int(step)
 
 
 def _num_chain_axes(kernel_results):
-  target_log_prob = _find(kernel_results, 'target_log_prob')
+  target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
   return 0 if target_log_prob is None else target_log_prob.shape.rank
-
-
-def _failure(kernel_results):
-  """Why a kernel has made its state NaN, if it tells: an error, a message."""
-  tell = _find(kernel_results, 'failure')
-  return None if tell is None else tell()
-
-
-def _reason(state, kernel_results):
-  """The error for states that are not finite, and what to do about them."""
-  remaining = _find(kernel_results, 'remaining')
-  if remaining is not None and tf.reduce_any(remaining < 0.):
-    return NonFiniteError, (
-        'An interval of UniformTime had more than max_num_events events: '
-        'shorten interval, or raise max_num_events.')
-  rate_ratio = _find(kernel_results, 'rate_ratio')
-  if rate_ratio is None:
-    return NonFiniteError, (
-        'Most often the step size is too large for the noise and the curvature '
-        'there: try a tenth of it. Else look for log(0), 0/0 or overflow in '
-        'the log density.')
-  rank = rate_ratio.shape.rank
-  failed = ~tf.reduce_all([
-      tf.reduce_all(
-          tf.math.is_finite(part), axis=list(range(rank, part.shape.rank)))
-      for part in tf.nest.flatten(state)], axis=0)
-  largest = float(tf.reduce_max(tf.where(failed, rate_ratio, 0.)))
-  if largest > 1.:
-    return RateBoundError, (
-        f'The rate of events was {largest:.4g} times its rate_bound, and the '
-        'chain would not be exact. Raise the bound by at least that factor, or '
-        'look for an error in it, such as the prior or the factor N left out.')
-  return NonFiniteError, (
-      'The gradient is not finite, or there is no further event (raise '
-      'refresh_rate). Look for log(0), 0/0 or overflow in the log density.')
 
 
 def _is_finite(state):
   return tf.reduce_all([
       tf.reduce_all(tf.math.is_finite(part)) for part in tf.nest.flatten(state)
       if part.dtype.is_floating])
-
-
-def _non_finite(state, num_chain_axes):
-  """Says which chains and parts are not finite."""
-  found = []
-  for k, part in enumerate(tf.nest.flatten(state)):
-    if not part.dtype.is_floating:
-      continue
-    bad = ~tf.math.is_finite(part)
-    event = list(range(num_chain_axes, bad.shape.rank))
-    counts = tf.reduce_sum(tf.cast(bad, tf.int32), axis=event)
-    for index in np.argwhere(counts.numpy() > 0).tolist():
-      count = int(counts[tuple(index)])
-      chain = f'chain {index[0] if len(index) == 1 else tuple(index)}, '
-      found.append(
-          f'{chain if index else ""}part {k}, {count} of '
-          f'{part.shape[num_chain_axes:].num_elements()} values')
-  more = f'; and {len(found) - 5} more' if len(found) > 5 else ''
-  return '; '.join(found[:5]) + more

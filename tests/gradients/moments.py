@@ -39,7 +39,8 @@ def are_as_said(estimator, posterior, parts, results=None, many_results=None):
   variance = as_array(estimator.variance(posterior, parts, results), 1)[0]
   many = [tf.broadcast_to(part, [num, *part.shape]) for part in parts]
   if many_results is None:
-    many_results = results
+    many_results = None if results is None else results._replace(
+        num_gradients=tf.fill([num], results.num_gradients))
   if many_results is None:
     many_results = estimator.bootstrap_results(posterior, many)
   estimate, _ = estimator.one_step(

@@ -391,3 +391,11 @@ def test_nan_likelihood_at_the_start_in_a_graph():
   kernel = sgmcmc.SGLD(logarithm, 0.1)
   with pytest.raises(tf.errors.InvalidArgumentError, match='not finite'):
     tf.function(lambda: chain(kernel, tf.zeros([3])))()
+
+
+@all_kernels
+def test_metropolis_hastings_is_refused(name):
+  """It would call itself calibrated, and has variance 4.2 in place of 1."""
+  kernel = tfp.mcmc.MetropolisHastings(KERNELS[name](normal))
+  with pytest.raises(TypeError, match='MetropolisHastings cannot'):
+    chain(kernel, tf.zeros([3]), 2)

@@ -13,7 +13,7 @@ import tensorflow_probability as tfp
 from tests import families
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.mcmc import firefly
+from tfp_sgmcmc.firefly import kernel as firefly
 
 bounds = sgmcmc.likelihood_bounds
 tfd = tfp.distributions
@@ -239,7 +239,8 @@ def one_failure(kernel, start, num_draws, reason):
   failed = compiled_results.failed.numpy()
   assert failed.sum() == 1
   np.testing.assert_array_equal(np.isnan(compiled_state[:, 0]), failed)
-  message = compiled_results.failure()[1]
+  failure = compiled_results.failure(compiled_state)
+  message = f'{failure.reason}. {failure.advice}'
   assert f'in chain {np.argmax(failed)}' in message
   return compiled_results, message
 
@@ -416,10 +417,11 @@ def test_the_number_of_proposals_is_binomial(n, q):
     (dict(resample_fraction=0.), ValueError, 'resample_fraction is 0'),
     (dict(resample_fraction=1.5), ValueError, 'at most 1'),
     (dict(proposal='hmc'), ValueError, "'langevin', 'random_walk'"),
-    (dict(bound=None), TypeError, 'LikelihoodBound'),
-    (dict(bound=bounds.Logistic(anchor=[1.])), ValueError,
+    (dict(likelihood_bound=None), TypeError, 'LikelihoodBound'),
+    (dict(likelihood_bound=bounds.Logistic(anchor=[1.])), ValueError,
      r'anchor has shape \[1\]'),
-    (dict(bound=bounds.Softmax(3)), ValueError, r'has to end in \[2, 3\]'),
+    (dict(likelihood_bound=bounds.Softmax(3)), ValueError,
+     r'has to end in \[2, 3\]'),
     (dict(target_log_prob_fn=lambda theta: -theta**2), TypeError,
      'needs a Posterior'),
     (dict(target_log_prob_fn=sgmcmc.Posterior(
@@ -443,7 +445,7 @@ def test_refused_in_fit():
     model.fit(np.ones([4, 2]), np.ones([4, 1]), verbose=0, callbacks=[
         sgmcmc.keras.PosteriorSampling(
             functools.partial(
-                sgmcmc.FireflyMonteCarlo, bound=bounds.Logistic(),
+                sgmcmc.FireflyMonteCarlo, likelihood_bound=bounds.Logistic(),
                 step_size=0.1, capacity=4),
             num_examples=4, prior=tfd.Normal(0., 1.), num_burnin_steps=0,
             num_steps_between_results=0)])

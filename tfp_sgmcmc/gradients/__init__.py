@@ -1,33 +1,61 @@
 """How the gradient of a log posterior is estimated."""
 
+from tfp_sgmcmc.gradients.anchored import Anchor
+from tfp_sgmcmc.gradients.base import EstimatorResults
 from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
+from tfp_sgmcmc.gradients.base import chains_of
+from tfp_sgmcmc.gradients.base import check_estimator
+from tfp_sgmcmc.gradients.base import count
+from tfp_sgmcmc.gradients.base import no_gradients
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
+from tfp_sgmcmc.gradients.control_variate import ControlVariateResults
+from tfp_sgmcmc.gradients.deal import Deal
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.exponentially_weighted import ExponentiallyWeighted
+from tfp_sgmcmc.gradients.exponentially_weighted import (
+    ExponentiallyWeightedResults,
+)
+from tfp_sgmcmc.gradients.index_sets import IndexSetEstimator
+from tfp_sgmcmc.gradients.index_sets import IndexSets
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
 from tfp_sgmcmc.gradients.noisy import Noisy
 from tfp_sgmcmc.gradients.saga import SAGA
+from tfp_sgmcmc.gradients.saga import SAGAResults
 from tfp_sgmcmc.gradients.stratified import Stratified
 from tfp_sgmcmc.gradients.stratified import kmeans_strata
 from tfp_sgmcmc.gradients.stream import Stream
 from tfp_sgmcmc.gradients.svrg import SVRG
+from tfp_sgmcmc.gradients.svrg import SVRGResults
 from tfp_sgmcmc.gradients.uniform import Uniform
 
 __all__ = [
+    'Anchor',
     'ControlVariate',
+    'ControlVariateResults',
+    'Deal',
+    'EstimatorResults',
     'Exact',
     'ExponentiallyWeighted',
+    'ExponentiallyWeightedResults',
     'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',
+    'IndexSetEstimator',
+    'IndexSets',
     'MinibatchEstimator',
     'Noisy',
     'SAGA',
+    'SAGAResults',
     'SVRG',
+    'SVRGResults',
     'Stratified',
     'Stream',
     'Uniform',
+    'chains_of',
+    'check_estimator',
+    'count',
     'kmeans_strata',
+    'no_gradients',
 ]

@@ -9,12 +9,17 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import compat
 
 __all__ = [
     'EstimatorResults',
     'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',
+    'chains_of',
+    'check_estimator',
+    'count',
+    'no_gradients',
 ]
 
 Target = posterior_lib.Posterior | Callable[..., tf.Tensor]
@@ -35,9 +40,9 @@ class EstimatorResults(NamedTuple):
   """The state of an estimator that keeps nothing from step to step.
 
   Attributes:
-    num_gradients: `int64` scalar, the number of gradients of single examples
-      that each chain has used so far: the cost in data, by which samplers are
-      compared. A plain function counts as one example.
+    num_gradients: `int64`, shape `chains`: the number of gradients of single
+      examples that each chain has used so far. It is the cost in data, by which
+      samplers are compared. A plain function counts as one example.
   """
   num_gradients: tf.Tensor
 
@@ -71,6 +76,40 @@ class GradientEstimator(abc.ABC):
   estimator's first state, `one_step` gives an estimate and the next state. All
   of it is in tensors, so that the estimators live in compiled chains. An
   estimator knows no kernel.
+
+  What kernels have to know of an estimator it declares itself, in properties.
+  Their defaults promise nothing: an estimator that declares nothing is taken
+  by the kernels that ask for nothing (`SGLD`, `SGHMC`, `SGNHT`), and refused
+  by the others with the name of the property that they need.
+
+  #### Examples
+
+  An estimator of one's own, that takes the gradient on the first half or on the
+  second half of the data:
+
+  >>> class Halves(sgmcmc.gradients.GradientEstimator):
+  ...   has_independent_noise = True  # Of each step's own seed alone.
+  ...   has_bounded_noise = True
+  ...   def one_step(self, target, state_parts, previous_results, seed,
+  ...                gaussian_step=None):
+  ...     size = target.num_examples // 2
+  ...     first = sgmcmc.random.indices(2, [1], seed)[0] * size
+  ...     batch = target.gather(first + tf.range(size))
+  ...     with tf.GradientTape() as tape:
+  ...       tape.watch(state_parts)
+  ...       value = target.log_prob_estimate(*state_parts, batch=batch)
+  ...     return (
+  ...         sgmcmc.gradients.GradientEstimate(
+  ...             value, tape.gradient(value, state_parts)),
+  ...         sgmcmc.gradients.count(previous_results, size))
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x),
+  ...     data=tf.range(10.))
+  >>> kernel = sgmcmc.SGLD(posterior, 0.01, gradient_estimator=Halves())
+  >>> tfp.mcmc.sample_chain(
+  ...     5, tf.zeros([4]), kernel=kernel, trace_fn=None, seed=[0, 0]).shape
+  TensorShape([5, 4])
   """
 
   @property
@@ -80,7 +119,60 @@ class GradientEstimator(abc.ABC):
 
   @property
   def needs_gaussian_step(self) -> bool:
-    """Whether `one_step` takes the step that the gradient is for."""
+    """Whether `one_step` needs the step that the gradient is for."""
+    return False
+
+  @property
+  def is_exact(self) -> bool:
+    """Whether the estimate is the gradient itself, without noise."""
+    return False
+
+  @property
+  def has_independent_noise(self) -> bool:
+    """Whether the noise of a step says nothing of that of another step.
+
+    Samplers that are exact with minibatches need it. It is not so where an
+    estimator learns from the chain, or goes through the data in epochs.
+    """
+    return False
+
+  @property
+  def has_bounded_noise(self) -> bool:
+    """Whether the noise at a state is bounded, whatever the random numbers."""
+    return False
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """Whether it works where the data are those of each step, as in `fit`.
+
+    The `Posterior` is then another one at each step, its data a batch that
+    somebody else has chosen, without the numbers of the examples.
+    """
+    return False
+
+  @property
+  def why_not_on_batches(self) -> str:
+    """What to do where `lives_on_batches` is false, whole sentences."""
+    return (
+        'Leave it out; or, if it works on whatever data the posterior of a '
+        'step holds, let it declare lives_on_batches = True.')
+
+  @property
+  def gives_derivatives(self) -> bool:
+    """Whether there is a method `directional`, as `Uniform` has it.
+
+    It gives the minibatch of a step with the derivatives along a direction,
+    one for each example; see `gradients.directional`.
+    """
+    return False
+
+  @property
+  def chooses_among_sets(self) -> bool:
+    """Whether it estimates on sets of examples that somebody else chooses.
+
+    Then it has the methods of `IndexSetEstimator`, and can be the base of
+    `ExponentiallyWeighted`.
+    """
     return False
 
   def check_target(self, target: Target) -> None:
@@ -90,10 +182,10 @@ class GradientEstimator(abc.ABC):
       target: `Posterior`, or a callable that returns the log density.
 
     Raises:
-      TypeError: If the estimator needs a `Posterior` and this is none.
+      TypeError: If the estimator needs examples and the target has none.
       ValueError: If the posterior does not fit the estimator.
     """
-    if not isinstance(target, posterior_lib.Posterior):
+    if not posterior_lib.as_posterior(target).has_examples:
       raise TypeError(
           f'{type(self).__name__} works on minibatches, so it needs a '
           'Posterior(log_prior_fn, log_likelihood_fn, data), and got the plain '
@@ -113,8 +205,7 @@ class GradientEstimator(abc.ABC):
     Returns:
       results: `NamedTuple` of tensors, one of them `num_gradients`.
     """
-    del target, state_parts
-    return EstimatorResults(tf.zeros([], tf.int64))
+    return EstimatorResults(no_gradients(target, state_parts))
 
   @abc.abstractmethod
   def one_step(
@@ -132,9 +223,9 @@ class GradientEstimator(abc.ABC):
       state_parts: List of float tensors.
       previous_results: What `bootstrap_results` or `one_step` returned.
       seed: Stateless seed, `int32[2]`.
-      gaussian_step: `GaussianStep` that the gradient is for. Only estimators
-        that say `needs_gaussian_step` are given one; and they too make do
-        without for the first gradient of a chain, which moves nothing.
+      gaussian_step: `GaussianStep` that the gradient is for, or None where the
+        kernel has none to tell of. The first gradient of a chain, which moves
+        nothing, has none either.
 
     Returns:
       estimate: `GradientEstimate`.
@@ -147,7 +238,27 @@ class GradientEstimator(abc.ABC):
     return f'{type(self).__name__}({arguments})'
 
 
+def check_estimator(name: str, value: Any) -> None:
+  """Raises where an argument, by its name, is no estimator."""
+  if not isinstance(value, GradientEstimator):
+    raise TypeError(
+        f'{name} is {value!r}: it has to be one of tfp_sgmcmc.gradients, such '
+        'as gradients.Uniform(batch_size=100), or None for the default.')
+
+
+def no_gradients(
+    target: Target, state_parts: Sequence[tf.Tensor]) -> tf.Tensor:
+  """`num_gradients` at the start: zeros, `int64`, in the chains' shape."""
+  return tf.zeros_like(
+      posterior_lib.as_posterior(target).zeros(state_parts), tf.int64)
+
+
 def count(results: Any, num_gradients: Any) -> Any:
   """`results` with `num_gradients` more gradients of single examples."""
   return results._replace(
       num_gradients=results.num_gradients + tf.cast(num_gradients, tf.int64))
+
+
+def chains_of(results: Any) -> Any:
+  """The chains' shape, read off an estimator's results."""
+  return compat.shape(results.num_gradients)

@@ -28,8 +28,8 @@ class ControlVariateResults(NamedTuple):
   `trace_fn` choose.
 
   Attributes:
-    num_gradients: `int64` scalar, the number of gradients of single examples
-      that each chain has used so far, the pass at the anchor included.
+    num_gradients: `int64`, shape `chains`, the number of gradients of single
+      examples that each chain has used so far, the pass at the anchor included.
     anchor: `Anchor`, the same at all steps.
   """
   num_gradients: tf.Tensor
@@ -116,12 +116,17 @@ class ControlVariate(anchored.AnchoredEstimator):
     with tf.init_scope():
       self._anchor_parts = states.to_parts(anchor)
 
+  @property
+  def has_independent_noise(self):
+    return True
+
   def bootstrap_results(self, target, state_parts):
-    parts = self._fit(state_parts, target.log_prior(*state_parts).shape)
+    start = base.no_gradients(target, state_parts)
+    parts = self._fit(state_parts, start.shape)
     target.check_state(parts)
     return base.count(
         ControlVariateResults(
-            tf.zeros([], tf.int64), self._anchor(target, parts)),
+            start, self._anchor(target, parts)),
         target.num_rows)
 
   def _fit(self, state_parts, chains):

@@ -1,10 +1,7 @@
 """The exact gradient: all the data, at each step."""
 
-import tensorflow as tf
-
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Exact']
@@ -30,17 +27,29 @@ class Exact(base.GradientEstimator):
   -2.0
   """
 
-  def check_target(self, target):
-    if not callable(target):
-      raise TypeError(
-          f'target_log_prob_fn is {target!r}: it has to be a Posterior or a '
-          'callable that returns the log density of a state.')
+  @property
+  def is_exact(self):
+    return True
 
-  def one_step(self, target, state_parts, previous_results, seed):
-    del seed
+  @property
+  def has_independent_noise(self):
+    return True
+
+  @property
+  def has_bounded_noise(self):
+    return True
+
+  @property
+  def lives_on_batches(self):
+    return True
+
+  def check_target(self, target):
+    posterior_lib.as_posterior(target)
+
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    del seed, gaussian_step
+    target = posterior_lib.as_posterior(target)
     estimate = base.GradientEstimate(
         *states.value_and_gradients(target, state_parts))
-    num_rows = 1
-    if isinstance(target, posterior_lib.Posterior):
-      num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
-    return estimate, base.count(previous_results, num_rows)
+    return estimate, base.count(previous_results, target.num_rows)

@@ -34,11 +34,12 @@ import tensorflow as tf
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimator
+from tfp_sgmcmc.gradients.base import chains_of
+from tfp_sgmcmc.gradients.base import check_estimator
 from tfp_sgmcmc.gradients.base import count
-from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
+from tfp_sgmcmc.gradients.index_sets import IndexSetEstimator
 from tfp_sgmcmc.gradients.uniform import Uniform
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
 __all__ = ['ExponentiallyWeighted', 'ExponentiallyWeightedResults']
@@ -71,7 +72,7 @@ class ExponentiallyWeightedResults(NamedTuple):
 
   @property
   def num_gradients(self) -> tf.Tensor:
-    """The number of gradients of single examples that each chain has used."""
+    """`int64`, shape `chains`: gradients of single examples used so far."""
     return self.base_results.num_gradients
 
 
@@ -97,7 +98,6 @@ class ExponentiallyWeighted(GradientEstimator):
 
   #### Examples
 
-  >>> import functools
   >>> x = tf.random.stateless_normal([1000], [0, 1])
   >>> posterior = sgmcmc.Posterior(
   ...     tfd.Normal(0., 10.).log_prob,
@@ -110,17 +110,12 @@ class ExponentiallyWeighted(GradientEstimator):
   ...     trace_fn=lambda *_: (), return_final_kernel_results=True)
   >>> results.gradient_estimator_results.acceptance.shape
   TensorShape([4])
-  >>> int(results.gradient_estimator_results.num_gradients)
-  1050
+  >>> results.gradient_estimator_results.num_gradients.numpy().tolist()
+  [1050, 1050, 1050, 1050]
 
-  (Ten steps of two minibatches, and one for the first results.) In `fit`, each
-  batch is dealt into M + 1 minibatches, at the cost of the batch:
-
-  >>> kernel = functools.partial(
-  ...     sgmcmc.SGHMC, step_size=0.01, friction=30.,
-  ...     gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(None))
-  >>> sampling = sgmcmc.keras.PosteriorSampling(
-  ...     kernel, num_examples=1000, prior=tfd.Normal(0., 1.))
+  (Ten steps of two minibatches, and one for the first results.) In `fit`, take
+  `base=Deal()`, which deals each batch into M + 1 minibatches, at the cost of
+  the batch.
 
   #### References
 
@@ -132,24 +127,23 @@ class ExponentiallyWeighted(GradientEstimator):
 
   def __init__(
       self,
-      batch_size: int | None,
+      batch_size: int | None = None,
       num_index_steps: int = 1,
-      base: MinibatchEstimator | None = None,
+      base: IndexSetEstimator | None = None,
       shift: Any = 'stationary',
   ):
     """Makes the estimator.
 
     Args:
       batch_size: Python `int`, n, the number of examples in each of the M + 1
-        minibatches. None takes that of `base`; without a `base`, all rows of
-        the target's data, dealt at random into M + 1 minibatches of about the
-        same length, as is due where the data are themselves a batch (in `fit`).
-        These are disjoint, so that for M > 1 the index chain is that of
-        algorithm 1 up to terms of order n / N.
+        minibatches, drawn uniformly. Leave it out where there is a `base`.
       num_index_steps: Python `int`, M, the number of steps of the index chain.
       base: The estimator of the terms, such as `SVRG(batch_size, ...)`; it
         draws the minibatches, and what it prepares it prepares once a step.
-        Default: `Uniform(batch_size)`.
+        Default: `Uniform(batch_size)`. With `Deal()` the minibatches are all
+        rows of the data, dealt at random, as is due where the data are
+        themselves a batch (in `fit`). These are disjoint, so that for M > 1 the
+        index chain is that of algorithm 1 up to terms of order n / N.
       shift: x, a guess of the next step. "stationary": r_next = r, so that
         x = -drift / s (for `SGHMC` h gamma r / s). "zero": x = 0,
         r_next = r + drift. "zero_next_momentum": r_next = 0, x =
@@ -160,96 +154,74 @@ class ExponentiallyWeighted(GradientEstimator):
 
     Raises:
       ValueError: If a number is out of its range, `shift` is an unknown word,
-        or `batch_size` is not that of `base`.
+        there is neither `batch_size` nor `base`, or the two differ.
       TypeError: If an argument is of the wrong type.
     """
-    if batch_size is not None:
-      batch_size = checks.positive_integer('batch_size', batch_size)
-    self._batch_size = batch_size
     self._num_index_steps = checks.positive_integer(
         'num_index_steps', num_index_steps)
-    self._base = base
+    self._base = _terms(batch_size, base)
     self._shift = shift
     if isinstance(shift, str):
       checks.one_of('shift', shift, tuple(_SHIFTS))
     elif not callable(shift):
       checks.numeric('shift', shift, -float('inf'))
-    if base is None:
-      return
-    if not isinstance(base, MinibatchEstimator):
-      raise TypeError(
-          f'base is {base!r}: it has to be an estimator that draws '
-          'minibatches, such as SVRG(batch_size=...), or None for '
-          'Uniform(batch_size).')
-    if type(base).one_step is not MinibatchEstimator.one_step:
-      raise TypeError(
-          f'base is {base!r}, which learns from the minibatch of its step, and '
-          'here a step tries several. Take SVRG or ControlVariate, which '
-          'prepare before they draw.')
-    if batch_size is not None and batch_size != base.batch_size:
-      raise ValueError(
-          f'batch_size is {batch_size}, and that of base {base!r} is '
-          f'{base.batch_size}: leave one of them out, batch_size=None.')
+
+  @property
+  def compiles(self):
+    return self._base.compiles
 
   @property
   def needs_gaussian_step(self):
     return True
 
   @property
-  def deals_all_rows(self) -> bool:
-    """Whether the minibatches are all rows of the data, dealt out."""
-    return self._base is None and self._batch_size is None
+  def has_bounded_noise(self):
+    return self._base.has_bounded_noise
 
   @property
-  def _terms(self):
-    """The estimator that gives the gradient at an index set."""
-    # In dealing out all rows its batch_size has no part.
-    return self._base or Uniform(self._batch_size or 1)
+  def lives_on_batches(self):
+    return self._base.lives_on_batches
+
+  @property
+  def why_not_on_batches(self):
+    return (
+        'Take ExponentiallyWeighted(base=gradients.Deal()), which deals each '
+        'batch into num_index_steps + 1 minibatches, and set batch_size in '
+        'fit.')
+
+  @property
+  def _num_sets(self):
+    return self._num_index_steps + 1
 
   def check_target(self, target):
-    if not self.deals_all_rows:
-      self._terms.check_target(target)
-      return
-    super().check_target(target)
+    self._base.check_target(target)
     # In fit the data are a batch, and the last one may be short.
-    if target.data is not None and target.num_rows == target.num_examples:
-      self._check_rows(target)
-
-  def _check_rows(self, target):
-    if target.num_rows is not None and target.num_rows <= self._num_index_steps:
-      raise ValueError(
-          f'num_index_steps is {self._num_index_steps}, so that the rows are '
-          f'dealt into {self._num_index_steps + 1} minibatches, and there are '
-          f'only {target.num_rows}: take larger batches, or a smaller '
-          'num_index_steps.')
+    if (target.data is not None
+        and checks.static_value(target.num_rows) == target.num_examples):
+      self._base.check_sets(target, self._num_sets)
 
   def bootstrap_results(self, target, state_parts):
-    if self.deals_all_rows:
-      if target.data is None:
-        raise ValueError(
-            f'{self!r} deals out the rows of the posterior\'s data, and this '
-            'posterior holds none (data=None). Pass the data; in fit they are '
-            'the batch.')
-      self._check_rows(target)
+    self._base.check_sets(target, self._num_sets)
     return ExponentiallyWeightedResults(
         tf.zeros([], tf.int64),
-        tf.zeros_like(target.log_prior(*state_parts)),
-        self._terms.bootstrap_results(target, state_parts))
+        target.zeros(state_parts),
+        self._base.bootstrap_results(target, state_parts))
 
   def one_step(
       self, target, state_parts, previous_results, seed, gaussian_step=None):
-    step, acceptance, terms_results = previous_results
-    terms_results = self._terms.prepare(target, state_parts, terms_results)
-    num_sets = self._num_index_steps + 1
-    chains = compat.shape(acceptance)
-    draw, cost = self._index_sets(target, chains, random.fold_in(seed, 0))
+    step, acceptance, base_results = previous_results
+    chains = chains_of(previous_results)
+    base_results = self._base.prepare(target, state_parts, base_results)
+    sets = self._base.index_sets(
+        target, chains, self._num_sets, random.fold_in(seed, 0))
 
     def estimate_at(m):
-      return self._terms.estimate(target, state_parts, terms_results, draw(m))
+      return self._base.estimate(
+          target, state_parts, base_results, sets.draw(m))
 
     if gaussian_step is None:
       return estimate_at(0), previous_results._replace(
-          base_results=count(terms_results, cost // num_sets))
+          base_results=count(base_results, sets.cost // self._num_sets))
     shift = self._shift_of(gaussian_step)
 
     def index_step(m, estimate, num_accepted):
@@ -268,34 +240,17 @@ class ExponentiallyWeighted(GradientEstimator):
       return m + 1, estimate, num_accepted + tf.cast(accepted, acceptance.dtype)
 
     carry = (1, estimate_at(0), tf.zeros_like(acceptance))
-    if self.deals_all_rows:
+    if sets.have_one_size:
+      carry = tf.while_loop(
+          lambda m, *_: m < self._num_sets, index_step, carry)
+    else:
       for _ in range(self._num_index_steps):
         carry = index_step(*carry)
-    else:
-      carry = tf.while_loop(lambda m, *_: m < num_sets, index_step, carry)
     _, estimate, num_accepted = carry
     share = num_accepted / self._num_index_steps
     acceptance += (share - acceptance) / tf.cast(step + 1, acceptance.dtype)
     return estimate, ExponentiallyWeightedResults(
-        step + 1, acceptance, count(terms_results, cost))
-
-  def _index_sets(self, target, chains, seed):
-    """A function of m = 0, ..., M that draws set m; the cost of them all."""
-    num_sets = self._num_index_steps + 1
-    if not self.deals_all_rows:
-      return (
-          lambda m: self._terms.draw(target, chains, random.fold_in(seed, m)),
-          num_sets * self._terms.num_gradients_per_estimate)
-    num_rows = compat.shape(tf.nest.flatten(target.data)[0])[0]
-    order = tf.argsort(random.uniform(
-        tf.concat([chains, [num_rows]], axis=0), seed))
-
-    def draw(m):
-      first, last = m * num_rows // num_sets, (m + 1) * num_rows // num_sets
-      # Of fewer rows than sets (a last batch of fit), some are in several.
-      return order[..., first:compat.maximum(first + 1, last)]
-
-    return draw, compat.maximum(num_rows, num_sets)
+        step + 1, acceptance, count(base_results, sets.cost))
 
   def _shift_of(self, gaussian_step):
     """x, a list over the parts."""
@@ -310,6 +265,32 @@ class ExponentiallyWeighted(GradientEstimator):
           f'shift is a function that returned {shift!r}: it has to return a '
           f'list of {len(parts)} tensor(s), one for each part of the state.')
     return [tf.cast(x, s.dtype) for x, s in zip(shift, parts)]
+
+
+def _terms(batch_size, base):
+  """The estimator that gives the gradient at an index set."""
+  if batch_size is not None:
+    batch_size = checks.positive_integer('batch_size', batch_size)
+  if base is None:
+    if batch_size is None:
+      raise ValueError(
+          'There are neither batch_size nor base: pass batch_size=n for '
+          'minibatches drawn uniformly, or base, the estimator that draws '
+          'them, such as SVRG(n, ...) or, in fit, Deal().')
+    return Uniform(batch_size)
+  check_estimator('base', base)
+  if not base.chooses_among_sets:
+    raise TypeError(
+        f'base is {base!r}, and a step tries several minibatches here: it has '
+        'to be an estimator that estimates on given ones, and learns from none '
+        '(chooses_among_sets). Take Uniform, SVRG, ControlVariate, Stratified '
+        'or Deal.')
+  of_base = getattr(base, 'batch_size', None)
+  if batch_size not in (None, of_base):
+    raise ValueError(
+        f'batch_size is {batch_size}, and that of base {base!r} is {of_base}: '
+        'leave batch_size out, the minibatches are those of base.')
+  return base
 
 
 def log_weight_ratio(
@@ -342,5 +323,5 @@ def log_weight_ratio(
     # instructions; a sum over all axes at once costs as much as a gradient.
     rows = tf.reduce_sum(
         product, axis=range(chain_rank, max(chain_rank, rank - 1)))
-    total += tf.reduce_sum(rows / 2., axis=range(chain_rank, rows.shape.rank))
+    total += states.sum_event(rows / 2., chain_rank)
   return total

@@ -86,6 +86,6 @@ def log_likelihood_and_gradients(
         lambda total, x: total + rows_stand_for * x, carried,
         (value, gradients))
 
-  zeros = (tf.zeros_like(target.log_prior(*state_parts)),
+  zeros = (target.zeros(state_parts),
            [tf.zeros_like(part) for part in state_parts])
   return fold(add, zeros, target.data, chunk_size)

@@ -1,6 +1,5 @@
 """What the estimators that draw minibatches from the data share."""
 
-import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,19 +8,14 @@ import tensorflow as tf
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import index_sets
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import compat
 
 __all__ = ['MinibatchEstimator']
 
 
-class MinibatchEstimator(base.GradientEstimator):
-  """Base of the estimators that draw n of the posterior's examples a step.
-
-  A step is `prepare` (whatever is due before the draw), `draw` (the indices)
-  and `estimate` (the gradient on given indices): an estimator that chooses
-  between index sets uses the same three.
-  """
+class MinibatchEstimator(index_sets.IndexSetEstimator):
+  """Base of the estimators that draw n of the posterior's examples a step."""
 
   def __init__(
       self,
@@ -59,6 +53,18 @@ class MinibatchEstimator(base.GradientEstimator):
     """The number of gradients of single examples that `estimate` takes."""
     return self._batch_size
 
+  @property
+  def has_bounded_noise(self):
+    return True
+
+  @property
+  def why_not_on_batches(self):
+    return (
+        'The batches come one at a time and without the numbers of their '
+        'examples, so that there is no pass over all the data at an anchor, no '
+        'table of gradients by example and no stratum of an example. Leave it '
+        'out; or sample a Posterior that holds the data, by sgmcmc.sample.')
+
   def check_target(self, target):
     super().check_target(target)
     if target.data is None:
@@ -72,31 +78,13 @@ class MinibatchEstimator(base.GradientEstimator):
           f'{target.num_rows} examples: without replacement a batch cannot '
           'be larger. Take a smaller batch_size, or replacement=True.')
 
-  def one_step(self, target, state_parts, previous_results, seed):
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    del gaussian_step
     results = self.prepare(target, state_parts, previous_results)
-    chains = compat.shape(target.log_prior(*state_parts))
-    indices = self.draw(target, chains, seed)
+    indices = self.draw(target, base.chains_of(previous_results), seed)
     estimate = self.estimate(target, state_parts, results, indices)
     return estimate, base.count(results, self.num_gradients_per_estimate)
-
-  def prepare(
-      self,
-      target: posterior_lib.Posterior,
-      state_parts: Sequence[tf.Tensor],
-      results: Any,
-  ) -> Any:
-    """The results with which this step estimates; unchanged by default.
-
-    Args:
-      target: `Posterior`.
-      state_parts: List of float tensors.
-      results: The estimator's results of the last step.
-
-    Returns:
-      results: With what it cost counted in `num_gradients`.
-    """
-    del target, state_parts
-    return results
 
   def draw(
       self, target: posterior_lib.Posterior, chains: Any, seed: tf.Tensor,
@@ -116,25 +104,10 @@ class MinibatchEstimator(base.GradientEstimator):
       shape = tf.concat([chains, shape], axis=0)
     return random.indices(target.num_rows, shape, seed, self._replacement)
 
-  @abc.abstractmethod
-  def estimate(
-      self,
-      target: posterior_lib.Posterior,
-      state_parts: Sequence[tf.Tensor],
-      results: Any,
-      indices: tf.Tensor,
-  ) -> base.GradientEstimate:
-    """The estimate from the examples at `indices`.
-
-    Args:
-      target: `Posterior`.
-      state_parts: List of float tensors.
-      results: What `prepare` returned.
-      indices: Integer tensor, `chains + [n]` or `[n]`.
-
-    Returns:
-      estimate: `GradientEstimate`.
-    """
+  def index_sets(self, target, chains, num_sets, seed):
+    return index_sets.IndexSets(
+        lambda m: self.draw(target, chains, random.fold_in(seed, m)),
+        num_sets * self.num_gradients_per_estimate, have_one_size=True)
 
   def variance(
       self,

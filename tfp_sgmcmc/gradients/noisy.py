@@ -4,6 +4,7 @@ from typing import Any
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients.base import GradientEstimator
+from tfp_sgmcmc.gradients.base import check_estimator
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
@@ -56,11 +57,8 @@ class Noisy(GradientEstimator):
     """
     checks.numeric('noise_scale', noise_scale, 0., strict=False)
     self._noise_scale = noise_scale
-    if base is not None and not isinstance(base, GradientEstimator):
-      raise TypeError(
-          f'base is {base!r}: it has to be a gradient estimator, such as '
-          'Uniform(batch_size=100), or None for the exact gradient.')
     self._base = Exact() if base is None else base
+    check_estimator('base', self._base)
 
   @property
   def base(self) -> GradientEstimator:
@@ -75,6 +73,18 @@ class Noisy(GradientEstimator):
   def needs_gaussian_step(self):
     return self._base.needs_gaussian_step
 
+  @property
+  def has_independent_noise(self):
+    return self._base.has_independent_noise
+
+  @property
+  def lives_on_batches(self):
+    return self._base.lives_on_batches
+
+  @property
+  def why_not_on_batches(self):
+    return self._base.why_not_on_batches
+
   def check_target(self, target):
     self._base.check_target(target)
 
@@ -83,12 +93,9 @@ class Noisy(GradientEstimator):
 
   def one_step(
       self, target, state_parts, previous_results, seed, gaussian_step=None):
-    arguments = {}
-    if self._base.needs_gaussian_step:
-      arguments['gaussian_step'] = gaussian_step
     estimate, results = self._base.one_step(
         target, state_parts, previous_results, random.fold_in(seed, 0),
-        **arguments)
+        gaussian_step)
     noise = random.normal_like(state_parts, random.fold_in(seed, 1))
     gradients = [
         g + states.cast(self._noise_scale, g.dtype) * xi

@@ -35,8 +35,9 @@ class SAGAResults(NamedTuple):
   let `trace_fn` choose.
 
   Attributes:
-    num_gradients: `int64` scalar, the number of gradients of single examples
-      that each chain has used so far, the pass that fills the table included.
+    num_gradients: `int64`, shape `chains`, the number of gradients of single
+      examples that each chain has used so far, the pass that fills the table
+      included.
     table: List with alpha for each part, `[N] + part.shape`.
     total: List with the sum of the table over examples.
   """
@@ -76,7 +77,7 @@ class SAGA(minibatch.MinibatchEstimator):
   >>> _, num_gradients = tfp.mcmc.sample_chain(
   ...     4, tf.zeros([5, 2]), kernel=kernel, seed=[0, 0],
   ...     trace_fn=lambda _, r: r.gradient_estimator_results.num_gradients)
-  >>> num_gradients.numpy().tolist()  # The first is at the start of the chain.
+  >>> num_gradients[:, 0].numpy().tolist()  # The first is at the chain's start.
   [1020, 1030, 1040, 1050]
 
   #### References
@@ -114,18 +115,24 @@ class SAGA(minibatch.MinibatchEstimator):
     self._memory_limit = checks.positive_integer('memory_limit', memory_limit)
     self._chunk_size = checks.positive_integer('chunk_size', chunk_size)
 
+  @property
+  def chooses_among_sets(self):
+    return False  # It learns from the set of its step.
+
   def bootstrap_results(self, target, state_parts):
     self._check_memory(target, state_parts)
+    start = base.no_gradients(target, state_parts)
     table = gradient_table(target, state_parts, self._chunk_size)
     total = [tf.reduce_sum(alpha, axis=0) for alpha in table]
     return base.count(
-        SAGAResults(tf.zeros([], tf.int64), table, total), target.num_rows)
+        SAGAResults(start, table, total), target.num_rows)
 
-  def one_step(self, target, state_parts, previous_results, seed):
-    chains = compat.shape(target.log_prior(*state_parts))
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    del gaussian_step
     estimate, results = saga_step(
         target, state_parts, previous_results,
-        self.draw(target, chains, seed))
+        self.draw(target, base.chains_of(previous_results), seed))
     return estimate, base.count(results, self.num_gradients_per_estimate)
 
   def estimate(self, target, state_parts, results, indices):
@@ -242,7 +249,7 @@ def per_example_gradients(
       `chains + [n] + event`.
   """
   num_parts = len(state_parts)
-  chains = target.log_prior(*state_parts).shape
+  chains = target.zeros(state_parts).shape
   leaf, row = tf.nest.flatten(batch)[0], tf.nest.flatten(target.data)[0]
   batch_axis = leaf.shape.rank - row.shape.rank
   batch_size = leaf.shape[batch_axis]

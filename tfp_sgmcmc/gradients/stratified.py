@@ -101,6 +101,10 @@ class Stratified(minibatch.MinibatchEstimator):
           np.argsort(self._strata, kind='stable'), tf.int32)
 
   @property
+  def has_independent_noise(self):
+    return True
+
+  @property
   def allocation(self) -> np.ndarray:
     """n_k for each stratum, `[K]`."""
     return self._allocation

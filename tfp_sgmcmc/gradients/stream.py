@@ -70,8 +70,13 @@ class Stream(base.GradientEstimator):
   def compiles(self):
     return False
 
-  def one_step(self, target, state_parts, previous_results, seed):
-    del seed
+  @property
+  def why_not_on_batches(self):
+    return 'Leave it out, and pass the dataset to fit.'
+
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    del seed, gaussian_step
     if compat.in_xla_context():
       raise ValueError(
           'Stream reads a tf.data pipeline, which XLA cannot compile. Run the '

@@ -28,8 +28,9 @@ class SVRGResults(NamedTuple):
   `trace_fn` choose.
 
   Attributes:
-    num_gradients: `int64` scalar, the number of gradients of single examples
-      that each chain has used so far, the passes over all data included.
+    num_gradients: `int64`, shape `chains`, the number of gradients of single
+      examples that each chain has used so far, the passes over all data
+      included.
     num_estimates: `int64` scalar, the number of estimates so far.
     anchor: `Anchor`, of each chain.
   """
@@ -68,7 +69,7 @@ class SVRG(anchored.AnchoredEstimator):
   >>> _, num_gradients = tfp.mcmc.sample_chain(
   ...     4, tf.zeros([5, 2]), kernel=kernel, seed=[0, 0],
   ...     trace_fn=lambda _, r: r.gradient_estimator_results.num_gradients)
-  >>> num_gradients.numpy().tolist()  # The first is at the start of the chain.
+  >>> num_gradients[:, 0].numpy().tolist()  # The first is at the chain's start.
   [1040, 1060, 1080, 1100]
 
   #### References
@@ -109,11 +110,12 @@ class SVRG(anchored.AnchoredEstimator):
         'refresh_every', refresh_every)
 
   def bootstrap_results(self, target, state_parts):
-    zero = tf.zeros([], tf.int64)
     # The first estimate sets the anchor.
-    return SVRGResults(zero, zero, anchored.Anchor(
-        list(state_parts), tf.zeros_like(target.log_prior(*state_parts)),
-        [tf.zeros_like(part) for part in state_parts]))
+    return SVRGResults(
+        base.no_gradients(target, state_parts), tf.zeros([], tf.int64),
+        anchored.Anchor(
+            list(state_parts), target.zeros(state_parts),
+            [tf.zeros_like(part) for part in state_parts]))
 
   def prepare(self, target, state_parts, results):
     def renewed():

@@ -77,6 +77,14 @@ class Uniform(minibatch.MinibatchEstimator):
     """
     super().__init__(batch_size, replacement, share_minibatch)
 
+  @property
+  def has_independent_noise(self):
+    return True
+
+  @property
+  def why_not_on_batches(self):
+    return 'Leave it out, and set batch_size in fit.'
+
   def estimate(self, target, state_parts, results, indices):
     del results
     batch = target.gather(indices)

@@ -86,13 +86,19 @@ def cast(value: Any, dtype: tf.DType) -> tf.Tensor:
   return tf.cast(value, dtype)
 
 
-def event_rank(part: tf.Tensor, chain_rank: int) -> int:
-  return part.shape.rank - chain_rank
+def event_axes(part: tf.Tensor, chain_rank: int) -> list[int]:
+  """The axes of a part that are its coordinates: those after the chains'."""
+  return list(range(chain_rank, part.shape.rank))
+
+
+def sum_event(part: tf.Tensor, chain_rank: int) -> tf.Tensor:
+  """The sum over the coordinates of a part, one value a chain."""
+  return tf.reduce_sum(part, axis=event_axes(part, chain_rank))
 
 
 def expand(per_chain: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
   """Gives a tensor of the chains' shape the axes to broadcast with a part."""
-  ones = [1] * event_rank(part, per_chain.shape.rank)
+  ones = [1] * (part.shape.rank - per_chain.shape.rank)
   return tf.reshape(per_chain, tf.concat([tf.shape(per_chain), ones], axis=0))
 
 

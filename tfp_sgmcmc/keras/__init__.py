@@ -1,7 +1,7 @@
 """Posterior sampling in Keras: one callback for `model.fit`."""
 
 from tfp_sgmcmc.keras.callback import PosteriorSampling
-from tfp_sgmcmc.keras.kernels import late_in_cycle
+from tfp_sgmcmc.keras.draw_schedule import late_in_cycle
 from tfp_sgmcmc.keras.losses import DistributionLoss
 from tfp_sgmcmc.keras.losses import GaussianLikelihood
 from tfp_sgmcmc.keras.losses import LaplaceLikelihood

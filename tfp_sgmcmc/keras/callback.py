@@ -1,7 +1,6 @@
 """Posterior sampling in `model.fit`."""
 
 from collections.abc import Callable
-import itertools
 from typing import Any
 import warnings
 
@@ -12,12 +11,14 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.keras import chain as chain_lib
+from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import kernels
+from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
-from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import samples
-from tfp_sgmcmc.keras import step as step_lib
+from tfp_sgmcmc.keras import train_function
 
 __all__ = ['PosteriorSampling']
 
@@ -153,40 +154,20 @@ class PosteriorSampling(keras.callbacks.Callback):
     """
     super().__init__()
     self._num_examples = checks.positive_integer('num_examples', num_examples)
-    for name, value in (
-        ('num_burnin_steps', num_burnin_steps),
-        ('num_steps_between_results', num_steps_between_results),
-        ('start_epoch', start_epoch)):
-      checks.non_negative_integer(name, value)
-    if max_results is not None:
-      checks.positive_integer('max_results', max_results)
-    if keep_draw is not None and not callable(keep_draw):
-      raise TypeError(
-          f'keep_draw is {keep_draw!r}: it has to be a function of the step.')
-    self._make_kernel = kernels.KernelMaker(
+    self._start_epoch = checks.non_negative_integer('start_epoch', start_epoch)
+    self._make_kernel = kernel_maker.KernelMaker(
         kernel, self._num_examples, learning_rate, momentum, temperature)
-    self._check_interval(draw_interval, num_steps_between_results)
-    self._draw_interval = draw_interval
-    self._until_draw = draw_interval
+    self._schedule = draw_schedule.DrawSchedule(
+        num_burnin_steps, num_steps_between_results, max_results, keep_draw,
+        draw_interval, self._make_kernel.is_continuous)
     self._prior = prior
-    self._num_burnin_steps = num_burnin_steps
-    self._spacing = num_steps_between_results + 1
-    self._start_epoch = start_epoch
     self._directory = directory
-    self._max_results = max_results
-    self._keep_draw = keep_draw
     self._seed = seeds.to_stateless(seed)
-    self._step = None
-    self._draws = None
+    self._chain = None
     self._posterior = None
-    self._is_sampling = False
+    self._train_function = None
     self._is_checked = False
-    self._num_steps = 0
-    self._own_function = None
-    self._sampling_function = None
-    self._iterator_function = None
-    self._learning_rate_seen = None
-    self._history = None
+    self._is_sampling = False
     self._last_weights = None
 
   @property
@@ -196,29 +177,30 @@ class PosteriorSampling(keras.callbacks.Callback):
     Raises:
       ValueError: If there are none yet.
     """
-    if not self._draws:
+    if self._chain is None or not len(self._chain.draws):
       raise ValueError(
           'There are no draws yet: pass the callback to model.fit.')
     if self._posterior is None:
-      self._posterior = samples.PosteriorSamples(self.model, self._draws)
+      self._posterior = samples.PosteriorSamples(
+          self.model, self._chain.draws)
     return self._posterior
 
   @property
   def num_steps(self) -> int:
     """The number of steps that the chain has made."""
-    return self._num_steps
+    return 0 if self._chain is None else self._chain.num_steps
 
   @property
   def kernel_results(self) -> Any:
     """The kernel's results after the last step, None before the first."""
-    return None if self._step is None else self._step.results()
+    return None if self._chain is None else self._chain.kernel_results
 
   def step_seed(self, step: int) -> tf.Tensor:
     """The seed of a step, 1, 2, ...; that of `bootstrap_results` for 0."""
     return random.fold_in(self._seed, step)
 
   def set_model(self, model):
-    if self._step is not None and model is not self.model:
+    if self._has_begun and model is not self.model:
       raise ValueError(
           f'This callback holds a chain of the model {self.model.name!r}, and '
           f'was passed to fit of {model.name!r}: make a new PosteriorSampling.')
@@ -227,326 +209,68 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_train_begin(self, logs=None):
     del logs
     model = self.model
-    _check_model(model)
-    self._likelihood = likelihood_lib.Likelihood(model)
-    if self._step is not None:
-      self._step.set_likelihood(self._likelihood)
-    self._make_kernel.set_optimizer(model.optimizer)
-    if self._draws is None:
-      self._draws = (
-          draws_lib.MemoryDraws() if self._directory is None
-          else draws_lib.DiskDraws(self._directory, model, existing=False))
-    self._history = model.history
-    self._learning_rate_seen = None
+    network.check_model(model)
+    likelihood = likelihood_lib.Likelihood(model)
+    self._make_kernel.begin_fit(model.optimizer)
+    if not self._has_begun:
+      self._chain, self._train_function = self._make_chain(), None
+    self._chain.set_likelihood(likelihood)
+    if self._train_function is None or self._train_function.is_stale():
+      self._train_function = train_function.TrainFunction(
+          model, self._chain.train_step, self._chain.execute)
+    self._train_function.begin_fit()
     self._is_checked = False
-    if model.train_function is not self._own_function:
-      self._own_function = model.train_function
-      self._sampling_function = self._make_function()
-      self._iterator_function = self._sampling_function
-      if model.steps_per_execution == 1 and not model.run_eagerly:
-        self._iterator_function = _on_next(self._sampling_function)
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
     if not self._is_checked:
       self._check_reachable(epoch)
       self._is_checked = True
-    self._is_sampling = self._step is not None or epoch >= self._start_epoch
-    self._check_learning_rate()
+    self._is_sampling = self._has_begun or epoch >= self._start_epoch
+    if self._is_sampling:
+      self._make_kernel.check_learning_rate()
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
     if self._is_sampling:
-      self._set_function(self._run)
+      self._train_function.swap_in()
 
   def on_epoch_end(self, epoch, logs=None):
     del epoch, logs
-    self._put_back()
-    if self._is_sampling and _has_moving_average(self.model.optimizer):
-      self._last_weights = [
-          v.numpy() for v in self.model.trainable_variables]
+    self._train_function.put_back()
+    if self._is_sampling and network.has_moving_average(self.model.optimizer):
+      self._last_weights = network.values(self.model.trainable_variables)
 
   def on_train_end(self, logs=None):
     del logs
-    self._put_back()
+    self._train_function.put_back()
     if self._last_weights is not None:
       # fit has just replaced the weights by the optimizer's moving average.
-      _assign(self.model.trainable_variables, self._last_weights)
+      network.assign(self.model.trainable_variables, self._last_weights)
       self._last_weights = None
-    if self._is_sampling and not len(self._draws):
+    if self._is_sampling and not len(self._chain.draws):
       warnings.warn(
-          f'fit ended after {self._num_steps} step(s) of the chain without a '
-          f'draw: the first is due {self._first_due()}. Run fit with this '
-          'callback again to go on.', stacklevel=2)
+          f'fit ended after {self.num_steps} step(s) of the chain without a '
+          f'draw: the first is due {self._schedule.first_due()}. Run fit with '
+          'this callback again to go on.', stacklevel=2)
 
-  def _first_due(self):
-    if self._draw_interval is None:
-      return f'at step {self._num_burnin_steps + 1}'
-    return (f'{self._until_draw:.4g} units of time after the last step made, '
-            f'or after step {self._num_burnin_steps}')
+  @property
+  def _has_begun(self):
+    return self._chain is not None and self._chain.has_begun
 
-  def _put_back(self):
-    if self.model.train_function == self._run:
-      self._set_function(self._own_function)
-
-  def _set_function(self, function):
-    """Sets the train function; `setattr` would look for layers to track."""
-    vars(self.model)['train_function'] = function
-
-  def _run(self, iterator):
-    """The train function of one execution; it takes itself out first."""
-    model = self.model
-    self._set_function(self._own_function)
-    if model.history is not self._history:
-      # Left behind by a fit that ended between a batch's beginning and its run.
-      return self._own_function(iterator)
-    steps = model.steps_per_execution
-    inside = any(
-        self._is_due(self._num_steps + k) for k in range(1, steps))
-    if self._draw_interval is not None and steps > 1:
-      # Each segment's time counts, with or without a draw on it.
-      inside = self._num_steps + steps > self._num_burnin_steps + 1
-    if inside or self._step is None:
-      first = next(iterator)
-      if self._step is None:
-        self._start(first)
-      # A plain iterator is run batch by batch, so draws can be made between.
-      logs = self._sampling_function(
-          self._one_by_one(itertools.chain([first], iterator)))
-    else:
-      logs = self._iterator_function(iterator)
-    logs = dict(logs)
-    self._after_step(logs.pop(step_lib.STATUS))
-    return {**logs, 'draws': len(self._draws)}
-
-  def _one_by_one(self, iterator):
-    for k, data in enumerate(iterator):
-      if k:
-        self._after_step(self._step.status)
-      yield data
-
-  def _after_step(self, status):
-    self._num_steps, bad = status.numpy().tolist()
-    if bad:
-      self._stop(bad)
-    elif self._draw_interval is not None:
-      self._draw_along_segment()
-    elif self._is_due(self._num_steps):
-      self._draws.append(self.model, self._num_steps)
-
-  def _draw_along_segment(self):
-    """Draws at the times that fall into the last segment of the path."""
-    if self._num_steps <= self._num_burnin_steps:
-      return
-    start, duration = self._step.segment()
-    self._until_draw -= duration
-    if self._until_draw > 0.:
-      return
-    variables = self.model.trainable_variables
-    end = [v.numpy() for v in variables]
-    while self._until_draw <= 0.:
-      if self._is_due(self._num_steps):
-        back = -self._until_draw / duration
-        _assign(variables, [b - back * (b - a) for a, b in zip(start, end)])
-        self._draws.append(self.model, self._num_steps)
-      self._until_draw += self._draw_interval
-    _assign(variables, end)
-
-  def _is_due(self, step):
-    """Whether a draw is made at the step, or in continuous time may be."""
-    excess = step - self._num_burnin_steps - 1
-    if excess < 0 or excess % self._spacing:
-      return False
-    if self._max_results is not None and (
-        len(self._draws) >= self._max_results):
-      return False
-    return self._keep_draw is None or bool(self._keep_draw(step))
-
-  def _stop(self, bad):
-    """Ends training after NaN or Inf."""
-    if self.model.stop_training:
-      return
-    self.model.stop_training = True
-    message = (
-        f'The weights became NaN or Inf at step {bad} of the chain: training '
-        f'stops, and the {len(self._draws)} draw(s) made before are kept. ')
-    if len(self._draws):
-      last = self._draws.read([len(self._draws) - 1])
-      _assign(
-          self.model.trainable_variables, [array[0] for array in last])
-      message += 'The weights are those of the last draw. '
-    warnings.warn(
-        message + 'Take a smaller step_size or learning_rate, start from a '
-        'trained model (start_epoch), or look for examples with infinite '
-        'loss.', RuntimeWarning, stacklevel=2)
-
-  def _start(self, data):
-    """Builds what needs the model's weights, and the first results."""
-    model = self.model
-    data = keras.tree.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
-        else leaf, data)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    y_pred = model(x)
-    model.compute_loss(x, y, y_pred, sample_weight)
-    model.compute_metrics(x, y, y_pred, sample_weight)
-    model.reset_metrics()
-    variables = model.trainable_variables
-    _check_variables(model)
-    has_losses = bool(model.losses)
-    if self._prior is None and not has_losses:
-      warnings.warn(
-          'There is no prior and the model has no regularisers: the prior is '
-          'constant, and the posterior may not be one that can be sampled. '
-          'Pass prior=tfd.Normal(0., 1.), say.', stacklevel=2)
-    if self._prior is not None and has_losses:
-      warnings.warn(
-          'The model has regularisers or other added losses, and a prior is '
-          'given: both count. Remove one of them if they mean the same.',
-          stacklevel=2)
-    step = step_lib.SamplingStep(
-        model, self._make_kernel, priors.WeightPrior(self._prior, variables),
-        self._likelihood, self._num_examples, self._seed)
-    step.bootstrap(data)
-    self._step = step
-
-  def _make_function(self):
-    """Keras' own train function around the sampling step."""
-    model = self.model
-    own = vars(model).get('train_step')
-    model.train_step = lambda data: self._step.train_step(data)
-    try:
-      model.make_train_function(force=True)
-      return model.train_function
-    finally:
-      del model.train_step
-      if own is not None:
-        model.train_step = own
-      model.train_function = self._own_function
-
-  def _check_interval(self, draw_interval, num_steps_between_results):
-    """Raises where draws are to be spaced in other units than the kernel's."""
-    if not self._make_kernel.is_continuous:
-      if draw_interval is not None:
-        raise ValueError(
-            f'draw_interval is {draw_interval!r}, and the kernel does not move '
-            'in continuous time: space its draws by num_steps_between_results.')
-      return
-    if draw_interval is None:
-      raise ValueError(
-          'The kernel moves in continuous time, and its events are no draws at '
-          'equal weights: pass draw_interval, the time between two draws.')
-    checks.numeric('draw_interval', draw_interval, 0.)
-    checks.scalar('draw_interval', draw_interval)
-    if num_steps_between_results:
-      raise ValueError(
-          f'num_steps_between_results is {num_steps_between_results}, and the '
-          'kernel moves in continuous time: its draws are spaced by '
-          'draw_interval alone.')
+  def _make_chain(self):
+    draws = (
+        draws_lib.MemoryDraws() if self._directory is None
+        else draws_lib.DiskDraws(self._directory, self.model, existing=False))
+    return chain_lib.Chain(
+        self.model, self._make_kernel, self._prior, self._num_examples,
+        self._seed, self._schedule, draws)
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""
     steps = self.params.get('steps')
-    if not steps or len(self._draws):
-      return
-    epochs = self.params['epochs']
-    if self._step is None:
-      epoch = max(epoch, self._start_epoch)
-    first, last = self._num_steps + 1, (
-        self._num_steps + max(0, epochs - epoch) * steps)
-    if any(self._is_due(step) for step in range(first, last + 1)):
-      return
-    raise ValueError(
-        f'fit would end without a draw. It makes {max(0, last - first + 1)} '
-        f'step(s) of the chain: {epochs} epoch(s), sampling from epoch '
-        f'{epoch} (counted from 0), {steps} step(s) an epoch. The first draw '
-        f'is due at step {self._num_burnin_steps + 1} of the chain'
-        f'{"" if self._keep_draw is None else ", where keep_draw allows it"}, '
-        f'and {self._num_steps} were made before. Raise epochs, or lower '
-        'num_burnin_steps or start_epoch.')
-
-  def _check_learning_rate(self):
-    """Raises where another callback steers an optimizer that stands still."""
-    rate = getattr(self.model.optimizer, 'learning_rate', None)
-    if (not self._is_sampling or self._make_kernel.follows_optimizer
-        or not isinstance(rate, keras.Variable)):
-      return
-    seen, self._learning_rate_seen = (
-        self._learning_rate_seen, float(rate.numpy()))
-    if seen is not None and seen != self._learning_rate_seen:
-      raise ValueError(
-          f"The optimizer's learning rate was changed from {seen:g} to "
-          f'{self._learning_rate_seen:g} while the kernel samples, which takes '
-          'its steps without the optimizer: LearningRateScheduler and '
-          'ReduceLROnPlateau have no effect on it. Pass '
-          "learning_rate='optimizer' to follow them, or a schedule as "
-          'learning_rate or step_size and no such callback.')
-
-
-def _on_next(function):
-  """Keras' train function of a single batch, on a dataset's next one.
-
-  Keras' own returns an Optional, for the end of the data within an execution of
-  several steps. Unwrapping it takes a fifth of the time of a small network's
-  step, and is not needed where there is one.
-  """
-  return tf.function(
-      lambda iterator: function([iterator.get_next()]), autograph=False,
-      reduce_retracing=True)
-
-
-def _assign(variables, values):
-  for variable, value in zip(variables, values):
-    variable.assign(value)
-
-
-def _has_moving_average(optimizer):
-  optimizer = getattr(optimizer, 'inner_optimizer', optimizer)
-  return bool(getattr(optimizer, 'use_ema', False))
-
-
-def _check_model(model):
-  """Raises where the model makes its own steps or losses."""
-  if model.distribute_strategy.num_replicas_in_sync > 1:
-    raise ValueError(
-        f'The model is distributed over '
-        f'{model.distribute_strategy.num_replicas_in_sync} replicas, and '
-        'PosteriorSampling runs on one: build the model outside the strategy.')
-  for name in ('train_step', 'compute_loss'):
-    own = getattr(type(model), name, None)
-    if own is not getattr(keras.Model, name):
-      raise ValueError(
-          f'{type(model).__name__} defines its own {name}, and '
-          'PosteriorSampling makes the step itself, from the compiled losses: '
-          'what it does would be lost. Write the likelihood as a loss '
-          '(sgmcmc.keras.DistributionLoss) and other terms with add_loss.')
-
-
-def _check_variables(model):
-  """Raises or warns where weights cannot be sampled as they are used."""
-  variables = model.trainable_variables
-  if not variables:
-    raise ValueError(
-        f'The model {model.name!r} has no trainable weights: there is nothing '
-        'to sample. Unfreeze a layer and compile again.')
-  for variable in variables:
-    if getattr(variable, 'constraint', None) is not None:
-      raise ValueError(
-          f'The weight {variable.path!r} has the constraint '
-          f'{variable.constraint!r}, which the optimizer would enforce and a '
-          'kernel does not: remove it, and put what it says into the prior.')
-  for layer in _layers(model):
-    if isinstance(layer, keras.layers.BatchNormalization):
-      warnings.warn(
-          f'The layer {layer.name!r} normalises by its moving statistics, '
-          'which stay as they are while the kernel samples: train first '
-          '(start_epoch), or take LayerNormalization.', stacklevel=2)
-      return
-
-
-def _layers(model):
-  """All layers, those of models within the model too."""
-  for layer in model.layers:
-    yield layer
-    if hasattr(layer, 'layers'):
-      yield from _layers(layer)
+    if steps and not len(self._chain.draws):
+      if not self._has_begun:
+        epoch = max(epoch, self._start_epoch)
+      self._schedule.check_reachable(
+          self.num_steps, epoch, self.params['epochs'], steps)

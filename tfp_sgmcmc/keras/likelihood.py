@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from tfp_sgmcmc.keras import losses as losses_lib
+from tfp_sgmcmc.keras import network
 
 __all__ = ['Likelihood', 'Term']
 
@@ -72,7 +73,7 @@ class Term(NamedTuple):
   def log_likelihood(
       self, y_true: Any, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
     """The log likelihood of each example, shape `[n]`, in nats."""
-    mask = getattr(y_pred, '_keras_mask', None)
+    mask = network.mask(y_pred)
     dtype = self.loss.dtype
     y_pred = tf.cast(y_pred, dtype)
     y_true = tf.cast(y_true, dtype)

@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence
-import inspect
 from typing import Any
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
+from tfp_sgmcmc.keras import network
 
 __all__ = ['PosteriorSamples', 'PredictiveEntropy']
 
@@ -131,16 +131,11 @@ class PosteriorSamples:
     """
     store = draws_lib.DiskDraws(directory, self._model, existing=False)
     variables = self._model.trainable_variables
-    kept = [v.numpy() for v in variables]
     steps = self.steps
-    try:
+    with network.put_back(variables):
       for k in range(len(self)):
-        for variable, value in zip(variables, self[k]):
-          variable.assign(value)
+        network.assign(variables, self[k])
         store.append(self._model, steps[k])
-    finally:
-      for variable, value in zip(variables, kept):
-        variable.assign(value)
 
   @property
   def steps(self) -> list[int]:
@@ -422,15 +417,10 @@ class PosteriorSamples:
   def _function(self, name, fn, has_targets):
     """The compiled function `(stacked parts, batch) -> stacked results`."""
     model = self._model
-    # The loss tracker is a new object whenever the model is compiled anew.
-    tracker, function = self._compiled.get(name, (None, None))
-    if tracker is model.metrics[0]:
+    compiled_with, function = self._compiled.get(name, (None, None))
+    tracker = network.loss_tracker(model)
+    if compiled_with is tracker:
       return function
-    arguments = {}
-    parameters = inspect.signature(model.call).parameters
-    if 'training' in parameters or any(
-        p.kind is p.VAR_KEYWORD for p in parameters.values()):
-      arguments['training'] = False
 
     @tf.function(reduce_retracing=True, autograph=False)
     def run(parts, batch):
@@ -439,18 +429,14 @@ class PosteriorSamples:
         x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
 
       def one_draw(parts):
-        with keras.StatelessScope(
-            state_mapping=list(zip(model.trainable_variables, parts)),
-            collect_losses=True):
-          outputs = model(x, **arguments)
-        return fn(outputs, batch)
+        return fn(network.forward(model, x, parts).outputs, batch)
 
       first = tf.nest.map_structure(
           lambda t: tf.TensorSpec(None, t.dtype),
           one_draw([part[0] for part in parts]))
       return tf.map_fn(one_draw, parts, fn_output_signature=first)
 
-    self._compiled[name] = (model.metrics[0], run)
+    self._compiled[name] = (tracker, run)
     return run
 
 

@@ -11,10 +11,7 @@ with R the sum of the model's regularisers and other added losses. The seeds are
 `bootstrap_results` on the first batch with `random.fold_in(seed, 0)`.
 """
 
-from collections.abc import Callable
-import inspect
 from typing import Any
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -22,7 +19,11 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras import forward_passes
+from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
+from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 
 __all__ = ['STATUS', 'SamplingStep']
@@ -31,21 +32,13 @@ __all__ = ['STATUS', 'SamplingStep']
 STATUS = 'sampling_status'
 
 
-class _Forward(NamedTuple):
-  """What a pass through the model leaves for the metrics."""
-  data: tuple[Any, Any, Any]
-  y_pred: Any
-  loss: tf.Tensor
-  updates: list[tuple[keras.Variable, tf.Tensor]]
-
-
 class SamplingStep:
   """The state of a chain over a model's weights, and its step."""
 
   def __init__(
       self,
       model: keras.Model,
-      make_kernel: Callable[..., Any],
+      make_kernel: kernel_maker.KernelMaker,
       prior: priors.WeightPrior,
       likelihood: likelihood_lib.Likelihood,
       num_examples: int,
@@ -55,7 +48,7 @@ class SamplingStep:
 
     Args:
       model: Built and compiled `keras.Model`.
-      make_kernel: Callable `(posterior, step)`; returns the kernel.
+      make_kernel: `KernelMaker`.
       prior: Prior over the trainable weights.
       likelihood: Likelihood of the outputs.
       num_examples: Python `int`, N.
@@ -69,14 +62,9 @@ class SamplingStep:
     self._seed = seed
     self._results = None
     self._structure = None
-    self._segment_start = None
+    self._segment_start = []
     self._status = tf.Variable(
         tf.zeros([2], tf.int64), trainable=False, name=STATUS)
-    arguments = inspect.signature(model.call).parameters
-    self._call_arguments = {}
-    if 'training' in arguments or any(
-        p.kind is p.VAR_KEYWORD for p in arguments.values()):
-      self._call_arguments['training'] = False
     # float16 holds gradients of a mean loss times 1024, not times N.
     self._half_scale = (
         num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
@@ -126,10 +114,10 @@ class SamplingStep:
       data: A batch as `train_step` gets it.
     """
     def bootstrap(data):
-      start = tf.zeros([], tf.int64)
-      posterior, _ = self._posterior(data)
+      start, parts = tf.zeros([], tf.int64), self._parts()
+      posterior = self._posterior(data, self._passes(data, parts))
       return self._make_kernel(posterior, start).bootstrap_results(
-          self._parts(), seed=random.fold_in(self._seed, start))
+          parts, seed=random.fold_in(self._seed, start))
 
     if not self._model.run_eagerly:
       bootstrap = tf.function(bootstrap, autograph=False)
@@ -138,7 +126,7 @@ class SamplingStep:
     self._results = [
         tf.Variable(leaf, trainable=False, name='sampling_results')
         for leaf in tf.nest.flatten(results)]
-    if hasattr(results, 'duration'):
+    if self._make_kernel.is_continuous:
       self._segment_start = [
           tf.Variable(part, trainable=False, name='segment_start')
           for part in self._parts()]
@@ -156,100 +144,82 @@ class SamplingStep:
     start = self._parts()
     results = self.results()
     step = results.step + 1
-    posterior, passes = self._posterior(data)
-    parts, results = self._make_kernel(posterior, results.step).one_step(
-        start, results, seed=random.fold_in(self._seed, step))
+    passes = self._passes(data, start)
+    parts, results = self._make_kernel(
+        self._posterior(data, passes), results.step).one_step(
+            start, results, seed=random.fold_in(self._seed, step))
     finite, logs = _watch(parts, results)
-    for variable, part in zip(self._segment_start or [], start):
-      variable.assign(part)
-    for variable, part in zip(self.variables, parts):
-      variable.assign(part)
+    network.assign(self._segment_start, start)
+    network.assign(self.variables, parts)
     with tf.control_dependencies(parts):  # What the next step waits for first.
-      for variable, leaf in zip(self._results, tf.nest.flatten(results)):
-        variable.assign(leaf)
-    # In continuous time passes after the first may lie within a tf.cond.
-    (x, y, sample_weight), y_pred, loss, updates = _join(
-        passes[:1] if self._segment_start else passes)
-    for variable, value in updates:
-      variable.assign(value)
+      network.assign(self._results, tf.nest.flatten(results))
+    metrics = self._update_metrics(data, passes.of_each_row())
     bad = self._status[1]
     bad = tf.where((bad == 0) & ~finite, step, bad)
     status = tf.stack([step, bad])
     self._status.assign(status)
-    tracker = next(m for m in self._model.metrics if m.name == 'loss')
-    tracker.update_state(
-        loss, sample_weight=tf.shape(keras.tree.flatten(x)[0])[0])
-    metrics = self._model.compute_metrics(
-        x, y, y_pred, sample_weight=sample_weight)
     return {**metrics, **logs, STATUS: status}
 
   def _parts(self):
     return [tf.convert_to_tensor(variable) for variable in self.variables]
 
-  def _posterior(self, data):
-    """The posterior of a batch, and the passes made through the model."""
+  def _passes(self, data, parts):
+    """What keeps the passes of a step on a batch, from these weights."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return forward_passes.ForwardPasses(
+        _num_rows(data), lambda: network.forward(self._model, x, parts))
+
+  def _posterior(self, data, passes):
+    """The posterior of a batch; its rows' numbers are a leaf of its data."""
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-    passes = []
 
     def log_likelihood(*parts_and_batch):
-      *parts, batch = parts_and_batch
+      *parts, (*batch, rows) = parts_and_batch
       batch = iter(batch)
-      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-          keras.tree.map_structure(
-              lambda leaf: None if leaf is None else next(batch), data))
-      values, forward = self._forward(
-          parts, x, y, sample_weight, passes[-1].updates if passes else [])
-      passes.append(forward)
-      return values
+      data_of_batch = keras.tree.map_structure(
+          lambda leaf: None if leaf is None else next(batch), data)
+      if self._half_scale is not None:
+        parts = [_scale_gradient(part, self._half_scale) for part in parts]
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data_of_batch)
+      forward_pass = network.forward(
+          self._model, x, parts, passes.updates(rows))
+      passes.add(rows, forward_pass)
+      return self._log_likelihood(y, sample_weight, forward_pass)
 
     return posterior_lib.Posterior(
-        self._prior.log_prob, log_likelihood, leaves,
-        self._num_examples), passes
+        self._prior.log_prob, log_likelihood, [*leaves, passes.rows],
+        self._num_examples)
 
-  def _forward(self, parts, x, y, sample_weight, updates):
+  def _log_likelihood(self, y, sample_weight, forward_pass):
     """Each example's log likelihood and share of the added losses."""
-    model, scale = self._model, self._half_scale
-    if scale is not None:
-      parts = [_scale_gradient(part, scale) for part in parts]
-    with keras.StatelessScope(
-        state_mapping=[*zip(self.variables, parts), *updates],
-        collect_losses=True) as scope:
-      y_pred = model(x, **self._call_arguments)
-      added = [tf.reduce_sum(loss) for loss in model.losses]
-      loss = model.compute_loss(x, y, y_pred, sample_weight)
-    updates = []
-    for variable in [*model.non_trainable_variables, *model.metrics_variables]:
-      value = scope.get_current_value(variable)
-      if value is not None:
-        updates.append((variable, value))
-    outputs = y_pred
-    if scale is not None:
-      outputs = keras.tree.map_structure(
-          lambda output: _scale_gradient(
-              tf.cast(output, tf.float32), 1. / scale), outputs)
-      added = [
-          _scale_gradient(tf.cast(loss, tf.float32), 1. / scale)
-          for loss in added]
+    outputs, penalties = forward_pass.outputs, forward_pass.penalties
+    if self._half_scale is not None:
+      outputs, penalties = keras.tree.map_structure(
+          lambda tensor: network.with_mask(
+              _scale_gradient(
+                  tf.cast(tensor, tf.float32), 1. / self._half_scale),
+              network.mask(tensor)), (outputs, penalties))
     values = self._likelihood.log_likelihood(y, outputs, sample_weight)
-    if added:
-      values -= tf.add_n([tf.cast(loss, values.dtype) for loss in added])
-    return tf.cast(values, self._prior.dtype), _Forward(
-        (x, y, sample_weight), y_pred, loss, updates)
+    if penalties:
+      values -= tf.add_n([tf.cast(p, values.dtype) for p in penalties])
+    return tf.cast(values, self._prior.dtype)
+
+  def _update_metrics(self, data, forward_pass):
+    """The model's metrics, with the predictions for the batch's rows."""
+    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
+    loss, updates = network.mean_loss(self._model, data, forward_pass)
+    for variable, value in [*forward_pass.updates, *updates]:
+      variable.assign(value)
+    network.loss_tracker(self._model).update_state(
+        loss, sample_weight=_num_rows(data))
+    return self._model.compute_metrics(
+        x, y, forward_pass.outputs, sample_weight=sample_weight)
 
 
-def _join(passes):
-  """One pass through the rows of all, for kernels that split the batch."""
-  if len(passes) == 1:
-    return passes[0]
-  rows = [tf.shape(keras.tree.flatten(p.data[0])[0])[0] for p in passes]
-  total = tf.add_n([p.loss * tf.cast(n, p.loss.dtype)
-                    for p, n in zip(passes, rows)])
-  data, y_pred = keras.tree.map_structure(
-      lambda *leaves: None if leaves[0] is None else tf.concat(leaves, axis=0),
-      *((p.data, p.y_pred) for p in passes))
-  return _Forward(
-      data, y_pred, total / tf.cast(tf.add_n(rows), total.dtype),
-      passes[-1].updates)
+def _num_rows(data):
+  """The number of examples of a batch."""
+  first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
+  return compat.shape(first)[0]
 
 
 def _scale_gradient(tensor, scale):

@@ -1,7 +1,6 @@
 """How the particle moves in discrete time: one kernel a file."""
 
-from tfp_sgmcmc.mcmc.firefly import FireflyMonteCarlo
-from tfp_sgmcmc.mcmc.firefly import FireflyResults
+from tfp_sgmcmc.mcmc.base import LangevinKernel
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD
@@ -10,8 +9,7 @@ from tfp_sgmcmc.mcmc.sgnht import SGNHT
 from tfp_sgmcmc.mcmc.sgnht import SGNHTResults
 
 __all__ = [
-    'FireflyMonteCarlo',
-    'FireflyResults',
+    'LangevinKernel',
     'SGHMC',
     'SGHMCResults',
     'SGLD',

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc import errors
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import kernel
 from tfp_sgmcmc.internal import states
 
-__all__ = ['LangevinKernel', 'Seeds']
+__all__ = ['LangevinKernel', 'Seeds', 'at_step', 'failure']
 
 
 class Seeds(NamedTuple):
@@ -27,7 +27,7 @@ class Seeds(NamedTuple):
 class LangevinKernel(kernel.GradientKernel):
   """Base of the kernels that follow an estimated gradient in steps of time.
 
-  A subclass passes its arguments as `parameters` and defines `_bootstrap` and
+  A subclass passes its arguments as `parameters` and defines `_start` and
   `_one_step` on lists of state parts.
   """
 
@@ -49,13 +49,6 @@ class LangevinKernel(kernel.GradientKernel):
     """False: steps of finite size, without a Metropolis test, have a bias."""
     return False
 
-  @property
-  def _num_examples(self):
-    target = self.target_log_prob_fn
-    if isinstance(target, posterior_lib.Posterior):
-      return target.num_examples
-    return 1
-
   def _check_noise(self, **amounts):
     """Raises where an amount of noise, by its argument's name, is zero."""
     for name, amount in amounts.items():
@@ -70,6 +63,23 @@ class LangevinKernel(kernel.GradientKernel):
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
     return at_step(self._parameters[name], step, parts)
+
+
+def failure(results: Any, state: Any) -> errors.Failure | None:
+  """Why a chain cannot go on: the `failure` of these kernels' results.
+
+  Args:
+    results: The kernel's results, with concrete values.
+    state: Tensor or list of tensors, likewise.
+
+  Returns:
+    failure: `errors.Failure`, or None.
+  """
+  return errors.non_finite(
+      state, results.target_log_prob.shape.rank,
+      'Most often the step size is too large for the noise and the curvature '
+      'there: try a tenth of it. Else look for log(0), 0/0 or overflow in the '
+      'log density.')
 
 
 def at_step(

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.mcmc import base
@@ -43,12 +44,17 @@ class SGHMCResults(NamedTuple):
     grads_target_log_prob: List with its gradient by each part.
     gradient_estimator_results: The state of the gradient estimator.
     momentum: List with r for each part, N(0, T I) at the start.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
   grads_target_log_prob: list[tf.Tensor]
   gradient_estimator_results: Any
   momentum: list[tf.Tensor]
+
+  failure = base.failure
+  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGHMC(base.LangevinKernel):
@@ -159,7 +165,7 @@ class SGHMC(base.LangevinKernel):
       self._check_noise(**{'friction - noise_estimate': difference})
     self._check_noise(temperature=parameters['temperature'])
 
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+  def _start(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
     temperature = self._at_step('temperature', step, parts)
     momentum = initial_momentum(parts, temperature, seeds.noise)

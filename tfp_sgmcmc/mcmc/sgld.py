@@ -18,6 +18,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.mcmc import base
@@ -35,12 +36,17 @@ class SGLDResults(NamedTuple):
     grads_target_log_prob: List with its gradient by each part.
     gradient_estimator_results: The state of the gradient estimator.
     preconditioner_results: The state of the preconditioner, `()` for none.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
   grads_target_log_prob: list[tf.Tensor]
   gradient_estimator_results: Any
   preconditioner_results: Any
+
+  failure = base.failure
+  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGLD(base.LangevinKernel):
@@ -92,7 +98,7 @@ class SGLD(base.LangevinKernel):
       target_log_prob_fn: Any,
       step_size: Any,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      preconditioner: preconditioners.RMSProp | None = None,
+      preconditioner: preconditioners.Preconditioner | None = None,
       temperature: Any = 1.,
       name: str | None = None,
   ):
@@ -124,21 +130,14 @@ class SGLD(base.LangevinKernel):
         preconditioner=preconditioner,
         temperature=temperature,
         name=name))
-    if preconditioner is not None and not isinstance(
-        preconditioner, preconditioners.RMSProp):
-      raise TypeError(
-          f'preconditioner is {preconditioner!r}: it has to be '
-          'preconditioners.RMSProp(), or None for none.')
+    if preconditioner is None:
+      preconditioner = preconditioners.Identity()
+    preconditioners.check_preconditioner(preconditioner)
     self._preconditioner = preconditioner
 
-  def _mean_gradients(self, gradients):
-    return [g / self._num_examples for g in gradients]
-
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
-    preconditioner_results = ()
-    if self._preconditioner is not None:
-      preconditioner_results = self._preconditioner.bootstrap_results(
-          self._mean_gradients(estimate.grads_target_log_prob))
+  def _start(self, parts, estimate, estimator_results, seeds):
+    preconditioner_results = self._preconditioner.bootstrap_results(
+        self._mean_gradients(estimate.grads_target_log_prob))
     return SGLDResults(
         tf.zeros([], tf.int64), *estimate, estimator_results,
         preconditioner_results)
@@ -150,54 +149,45 @@ class SGLD(base.LangevinKernel):
     step_size, temperature = (
         self._at_step(name, previous.step, parts)
         for name in ('step_size', 'temperature'))
-    last_diagonal = None
-    if self._preconditioner is not None:
-      last_diagonal = self._preconditioner.diagonal(
-          previous.preconditioner_results,
-          previous.target_log_prob.shape.rank)
+    chain_rank = previous.target_log_prob.shape.rank
+    # The step's own G is known once its gradient is: the one before stands in.
     estimate, estimator_results = self._estimate(
-        parts, previous, seeds,
-        gaussian_step(last_diagonal, step_size, temperature))
+        parts, previous, seeds, gaussian_step(
+            self._preconditioner.times(
+                step_size, previous.preconditioner_results, chain_rank),
+            temperature))
     gradients = estimate.grads_target_log_prob
-    diagonal, preconditioner_results = None, ()
-    if self._preconditioner is not None:
-      diagonal, preconditioner_results = self._preconditioner.one_step(
-          self._mean_gradients(gradients), previous.preconditioner_results,
-          estimate.target_log_prob.shape.rank)
+    preconditioner_results = self._preconditioner.one_step(
+        self._mean_gradients(gradients), previous.preconditioner_results)
     next_parts = langevin_step(
-        parts, gradients, diagonal, step_size, temperature,
-        random.normal_like(parts, seeds.noise))
+        parts, gradients,
+        self._preconditioner.times(
+            step_size, preconditioner_results, chain_rank),
+        temperature, random.normal_like(parts, seeds.noise))
     return next_parts, SGLDResults(
         previous.step + 1, *estimate, estimator_results,
         preconditioner_results)
 
 
 def gaussian_step(
-    diagonal: Sequence[tf.Tensor] | None,
-    step_size: Sequence[tf.Tensor],
-    temperature: Sequence[tf.Tensor],
+    scale: Sequence[tf.Tensor], temperature: Sequence[tf.Tensor],
 ) -> gradients_lib.GaussianStep:
   """h G and sqrt(2 h T G) of `langevin_step`; there is no momentum."""
-  if diagonal is not None:
-    step_size = [h * d for h, d in zip(step_size, diagonal)]
-  zeros = [tf.zeros_like(h) for h in step_size]
+  zeros = [tf.zeros_like(hg) for hg in scale]
   return gradients_lib.GaussianStep(
-      zeros, zeros, step_size,
-      [tf.sqrt(2. * h * t) for h, t in zip(step_size, temperature)])
+      zeros, zeros, scale,
+      [tf.sqrt(2. * hg * t) for hg, t in zip(scale, temperature)])
 
 
 def langevin_step(
     parts: Sequence[tf.Tensor],
     gradients: Sequence[tf.Tensor],
-    diagonal: Sequence[tf.Tensor] | None,
-    step_size: Sequence[tf.Tensor],
+    scale: Sequence[tf.Tensor],
     temperature: Sequence[tf.Tensor],
     noise: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """theta + h G g + sqrt(2 h T G) xi; each argument is a list over parts."""
-  if diagonal is not None:
-    step_size = [h * d for h, d in zip(step_size, diagonal)]
+  """theta + h G g + sqrt(2 h G T) xi; `scale` is h G, all lists over parts."""
   return [
-      theta + tf.sqrt(2. * h * t) * xi + h * g
-      for theta, g, h, t, xi in zip(
-          parts, gradients, step_size, temperature, noise)]
+      theta + tf.sqrt(2. * hg * t) * xi + hg * g
+      for theta, g, hg, t, xi in zip(
+          parts, gradients, scale, temperature, noise)]

@@ -21,6 +21,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
@@ -42,6 +43,8 @@ class SGNHTResults(NamedTuple):
     momentum: List with p for each part, N(0, T I) at the start.
     thermostat: xi: shape `chains` ("scalar"), a list in the shapes of the parts
       ("diagonal"), or `chains + [d, d]` ("matrix"); A at the start.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
@@ -49,6 +52,9 @@ class SGNHTResults(NamedTuple):
   gradient_estimator_results: Any
   momentum: list[tf.Tensor]
   thermostat: Any
+
+  failure = base.failure
+  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGNHT(base.LangevinKernel):
@@ -139,7 +145,7 @@ class SGNHT(base.LangevinKernel):
         name=name))
     self._thermostat = _THERMOSTATS[thermostat]
 
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+  def _start(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
     temperature = self._at_step('temperature', step, parts)
     diffusion = self._at_step('diffusion', step, parts)
@@ -191,7 +197,7 @@ class _Scalar:
   def start(diffusion, parts, target_log_prob):
     dtype, chain_rank = target_log_prob.dtype, target_log_prob.shape.rank
     total = sum(
-        tf.cast(_sum_event(tf.zeros_like(part) + a, chain_rank), dtype)
+        tf.cast(states.sum_event(tf.zeros_like(part) + a, chain_rank), dtype)
         for part, a in zip(parts, diffusion))
     return total / tf.cast(states.num_coordinates(parts, chain_rank), dtype)
 
@@ -206,13 +212,9 @@ class _Scalar:
     excess = [
         h * (tf.square(p) - t) for p, h, t in zip(momentum, rate, temperature)]
     total = sum(
-        tf.cast(_sum_event(e, chain_rank), xi.dtype) for e in excess)
+        tf.cast(states.sum_event(e, chain_rank), xi.dtype) for e in excess)
     return xi + total / tf.cast(
         states.num_coordinates(momentum, chain_rank), xi.dtype)
-
-
-def _sum_event(x, chain_rank):
-  return tf.reduce_sum(x, axis=range(chain_rank, x.shape.rank))
 
 
 class _Diagonal:

@@ -16,19 +16,21 @@ import enum
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import draws
+from tfp_sgmcmc import errors
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.internal import kernel
 from tfp_sgmcmc.internal import states
 
 __all__ = [
     'Event',
     'PDMPKernel',
     'Seeds',
+    'failure',
 ]
 
 
@@ -57,7 +59,7 @@ class Seeds(NamedTuple):
 class PDMPKernel(kernel.GradientKernel):
   """Base of the kernels that move in continuous time, an event a step.
 
-  A subclass passes its arguments as `parameters` and defines `_bootstrap` and
+  A subclass passes its arguments as `parameters` and defines `_start` and
   `_one_step` on lists of state parts. Its results have at least the fields
 
     step: `int64` scalar, the number of events.
@@ -70,6 +72,9 @@ class PDMPKernel(kernel.GradientKernel):
       0 where G is negative; above 1 the bound is violated. 0 where the state
       has become NaN for another reason than a violated bound.
 
+  and as their method `failure(state)` (see `errors`) the function `failure` of
+  this file.
+
   `Trajectory` and `UniformTime` use `duration`, `event` and `rate_ratio` alone:
   between two states the path is a straight line at constant speed.
 
@@ -79,6 +84,8 @@ class PDMPKernel(kernel.GradientKernel):
   """
 
   _Seeds = Seeds
+  _step_name = 'event'
+  _raises_eagerly = True
 
   def __init__(self, parameters: dict[str, Any]):
     """Checks and keeps the arguments that all these kernels have.
@@ -95,38 +102,6 @@ class PDMPKernel(kernel.GradientKernel):
     checks.numeric('temperature', parameters['temperature'], 0.)
     checks.scalar('temperature', parameters['temperature'])
     super().__init__(parameters)
-
-  @tf.autograph.experimental.do_not_convert
-  def one_step(
-      self,
-      current_state: Any,
-      previous_kernel_results: Any,
-      seed: Any = None,
-  ) -> tuple[Any, Any]:
-    """Moves each chain to its next event.
-
-    Args:
-      current_state: Tensor or list of tensors; the leading axes are chains.
-      previous_kernel_results: What `bootstrap_results` or `one_step` returned.
-      seed: Stateless seed (`int32[2]`); None draws one from TensorFlow's global
-        generator.
-
-    Returns:
-      next_state: In the form of `current_state`, the position at the event.
-        Not a draw at equal weight: average over time, with
-        `pdmp.Trajectory.from_chain`, or sample `pdmp.UniformTime(kernel, ...)`.
-      kernel_results: The kernel's results.
-
-    Raises:
-      RateBoundError: If the bound is violated, in an exact kernel, eagerly.
-      NonFiniteError: If the state is not finite, eagerly. In a graph the state
-        is NaN from there on, in both cases.
-    """
-    state, results = super().one_step(
-        current_state, previous_kernel_results, seed)
-    if tf.executing_eagerly():
-      check_event(states.to_parts(state), results)
-    return state, results
 
   @property
   def _temperature(self):
@@ -189,9 +164,7 @@ def dot(
     a: Sequence[tf.Tensor], b: Sequence[tf.Tensor], chain_rank: int,
 ) -> tf.Tensor:
   """The inner product over all coordinates of all parts, shape `chains`."""
-  return sum(
-      tf.reduce_sum(x * y, axis=list(range(chain_rank, x.shape.rank)))
-      for x, y in zip(a, b))
+  return sum(states.sum_event(x * y, chain_rank) for x, y in zip(a, b))
 
 
 def move(
@@ -286,38 +259,35 @@ def all_finite(tensors: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
   """Whether all coordinates are finite, for each chain."""
   return tf.reduce_all(tf.stack([
       tf.reduce_all(
-          tf.math.is_finite(t), axis=list(range(chain_rank, t.shape.rank)))
+          tf.math.is_finite(t), axis=states.event_axes(t, chain_rank))
       for t in tensors]), axis=0)
 
 
-def check_event(parts: Sequence[tf.Tensor], results: Any) -> None:
-  """Raises where a chain has failed at this event; eagerly."""
-  chain_rank = results.duration.shape.rank
-  bad = ~all_finite(parts, chain_rank)
-  if not tf.reduce_any(bad):
-    return
-  event = int(results.step)
-  chain = tf.where(bad).numpy()[0].tolist()
-  error, message = describe_failure(
-      event, chain, float(results.rate_ratio.numpy()[tuple(chain)]))
-  raise error(message, event, None)
+def failure(results: Any, state: Any) -> errors.Failure | None:
+  """Why a chain cannot go on: the `failure` of these kernels' results.
 
+  Args:
+    results: What has `rate_ratio` of an event, with concrete values.
+    state: Tensor or list of tensors, the position at the event, likewise.
 
-def describe_failure(
-    event: int, chain: list[int], rate_ratio: float,
-) -> tuple[type[draws.NonFiniteError], str]:
-  """The error, and what to say, where a chain has failed at an event."""
-  where = f'At event {event:,}'
-  if chain:
-    where += f', in chain {chain[0] if len(chain) == 1 else tuple(chain)},'
-  if rate_ratio > 1.:
-    return draws.RateBoundError, (
-        f'{where} the rate is {rate_ratio:.4g} times its bound: rate_bound '
-        'does not hold, and the chain would not be exact. Raise the bound by '
-        'at least that factor, or look for an error in it, such as the prior '
-        'or the factor N left out.')
-  return draws.NonFiniteError, (
-      f'{where} the state is not finite: the gradient of the log density is '
-      'NaN or infinite there, or there is no further event, the rate being 0 '
-      'for ever (raise refresh_rate). Look for log(0), 0/0 or overflow in the '
-      'log density.')
+  Returns:
+    failure: `errors.Failure`, or None.
+  """
+  rate_ratio = tf.convert_to_tensor(results.rate_ratio)
+  parts = tf.nest.flatten(state)
+  failed = ~all_finite(parts, rate_ratio.shape.rank).numpy()
+  largest = np.where(failed, rate_ratio.numpy(), 0.)
+  if np.any(largest > 1.):
+    chain = np.unravel_index(np.argmax(largest), largest.shape)
+    return errors.Failure(
+        errors.RateBoundError,
+        f'the rate of events in {errors.name_chain(list(map(int, chain)))} is '
+        f'{np.max(largest):.4g} times its rate_bound, and the chain would not '
+        'be exact',
+        'Raise the bound by at least that factor, or look for an error in it, '
+        'such as the prior or the factor N left out.')
+  return errors.non_finite(
+      state, rate_ratio.shape.rank,
+      'The gradient of the log density is NaN or infinite there, or there is '
+      'no further event, the rate being 0 for ever (raise refresh_rate). Look '
+      'for log(0), 0/0 or overflow in the log density.')

@@ -22,9 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc.gradients import Exact
 from tfp_sgmcmc.gradients import GradientEstimator
-from tfp_sgmcmc.gradients import Noisy
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
@@ -155,7 +153,7 @@ class HessianBound(RateBound):
     self._matrix = _positive_matrix('matrix', matrix)
 
   def check_estimator(self, estimator):
-    if not isinstance(estimator, Exact):
+    if not estimator.is_exact:
       raise ValueError(
           f'{type(self).__name__} starts from the exact gradient, and '
           f'gradient_estimator is {estimator!r}, whose noise it does not '
@@ -303,10 +301,10 @@ class LogisticRegressionBound(RateBound):
         n / len(x) / 4. * x.T @ x + np.diag(self._precision))
 
   def check_estimator(self, estimator):
-    if isinstance(estimator, Noisy):
+    if not estimator.has_bounded_noise:
       raise ValueError(
-          f'gradient_estimator is {estimator!r}: its normal noise has no '
-          'bound, and neither has the rate.')
+          f'gradient_estimator is {estimator!r}: its noise has no bound that '
+          'is known (has_bounded_noise), and so the rate has none.')
 
   def directional(self, start):
     if start.gradients is not None:

@@ -29,7 +29,6 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
-from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
@@ -89,6 +88,8 @@ class StochasticBouncyResults(NamedTuple):
   noise_variance: tf.Tensor
   lack_of_fit: tf.Tensor
   preconditioner_results: Any
+
+  failure = base.failure
 
 
 class StochasticBouncyParticleSampler(base.PDMPKernel):
@@ -237,7 +238,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     """False: where the derivative is above the band, there is a bias."""
     return False
 
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+  def _start(self, parts, estimate, estimator_results, seeds):
     target_log_prob, gradients = estimate
     chain_rank = target_log_prob.shape.rank
     zero = tf.zeros_like(target_log_prob)
@@ -313,8 +314,8 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     preconditioner_results = previous.preconditioner_results
     first_value = tf.where(is_bounce, -derivative.value, derivative.value)
     if self._preconditioner is not None:
-      _, adapted = self._preconditioner.one_step(
-          self._mean_gradients(gradients), preconditioner_results, chain_rank)
+      adapted = self._preconditioner.one_step(
+          self._mean_gradients(gradients), preconditioner_results)
       preconditioner_results = adapted._replace(second_moment=base.select(
           is_bounce, adapted.second_moment,
           preconditioner_results.second_moment))
@@ -374,7 +375,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
 
   def _minibatch(self, target_log_prob, seeds):
     """The event's minibatch."""
-    target, estimator = self.target_log_prob_fn, self._estimator
+    target, estimator = self._target, self._estimator
     batch = None
     if isinstance(estimator, gradients_lib.Uniform):
       batch = target.gather(estimator.draw(
@@ -383,7 +384,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
           target, batch, estimator.batch_size,
           None if estimator.replacement else target.num_rows,
           self._temperature)
-    if isinstance(target, posterior_lib.Posterior):
+    if target.has_examples:
       if target.num_rows == 1 < target.num_examples:
         raise ValueError(
             f'The posterior holds 1 example, as a sample of '
@@ -410,17 +411,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       return None
     return self._preconditioner.diagonal(preconditioner_results, chain_rank)
 
-  def _mean_gradients(self, gradients):
-    target = self.target_log_prob_fn
-    if isinstance(target, posterior_lib.Posterior):
-      return [g / target.num_examples for g in gradients]
-    return gradients
-
   def _count(self, estimator_results, minibatch, is_bounce):
     """The estimator's results, with the gradients that the event took."""
     used = minibatch.size * (1 + tf.cast(is_bounce, tf.int64))
-    return estimator_results._replace(
-        num_gradients=estimator_results.num_gradients + used)
+    return gradients_lib.count(estimator_results, used)
 
 
 class _Derivative(NamedTuple):
@@ -563,7 +557,7 @@ def _check_estimator(estimator):
 def _check_preconditioner(preconditioner):
   if preconditioner is not None and not (
       isinstance(preconditioner, preconditioners.RMSProp)
-      and preconditioner.normalize):
+      and preconditioner.keeps_scale):
     raise TypeError(
         f'preconditioner is {preconditioner!r}: it has to be '
         'preconditioners.RMSProp(normalize=True), or None for none.')

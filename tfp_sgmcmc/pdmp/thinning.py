@@ -26,7 +26,6 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
@@ -51,6 +50,8 @@ class ThinnedResults(NamedTuple):
       the probability with which the proposal was accepted. Above 1 the bound
       is violated, by more than rounding: the largest over the clocks then, and
       it stays, the chain being NaN from there on.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
@@ -60,6 +61,8 @@ class ThinnedResults(NamedTuple):
   duration: tf.Tensor
   event: tf.Tensor
   rate_ratio: tf.Tensor
+
+  failure = base.failure
 
 
 class ThinnedKernel(base.PDMPKernel):
@@ -100,7 +103,7 @@ class ThinnedKernel(base.PDMPKernel):
     """True: the law of the target is kept exactly, averaged over time."""
     return True
 
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
+  def _start(self, parts, estimate, estimator_results, seeds):
     log_prob = estimate.target_log_prob
     velocity = base.draw_velocity(
         self._velocity_law, parts, log_prob.shape.rank, seeds.velocity)
@@ -115,7 +118,7 @@ class ThinnedKernel(base.PDMPKernel):
     rank = previous.target_log_prob.shape.rank
     temperature = states.cast(self._temperature, dtype)
 
-    rate = self._bound(self._start(parts, previous))
+    rate = self._bound(self._segment_start(parts, previous))
     intercept, slope = rate.intercept / temperature, rate.slope / temperature
     times = bounds.affine_time(
         intercept, slope,
@@ -141,15 +144,15 @@ class ThinnedKernel(base.PDMPKernel):
     velocity = self._refresh(
         velocity, event == int(base.Event.REFRESHMENT), seeds.velocity)
 
-    ratio, failed = self._failure(
+    ratio, failed = self._find_failed(
         parts, previous.rate_ratio, moved, estimate, ratio,
         tf.reduce_max(ratios, axis=-1))
     return base.fail(moved, failed), ThinnedResults(
         previous.step + 1, *estimate, estimator_results, velocity, duration,
         event, ratio)
 
-  def _start(self, parts, previous):
-    exact = isinstance(self.gradient_estimator, gradients_lib.Exact)
+  def _segment_start(self, parts, previous):
+    exact = self.gradient_estimator.is_exact
     return bounds.SegmentStart(
         parts, previous.velocity,
         previous.grads_target_log_prob if exact else None,
@@ -168,7 +171,7 @@ class ThinnedKernel(base.PDMPKernel):
           'horizon) is needed.')
     return rate
 
-  def _failure(self, parts, old_ratio, moved, estimate, ratio, largest):
+  def _find_failed(self, parts, old_ratio, moved, estimate, ratio, largest):
     """The ratio to report, and where the chain fails, now or before."""
     rank = old_ratio.shape.rank
     finite = base.all_finite(
@@ -231,15 +234,14 @@ def rounding(
 
 def _check_independent(name, estimator):
   """Raises where the noise of one event says something of another's."""
-  while isinstance(estimator, gradients_lib.Noisy):
-    estimator = estimator.base
-  if isinstance(estimator, (
-      gradients_lib.SAGA, gradients_lib.Stream, gradients_lib.SVRG)):
+  if not estimator.has_independent_noise:
     raise ValueError(
-        f'gradient_estimator is {estimator!r}, whose noise depends on the past '
-        f'of the chain or of the data, and {name} is exact only where that of '
-        'each event is new. Take gradients.Uniform, Stratified, or '
-        'ControlVariate, whose anchor stays.')
+        f'gradient_estimator is {estimator!r}, whose noise may depend on the '
+        f'past of the chain or of the data, and {name} is exact only where '
+        'that of each event is new (has_independent_noise). Take '
+        'gradients.Uniform, Stratified, or ControlVariate, whose anchor stays. '
+        "An estimator of one's own has to declare has_independent_noise = True "
+        'where that is so.')
 
 
 def _root_epsilon(dtype):

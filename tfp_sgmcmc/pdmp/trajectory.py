@@ -32,6 +32,8 @@ class PathTrace(NamedTuple):
   event: tf.Tensor
   rate_ratio: tf.Tensor
 
+  failure = base.failure
+
 
 def trace_path(state: Any, kernel_results: Any) -> PathTrace:
   """A `trace_fn` that keeps what `Trajectory.from_chain` needs and no more.
@@ -156,21 +158,26 @@ class Trajectory:
           'distances of time sample pdmp.UniformTime(kernel, interval).')
     bad = ~base.all_finite(parts, trace.duration.ndim).numpy()
     if np.any(bad):
-      first = np.argwhere(bad)[0]
-      error, message = base.describe_failure(
-          int(trace.step[first[0]]), first[1:].tolist(),
-          float(trace.rate_ratio[tuple(first)]))
-      before = tf.nest.map_structure(lambda part: part[:first[0]], states)
-      result, kept = None, f'There are {first[0]} states before.'
-      if first[0] >= 2:
-        result = cls(before, PathTrace(*(leaf[:first[0]] for leaf in trace)))
-        kept = 'The path up to there is in the .result of this error.'
-      raise error(f'{message} {kept}', int(trace.step[first[0]]), result)
+      raise cls._failed(states, trace, int(np.argwhere(bad)[0, 0]))
     if num_states < 2:
       raise ValueError(
           f'There is {num_states} event, and a path needs two at least, the '
           'ends of a segment: raise num_results.')
     return cls(states, trace)
+
+  @classmethod
+  def _failed(cls, states, trace, first):
+    """The error of a chain that failed at the event of an index."""
+    result, kept = None, f'There are {first} states before.'
+    if first >= 2:
+      result = cls(*tf.nest.map_structure(
+          lambda leaf: leaf[:first], (states, trace)))
+      kept = 'The path up to there is in the .result of this error.'
+    step = int(trace.step[first])
+    at_trace, at_states = tf.nest.map_structure(
+        lambda leaf: leaf[first], (trace, states))
+    return at_trace.failure(at_states).raised(
+        f'At event {step:,}', step, kept, result)
 
   @property
   def duration(self) -> np.ndarray:

@@ -14,8 +14,9 @@ from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 
+from tfp_sgmcmc import errors
+from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
@@ -34,7 +35,10 @@ class UniformTimeResults(NamedTuple):
     segment_end: List with the position at the last event, which lies ahead.
     remaining: The time from the state to that event, shape `chains`.
     num_events: `int64`, events in this interval, shape `chains`.
-    inner_results: The inner kernel's results at that event.
+    inner_results: The inner kernel's results at that event; how many gradients
+      it has used is in `inner_results.gradient_estimator_results`.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
@@ -44,8 +48,24 @@ class UniformTimeResults(NamedTuple):
   num_events: tf.Tensor
   inner_results: Any
 
+  def failure(self, state: Any) -> errors.Failure | None:
+    """Why a chain cannot go on, or None."""
+    failure = self.inner_results.failure(state)
+    if failure is None or failure.error is not errors.NonFiniteError:
+      return failure
+    if tf.reduce_any(self.remaining < 0.):
+      return failure._replace(advice=(
+          'An interval of UniformTime had more than max_num_events events: '
+          'shorten interval, or raise max_num_events.'))
+    return failure
 
-class UniformTime(tfp.mcmc.TransitionKernel):
+
+class _Seeds(NamedTuple):
+  """The seeds of an interval, one for each use."""
+  events: tf.Tensor
+
+
+class UniformTime(kernel_lib.Kernel):
   """A continuous-time kernel, read every `interval` units of time.
 
   Each step moves the inner kernel one interval of time on, over as many events
@@ -105,17 +125,14 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     checks.numeric('interval', interval, 0.)
     checks.scalar('interval', interval)
     checks.positive_integer('max_num_events', max_num_events)
-    super().__init__()
-    self._parameters = dict(
+    super().__init__(dict(
         inner_kernel=inner_kernel,
         interval=interval,
         max_num_events=max_num_events,
-        name=name)
+        name=name))
 
-  @property
-  def parameters(self) -> dict[str, Any]:
-    """The constructor's arguments by name."""
-    return self._parameters
+  _Seeds = _Seeds
+  _raises_eagerly = True
 
   @property
   def inner_kernel(self) -> base.PDMPKernel:
@@ -127,90 +144,57 @@ class UniformTime(tfp.mcmc.TransitionKernel):
     """Whether the inner kernel is."""
     return self.inner_kernel.is_calibrated
 
-  @tf.autograph.experimental.do_not_convert
-  def bootstrap_results(
-      self, init_state: Any, seed: Any = None) -> UniformTimeResults:
-    """The results with which a chain starts.
-
-    Args:
-      init_state: Tensor or list of tensors, the first state.
-      seed: Stateless seed of the inner kernel's first results.
-
-    Returns:
-      kernel_results: `UniformTimeResults`.
-    """
-    parts = states.to_parts(init_state)
-    inner = self.inner_kernel.bootstrap_results(init_state, seed=seed)
+  def _bootstrap(self, parts, seeds):
+    inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.events)
     return UniformTimeResults(
         tf.zeros([], tf.int64), inner.target_log_prob, parts, parts,
         tf.zeros_like(inner.duration),
         tf.zeros_like(inner.duration, tf.int64), inner)
 
-  @tf.autograph.experimental.do_not_convert
-  def one_step(
-      self,
-      current_state: Any,
-      previous_kernel_results: UniformTimeResults,
-      seed: Any = None,
-  ) -> tuple[Any, UniformTimeResults]:
-    """Moves each chain one interval of time on.
+  def _one_step(self, parts, previous, seeds):
+    """Moves each chain one interval of time on."""
+    del parts  # A point of the segment that the results hold.
+    interval = states.cast(
+        self._parameters['interval'], previous.remaining.dtype)
+    # How far the last event is ahead of the time to come; behind where < 0.
+    ahead = previous.remaining - interval
 
-    Args:
-      current_state: Tensor or list of tensors; the leading axes are chains.
-      previous_kernel_results: What `bootstrap_results` or `one_step` returned.
-      seed: Stateless seed (`int32[2]`); None draws one from TensorFlow's global
-        generator.
+    def one_event(count, start, end, ahead, num_events, inner):
+      due = ahead < 0.
+      moved, new = self.inner_kernel.one_step(
+          end, inner, seed=random.fold_in(seeds.events, count))
+      return (
+          count + 1, base.select(due, end, start),
+          base.select(due, moved, end),
+          tf.where(due, ahead + new.duration, ahead),
+          num_events + tf.cast(due, tf.int64), _choose(due, new, inner))
 
-    Returns:
-      next_state: In the form of `current_state`.
-      kernel_results: `UniformTimeResults`.
-
-    Raises:
-      RateBoundError: If the bound is violated, in an exact kernel, eagerly.
-      NonFiniteError: If the state is not finite, eagerly. In a graph the state
-        is NaN from there on, in both cases.
-    """
-    with tf.name_scope(self._parameters['name'] or 'UniformTime'):
-      seed = tfp.random.sanitize_seed(seed)
-      previous = previous_kernel_results
-      interval = states.cast(
-          self._parameters['interval'], previous.remaining.dtype)
-      # How far the last event is ahead of the time to come; behind where < 0.
-      ahead = previous.remaining - interval
-
-      def one_event(count, start, end, ahead, num_events, inner):
-        due = ahead < 0.
-        moved, new = self.inner_kernel.one_step(
-            states.like(current_state, end), inner,
-            seed=random.fold_in(seed, count))
-        moved = states.to_parts(moved)
-        return (
-            count + 1, base.select(due, end, start),
-            base.select(due, moved, end),
-            tf.where(due, ahead + new.duration, ahead),
-            num_events + tf.cast(due, tf.int64), _choose(due, new, inner))
-
-      _, start, end, ahead, num_events, inner = tf.while_loop(
-          lambda count, start, end, ahead, *_: tf.reduce_any(ahead < 0.),
-          one_event,
-          (tf.zeros([], tf.int64), previous.segment_start, previous.segment_end,
-           ahead, tf.zeros_like(previous.num_events), previous.inner_results),
-          maximum_iterations=self._parameters['max_num_events'],
-          parallel_iterations=1)
-      parts = [
-          b - states.expand(
-              tf.math.divide_no_nan(ahead, inner.duration), b) * (b - a)
-          for a, b in zip(start, end)]
-      # For good: the next events start from NaN.
-      parts, start, end = (
-          base.fail(x, ahead < 0.) for x in (parts, start, end))
-      return states.like(current_state, parts), UniformTimeResults(
-          previous.step + 1, inner.target_log_prob, start, end, ahead,
-          num_events, inner)
+    _, start, end, ahead, num_events, inner = tf.while_loop(
+        lambda count, start, end, ahead, *_: tf.reduce_any(ahead < 0.),
+        one_event,
+        (tf.zeros([], tf.int64), previous.segment_start, previous.segment_end,
+         ahead, tf.zeros_like(previous.num_events), previous.inner_results),
+        maximum_iterations=self._parameters['max_num_events'],
+        parallel_iterations=1)
+    parts = [
+        b - states.expand(
+            tf.math.divide_no_nan(ahead, inner.duration), b) * (b - a)
+        for a, b in zip(start, end)]
+    # For good: the next events start from NaN.
+    parts, start, end = (
+        base.fail(x, ahead < 0.) for x in (parts, start, end))
+    return parts, UniformTimeResults(
+        previous.step + 1, inner.target_log_prob, start, end, ahead,
+        num_events, inner)
 
 
 def _choose(due, new, old):
-  """`new` in the chains that are due; what is not the chains', anew."""
+  """Results, `new` in the chains that are due and `old` in the others.
+
+  What does not have a value for each chain, such as a shared anchor, is `new`.
+  The counts of events and gradients are `new` too: the events of chains that
+  were not due have been computed.
+  """
   def choose(a, b):
     chains = due.shape
     if a.shape.rank < chains.rank or a.shape[:chains.rank] != chains:

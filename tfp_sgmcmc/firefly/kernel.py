@@ -33,16 +33,15 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
-from tfp_sgmcmc import draws
-from tfp_sgmcmc import likelihood_bounds
+from tfp_sgmcmc import errors
+from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
-from tfp_sgmcmc.gradients import base as gradients_base
+from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.internal import kernel as kernel_lib
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 
@@ -81,21 +80,28 @@ class FireflyResults(NamedTuple):
   target_log_prob: tf.Tensor
   is_accepted: tf.Tensor
   log_accept_ratio: tf.Tensor
-  gradient_estimator_results: gradients_base.EstimatorResults
+  gradient_estimator_results: gradients_lib.EstimatorResults
   z: tf.Tensor
   bright_indices: tf.Tensor
   num_bright: tf.Tensor
   violation: tf.Tensor
   failed: tf.Tensor
 
-  def failure(self) -> tuple[type[draws.FireflyError], str] | None:
-    """The error, and which chains failed and why; None where none has."""
+  def failure(self, state: Any) -> errors.Failure | None:
+    """Which chains failed and why.
+
+    Args:
+      state: Not looked at: the results say all.
+
+    Returns:
+      failure: `errors.Failure`, or None where no chain has failed.
+    """
+    del state
     if not tf.reduce_any(self.failed):
       return None
     reasons = []
     for index in map(tuple, np.argwhere(self.failed.numpy()).tolist()):
-      chain = f' in chain {index[0] if len(index) == 1 else index}'
-      where = chain if index else ''
+      where = f' in {errors.name_chain(index)}' if index else ''
       example = int(self.violation[index])
       if example >= 0:
         reasons.append(
@@ -105,18 +111,17 @@ class FireflyResults(NamedTuple):
         reasons.append(
             f'{int(self.num_bright[index])} examples are to be bright{where}, '
             f'more than capacity={self.bright_indices.shape[-1]}')
-    more = f'; and {len(reasons) - 5} more' if len(reasons) > 5 else ''
     advice = []
     if tf.reduce_any(self.failed & (self.violation >= 0)):
       advice.append(
           'Look whether features, targets, scale and link function of the '
-          'bound are those of log_likelihood_fn.')
+          'likelihood_bound are those of log_likelihood_fn.')
     if tf.reduce_any(self.failed & (self.violation < 0)):
       advice.append(
           'Take a larger capacity, or bounds with an anchor closer to the mode '
           'of the posterior, and start near it: then fewer are bright.')
-    return draws.FireflyError, (
-        f'{"; ".join(reasons[:5])}{more}. {" ".join(advice)}')
+    return errors.Failure(
+        errors.FireflyError, errors.join_some(reasons), ' '.join(advice))
 
 
 class _Seeds(NamedTuple):
@@ -127,7 +132,7 @@ class _Seeds(NamedTuple):
   accept: tf.Tensor
 
 
-class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
+class FireflyMonteCarlo(kernel_lib.Kernel):
   """Firefly Monte Carlo: exact, looking at few examples a step.
 
     p(theta, z) = p(theta) prod_i B_i prod_{i: z_i = 1} (L_i - B_i) / B_i
@@ -148,7 +153,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
   its likelihood, which is looked for at the first state over all the data and
   later at every example that a step looks at. Eagerly these are errors.
   Compiled code cannot raise any: there the chain turns NaN, and the results say
-  why (`failed`, `violation`, `num_bright`, or in words `failure()`).
+  why (`failed`, `violation`, `num_bright`, or in words `failure(state)`).
   `sgmcmc.sample` stops at the step and keeps the draws before.
 
   In float32, B_i / L_i - 1 has an error of about 1e-7 (1 + |log L_i|): take
@@ -190,7 +195,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
   def __init__(
       self,
       target_log_prob_fn: posterior_lib.Posterior,
-      bound: likelihood_bounds.LikelihoodBound,
+      likelihood_bound: likelihood_bounds.LikelihoodBound,
       step_size: Any,
       capacity: int,
       resample_fraction: float = 0.1,
@@ -201,8 +206,8 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
 
     Args:
       target_log_prob_fn: `Posterior` that holds the data.
-      bound: One of `tfp_sgmcmc.likelihood_bounds`, or a `LikelihoodBound` of
-        one's own.
+      likelihood_bound: One of `tfp_sgmcmc.likelihood_bounds`, or a
+        `LikelihoodBound` of one's own.
       step_size: h: a positive number, a tensor that broadcasts with each part
         of the state, or a callable of the step counter (an `int64` scalar). For
         "random_walk" as well: moves have the variance 2 h.
@@ -218,18 +223,21 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
         or the data do not fit the bound.
       TypeError: If an argument is of the wrong type.
     """
-    super().__init__()
-    self._parameters = dict(
-        target_log_prob_fn=target_log_prob_fn, bound=bound, step_size=step_size,
-        capacity=capacity, resample_fraction=resample_fraction,
-        proposal=proposal, name=name)
+    super().__init__(dict(
+        target_log_prob_fn=target_log_prob_fn,
+        likelihood_bound=likelihood_bound,
+        step_size=step_size,
+        capacity=capacity,
+        resample_fraction=resample_fraction,
+        proposal=proposal,
+        name=name))
     checks.schedule('step_size', step_size, 0.)
     checks.one_of('proposal', proposal, ('langevin', 'random_walk'))
     checks.numeric('resample_fraction', resample_fraction, 0.)
     checks.fraction('resample_fraction', resample_fraction)
-    if not isinstance(bound, likelihood_bounds.LikelihoodBound):
+    if not isinstance(likelihood_bound, likelihood_bounds.LikelihoodBound):
       raise TypeError(
-          f'bound is {bound!r}: it has to be one of '
+          f'likelihood_bound is {likelihood_bound!r}: it has to be one of '
           'tfp_sgmcmc.likelihood_bounds, such as Logistic(), or an object of a '
           'subclass of LikelihoodBound.')
     _check_posterior(target_log_prob_fn)
@@ -238,13 +246,11 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
         checks.positive_integer('capacity', capacity), num_rows)
     self._distribution_function = _binomial_distribution_function(
         num_rows, float(resample_fraction))
-    self._log_bound_sum = bound.collapse(target_log_prob_fn.data)
+    self._log_bound_sum = likelihood_bound.collapse(target_log_prob_fn.data)
     self._first_pass = tf.function(self._first_brightness, autograph=False)
 
-  @property
-  def parameters(self) -> dict[str, Any]:
-    """The constructor's arguments by name."""
-    return self._parameters
+  _Seeds = _Seeds
+  _raises_eagerly = True
 
   @property
   def target_log_prob_fn(self) -> posterior_lib.Posterior:
@@ -256,96 +262,36 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
     """True: the posterior is the stationary law at any step size."""
     return True
 
-  @tf.autograph.experimental.do_not_convert
-  def bootstrap_results(
-      self, init_state: Any, seed: Any = None) -> FireflyResults:
-    """The results with which a chain starts: z drawn given the state.
-
-    It takes the likelihood of every example for each chain.
-
-    Args:
-      init_state: Tensor or list of tensors, the first state.
-      seed: Stateless seed of the first z. By default a fixed one, since
-        `tfp.mcmc.sample_chain` passes none.
-
-    Returns:
-      kernel_results: `FireflyResults`.
-
-    Raises:
-      TypeError: If the state is not of floats.
-      ValueError: If a function returns a wrong shape. Eagerly, if a bound is
-        above its likelihood, `bound.collapse` is not the sum of
-        `bound.log_bound` (tried on some examples), more examples are bright
-        than `capacity`, or the density is not finite.
-    """
-    with tf.name_scope(f'{self._name}.bootstrap_results'):
-      parts = states.to_parts(init_state)
-      self.target_log_prob_fn.check_state(parts)
-      log_prior = self.target_log_prob_fn.log_prior(*parts)
-      kernel_lib.check_chains(log_prior, parts)
-      seed = tfp.random.sanitize_seed([0, 0] if seed is None else seed)
-      z, violation = self._first_pass(parts, seed)
-      num_rows = self.target_log_prob_fn.num_rows
-      bright_indices, num_bright = compact(
-          tf.range(num_rows) + tf.zeros_like(z, tf.int32), z > 0,
-          self._capacity)
-      failed = (num_bright > self._capacity) | (violation >= 0)
-      results = FireflyResults(
-          step=tf.zeros([], tf.int64),
-          target_log_prob=log_prior,
-          is_accepted=tf.zeros_like(failed),
-          log_accept_ratio=tf.zeros_like(log_prior),
-          gradient_estimator_results=gradients_base.EstimatorResults(
-              2 * num_rows + tf.zeros_like(num_bright, tf.int64)),
-          z=z, bright_indices=bright_indices, num_bright=num_bright,
-          violation=violation, failed=failed)
-      if tf.executing_eagerly() and results.failure() is not None:
-        raise ValueError(f'At the first state {results.failure()[1]}')
-      self._check_collapse(parts)
-      first = self._evaluate(
-          parts, bright_indices, lambda _: self._is_filled(num_bright))
-      estimate = kernel_lib.check_finite(gradients_base.GradientEstimate(
-          first.log_joint, first.gradients), parts)
-      return results._replace(target_log_prob=estimate.target_log_prob)
-
-  @tf.autograph.experimental.do_not_convert
-  def one_step(
-      self,
-      current_state: Any,
-      previous_kernel_results: FireflyResults,
-      seed: Any = None,
-  ) -> tuple[Any, FireflyResults]:
-    """Moves z, then the state.
-
-    Args:
-      current_state: Tensor or list of tensors; the leading axes are chains.
-      previous_kernel_results: What `bootstrap_results` or `one_step` returned.
-      seed: Stateless seed (`int32[2]`); None draws one from TensorFlow's global
-        generator.
-
-    Returns:
-      next_state: In the form of `current_state`.
-      kernel_results: `FireflyResults`.
-
-    Raises:
-      FireflyError: Eagerly, if more examples are to be bright than `capacity`,
-        or a bound is above its likelihood.
-    """
-    with tf.name_scope(f'{self._name}.one_step'):
-      seed = tfp.random.sanitize_seed(seed)
-      seeds = _Seeds(*(
-          random.fold_in(seed, k) for k in range(len(_Seeds._fields))))
-      next_parts, results = self._one_step(
-          states.to_parts(current_state), previous_kernel_results, seeds)
-      if tf.executing_eagerly() and results.failure() is not None:
-        error, reason = results.failure()
-        step = int(results.step)
-        raise error(f'At step {step:,} {reason}', step, None)
-      return states.like(current_state, next_parts), results
-
-  @property
-  def _name(self):
-    return self._parameters['name'] or type(self).__name__
+  def _bootstrap(self, parts, seeds):
+    """z drawn given the state: it takes each likelihood for each chain."""
+    self.target_log_prob_fn.check_state(parts)
+    log_prior = self.target_log_prob_fn.log_prior(*parts)
+    kernel_lib.check_chains(log_prior, parts)
+    z, violation = self._first_pass(parts, seeds.brightness)
+    num_rows = self.target_log_prob_fn.num_rows
+    bright_indices, num_bright = compact(
+        tf.range(num_rows) + tf.zeros_like(z, tf.int32), z > 0,
+        self._capacity)
+    failed = (num_bright > self._capacity) | (violation >= 0)
+    results = FireflyResults(
+        step=tf.zeros([], tf.int64),
+        target_log_prob=log_prior,
+        is_accepted=tf.zeros_like(failed),
+        log_accept_ratio=tf.zeros_like(log_prior),
+        gradient_estimator_results=gradients_lib.EstimatorResults(
+            2 * num_rows + tf.zeros_like(num_bright, tf.int64)),
+        z=z, bright_indices=bright_indices, num_bright=num_bright,
+        violation=violation, failed=failed)
+    failure = results.failure(parts) if tf.executing_eagerly() else None
+    if failure is not None:
+      raise ValueError(
+          f'At the first state {failure.reason}. {failure.advice}')
+    self._check_collapse(parts)
+    first = self._evaluate(
+        parts, bright_indices, lambda _: self._is_filled(num_bright))
+    estimate = kernel_lib.check_finite(gradients_lib.GradientEstimate(
+        first.log_joint, first.gradients), parts)
+    return results._replace(target_log_prob=estimate.target_log_prob)
 
   def _one_step(self, parts, previous, seeds):
     # z, and the gradient at theta given the new z, from one evaluation.
@@ -372,6 +318,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
     is_filled = self._is_filled(num_bright)
 
     # theta, given z.
+    chain_rank = current.log_joint.shape.rank
     step_size = base.at_step(
         self._parameters['step_size'], previous.step, parts)
     noise = random.normal_like(parts, seeds.noise)
@@ -380,7 +327,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
         for arguments in zip(parts, current.gradients, step_size, noise)]
     proposed = self._evaluate(proposal, bright_indices, lambda _: is_filled)
     log_accept_ratio = proposed.log_joint - current.log_joint + sum(
-        _sum_like(correction(*arguments), current.log_joint)
+        states.sum_event(correction(*arguments), chain_rank)
         for arguments in zip(parts, proposal, current.gradients,
                              proposed.gradients, step_size))
     u = random.uniform(
@@ -402,7 +349,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
             is_accepted, proposed.log_joint, current.log_joint),
         is_accepted=is_accepted & ~failed,
         log_accept_ratio=log_accept_ratio,
-        gradient_estimator_results=gradients_base.count(
+        gradient_estimator_results=gradients_lib.count(
             results,
             _count(was_bright) + _count(is_proposed) + _count(is_filled)),
         z=_add(previous.z, indices, change),
@@ -433,8 +380,8 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
     posterior = self.target_log_prob_fn
     batch = posterior.gather(indices)
     log_likelihood = posterior.log_likelihood(*parts, batch=batch)
-    log_bound = self._parameters['bound'].log_bound(*parts, batch=batch)
-    log_bound = tf.convert_to_tensor(log_bound)
+    log_bound = tf.convert_to_tensor(
+        self._parameters['likelihood_bound'].log_bound(*parts, batch=batch))
     if not log_bound.shape.is_compatible_with(log_likelihood.shape):
       raise ValueError(
           f'The bound has shape {log_bound.shape} where the log likelihood has '
@@ -478,7 +425,7 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
     """z drawn given theta, and an example of too high a bound: a pass."""
     posterior = self.target_log_prob_fn
     num_rows = posterior.num_rows
-    chains = compat.shape(posterior.log_prior(*parts))
+    chains = compat.shape(posterior.zeros(parts))
     length = likelihood_bounds.chunk_length(
         posterior.data, max(1, int(np.prod(chains))))
     num_chunks = -(-num_rows // length)
@@ -503,7 +450,8 @@ class FireflyMonteCarlo(tfp.mcmc.TransitionKernel):
 
   def _check_collapse(self, parts):
     """Raises where `collapse` is not the sum of `log_bound`, on some data."""
-    bound, posterior = self._parameters['bound'], self.target_log_prob_fn
+    bound = self._parameters['likelihood_bound']
+    posterior = self.target_log_prob_fn
     with tf.init_scope():
       data = tf.nest.map_structure(lambda leaf: leaf[:64], posterior.data)
       log_bound_sum = bound.collapse(data)
@@ -617,12 +565,6 @@ def _with_rows(columns):
 
 def _count(mask):
   return tf.reduce_sum(tf.cast(mask, tf.int64), axis=-1)
-
-
-def _sum_like(x, per_chain):
-  """Sums a part's values over the coordinates of a chain."""
-  return tf.reduce_sum(
-      x, axis=list(range(per_chain.shape.rank, x.shape.rank)))
 
 
 def _binomial_distribution_function(n: int, q: float) -> np.ndarray:

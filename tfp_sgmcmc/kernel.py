@@ -1,4 +1,8 @@
-"""What all kernels share: the estimator, seeds, the first gradient, checks."""
+"""What all kernels share: parameters, names, seeds, states, the first gradient.
+
+A kernel's own file holds its mathematics, on lists of the state's parts. The
+bases here do what stands around it.
+"""
 
 import abc
 from collections.abc import Sequence
@@ -13,54 +17,45 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import states
 
-__all__ = ['GradientKernel', 'check_chains', 'check_finite']
+__all__ = [
+    'GradientKernel',
+    'Kernel',
+    'check_chains',
+    'check_finite',
+    'no_acceptance_correction',
+]
 
 
-class GradientKernel(tfp.mcmc.TransitionKernel):
-  """Base of the kernels that follow an estimated gradient.
+class Kernel(tfp.mcmc.TransitionKernel):
+  """Base of all kernels.
 
   A subclass passes its arguments as `parameters`, names the uses that it has
-  for seeds, one of them `gradient`, in the named tuple `_Seeds`, and defines
-  `_bootstrap` and `_one_step` on lists of state parts.
+  for seeds in the named tuple `_Seeds`, and defines `_bootstrap` and
+  `_one_step` on lists of state parts. Its results have a method
+  `failure(state)`; see `errors`.
   """
 
   _Seeds: type[NamedTuple]
+  # What a step is called in messages.
+  _step_name = 'step'
+  # Whether a chain that has failed is an error at once where code runs eagerly.
+  # It costs a look at each state, so only kernels that make their states NaN
+  # themselves ask for it.
+  _raises_eagerly = False
 
   def __init__(self, parameters: dict[str, Any]):
-    """Checks and keeps the arguments that all these kernels have.
+    """Keeps the arguments.
 
     Args:
       parameters: The arguments of the subclass's constructor, by name.
     """
     super().__init__()
     self._parameters = dict(parameters)
-    estimator = parameters['gradient_estimator']
-    if estimator is None:
-      estimator = gradients_lib.Exact()
-    if not isinstance(estimator, gradients_lib.GradientEstimator):
-      raise TypeError(
-          f'gradient_estimator is {estimator!r}: it has to be one of '
-          'tfp_sgmcmc.gradients, such as gradients.Uniform(batch_size=100), or '
-          'None for the exact gradient.')
-    estimator.check_target(parameters['target_log_prob_fn'])
-    self._estimator = estimator
-    if estimator.needs_gaussian_step:
-      self._check_gaussian_step()
 
   @property
   def parameters(self) -> dict[str, Any]:
     """The constructor's arguments by name."""
     return self._parameters
-
-  @property
-  def target_log_prob_fn(self) -> Any:
-    """The `Posterior`, or the function that returns the log density."""
-    return self._parameters['target_log_prob_fn']
-
-  @property
-  def gradient_estimator(self) -> gradients_lib.GradientEstimator:
-    """How the gradient is estimated."""
-    return self._estimator
 
   @tf.autograph.experimental.do_not_convert
   def bootstrap_results(self, init_state: Any, seed: Any = None) -> Any:
@@ -68,9 +63,9 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
 
     Args:
       init_state: Tensor or list of tensors, the first state.
-      seed: Stateless seed of the first minibatch and the first momentum or
-        velocity. By default a fixed one, since `tfp.mcmc.sample_chain` passes
-        none.
+      seed: Stateless seed of what is random at the start: the first minibatch,
+        momentum, velocity or brightness. By default a fixed one, since
+        `tfp.mcmc.sample_chain` passes none.
 
     Returns:
       kernel_results: The kernel's results.
@@ -81,17 +76,9 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
         or gradient is not finite.
     """
     with tf.name_scope(f'{self._name}.bootstrap_results'):
-      parts = states.to_parts(init_state)
-      target = self.target_log_prob_fn
-      if isinstance(target, posterior_lib.Posterior):
-        target.check_state(parts)
-      seeds = self._seeds([0, 0] if seed is None else seed)
-      estimate, estimator_results = self._estimator.one_step(
-          target, parts, self._estimator.bootstrap_results(target, parts),
-          seeds.gradient)
-      check_chains(estimate.target_log_prob, parts)
-      estimate = check_finite(estimate, parts)
-      return self._bootstrap(parts, estimate, estimator_results, seeds)
+      return self._bootstrap(
+          states.to_parts(init_state),
+          self._seeds([0, 0] if seed is None else seed))
 
   @tf.autograph.experimental.do_not_convert
   def one_step(
@@ -109,18 +96,31 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
         generator.
 
     Returns:
-      next_state: In the form of `current_state`.
+      next_state: In the form of `current_state`. In continuous time it is the
+        position at the next event, not a draw at equal weight: average over
+        time, with `pdmp.Trajectory.from_chain`, or sample
+        `pdmp.UniformTime(kernel, interval)`.
       kernel_results: The kernel's results.
+
+    Raises:
+      NonFiniteError: Eagerly, if an exact kernel or one in continuous time
+        cannot go on (`RateBoundError`: its bound is violated; `FireflyError`).
+        In a graph the state is NaN from there on.
     """
     with tf.name_scope(f'{self._name}.one_step'):
       next_parts, results = self._one_step(
           states.to_parts(current_state), previous_kernel_results,
           self._seeds(seed))
-      return states.like(current_state, next_parts), results
+    if self._raises_eagerly and tf.executing_eagerly():
+      failure = results.failure(next_parts)
+      if failure is not None:
+        step = int(results.step)
+        raise failure.raised(f'At {self._step_name} {step:,}', step)
+    return states.like(current_state, next_parts), results
 
   @abc.abstractmethod
-  def _bootstrap(self, parts, estimate, estimator_results, seeds):
-    """The kernel's first results, from the first gradient estimate."""
+  def _bootstrap(self, parts, seeds):
+    """The kernel's first results."""
 
   @abc.abstractmethod
   def _one_step(self, parts, previous, seeds):
@@ -135,6 +135,56 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
     return self._Seeds(*(
         random.fold_in(seed, k) for k in range(len(self._Seeds._fields))))
 
+
+class GradientKernel(Kernel):
+  """Base of the kernels that follow an estimated gradient.
+
+  One of the fields of `_Seeds` is `gradient`. A subclass defines `_start` in
+  place of `_bootstrap`.
+  """
+
+  def __init__(self, parameters: dict[str, Any]):
+    """Checks and keeps the arguments that all these kernels have.
+
+    Args:
+      parameters: The arguments of the subclass's constructor, by name; among
+        them `target_log_prob_fn` and `gradient_estimator`.
+    """
+    super().__init__(parameters)
+    target = parameters['target_log_prob_fn']
+    self._target = posterior_lib.as_posterior(target)
+    estimator = parameters['gradient_estimator']
+    if estimator is None:
+      estimator = gradients_lib.Exact()
+    gradients_lib.check_estimator('gradient_estimator', estimator)
+    estimator.check_target(target)
+    self._estimator = estimator
+    if estimator.needs_gaussian_step:
+      self._check_gaussian_step()
+
+  @property
+  def target_log_prob_fn(self) -> Any:
+    """The `Posterior`, or the function that returns the log density."""
+    return self._parameters['target_log_prob_fn']
+
+  @property
+  def gradient_estimator(self) -> gradients_lib.GradientEstimator:
+    """How the gradient is estimated."""
+    return self._estimator
+
+  def _bootstrap(self, parts, seeds):
+    self._target.check_state(parts)
+    estimate, estimator_results = self._estimator.one_step(
+        self._target, parts,
+        self._estimator.bootstrap_results(self._target, parts), seeds.gradient)
+    check_chains(estimate.target_log_prob, parts)
+    estimate = check_finite(estimate, parts)
+    return self._start(parts, estimate, estimator_results, seeds)
+
+  @abc.abstractmethod
+  def _start(self, parts, estimate, estimator_results, seeds):
+    """The kernel's first results, from the first gradient estimate."""
+
   def _check_gaussian_step(self):
     """Raises where `_estimate` is given no `GaussianStep` to hand on."""
     raise ValueError(
@@ -145,12 +195,29 @@ class GradientKernel(tfp.mcmc.TransitionKernel):
 
   def _estimate(self, parts, previous, seeds, gaussian_step=None):
     """A new gradient estimate at `parts`, and the estimator's results."""
-    arguments = {}
-    if self._estimator.needs_gaussian_step:
-      arguments['gaussian_step'] = gaussian_step
     return self._estimator.one_step(
-        self.target_log_prob_fn, parts, previous.gradient_estimator_results,
-        seeds.gradient, **arguments)
+        self._target, parts, previous.gradient_estimator_results,
+        seeds.gradient, gaussian_step)
+
+  def _mean_gradients(self, gradients):
+    """Gradients over the number of examples, as preconditioners take them."""
+    return [g / self._target.num_examples for g in gradients]
+
+
+@property
+def no_acceptance_correction(results: Any) -> None:
+  """Refuses `tfp.mcmc.MetropolisHastings`, in the results of a kernel.
+
+  It would take the ratio of forward and backward proposals to be 1, and a log
+  density of the state before the step for that of the state after.
+  """
+  raise TypeError(
+      'tfp.mcmc.MetropolisHastings cannot correct the kernel that made '
+      f'{type(results).__name__}: its steps are no proposals with a known '
+      'ratio of densities, and the test would need the exact log density. '
+      'Sample the kernel as it is, with a small step size; or, for the exact '
+      'law on all the data, take '
+      'tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(posterior, step_size).')
 
 
 def check_chains(

@@ -1,4 +1,4 @@
-"""Kernels on given batches, and step sizes in the units of SGD.
+"""Makes the kernel of each batch, with step sizes in the units of SGD.
 
 SGD with momentum m and learning rate l on the mean loss L = -log posterior / N,
 
@@ -17,7 +17,6 @@ import inspect
 import math
 from typing import Any
 
-import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -25,8 +24,9 @@ from tfp_sgmcmc import gradients
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import network
 
-__all__ = ['KernelMaker', 'late_in_cycle']
+__all__ = ['KernelMaker']
 
 # A schedule may end at zero, where the friction (1 - m) / h would not exist.
 _SMALLEST_LEARNING_RATE = 1e-30
@@ -69,7 +69,8 @@ class KernelMaker:
     self._learning_rate = learning_rate
     self._momentum = momentum
     self._temperature = temperature
-    self._optimizer = None
+    self._rate = None
+    self._rate_seen = None
     self._check()
     first = 1e-3 if learning_rate == 'optimizer' else None
     made = self._make(
@@ -96,18 +97,44 @@ class KernelMaker:
     return (isinstance(self._learning_rate, str)
             and self._learning_rate == 'optimizer')
 
-  def set_optimizer(self, optimizer: Any) -> None:
-    """Takes the optimizer whose learning rate is followed."""
-    if not self.follows_optimizer:
-      return
-    if not isinstance(
-        getattr(optimizer, 'learning_rate', None), keras.Variable):
+  def begin_fit(self, optimizer: Any) -> None:
+    """Takes the optimizer that the model is compiled with.
+
+    Args:
+      optimizer: Keras optimizer.
+
+    Raises:
+      ValueError: If its learning rate is to be followed and nobody sets it.
+    """
+    self._rate = network.learning_rate(optimizer)
+    self._rate_seen = None
+    if self.follows_optimizer and self._rate is None:
       raise ValueError(
           "learning_rate='optimizer' follows a learning rate that callbacks "
           f'set, and the optimizer {optimizer!r} has a schedule of its own or '
           'none: it makes no steps while the kernel samples, so its schedule '
           'stands still. Pass the schedule itself, learning_rate=schedule.')
-    self._optimizer = optimizer
+
+  def check_learning_rate(self) -> None:
+    """Raises where another callback steers an optimizer that stands still.
+
+    Due at the beginning of each epoch that samples.
+
+    Raises:
+      ValueError: If the optimizer's learning rate has changed since the last
+        call, and the kernel does not follow it.
+    """
+    if self.follows_optimizer or self._rate is None:
+      return
+    before, self._rate_seen = self._rate_seen, float(self._rate.numpy())
+    if before is not None and before != self._rate_seen:
+      raise ValueError(
+          f"The optimizer's learning rate was changed from {before:g} to "
+          f'{self._rate_seen:g} while the kernel samples, which takes its '
+          'steps without the optimizer: LearningRateScheduler and '
+          'ReduceLROnPlateau have no effect on it. Pass '
+          "learning_rate='optimizer' to follow them, or a schedule as "
+          'learning_rate or step_size and no such callback.')
 
   def __call__(
       self, posterior: Any, step: tf.Tensor) -> tfp.mcmc.TransitionKernel:
@@ -122,7 +149,7 @@ class KernelMaker:
     """
     learning_rate = None
     if self.follows_optimizer:
-      learning_rate = tf.convert_to_tensor(self._optimizer.learning_rate)
+      learning_rate = tf.convert_to_tensor(self._rate)
     return self._make(posterior, step, learning_rate)
 
   def _make(self, posterior, step, learning_rate):
@@ -139,18 +166,16 @@ class KernelMaker:
       learning_rate = self._learning_rate
       if callable(learning_rate):
         learning_rate = learning_rate(step)
-    friction = self._friction_name
-    if not tf.is_tensor(learning_rate):
-      learning_rate = max(float(learning_rate), _SMALLEST_LEARNING_RATE)
-      if friction is None:
-        return {'step_size': learning_rate / self._num_examples}
-      step_size = math.sqrt(learning_rate / self._num_examples)
-    else:
-      learning_rate = tf.maximum(
+    root = math.sqrt
+    if tf.is_tensor(learning_rate):
+      root, learning_rate = tf.sqrt, tf.maximum(
           tf.cast(learning_rate, tf.float32), _SMALLEST_LEARNING_RATE)
-      if friction is None:
-        return {'step_size': learning_rate / self._num_examples}
-      step_size = tf.sqrt(learning_rate / self._num_examples)
+    else:
+      learning_rate = max(float(learning_rate), _SMALLEST_LEARNING_RATE)
+    friction = self._friction_name
+    if friction is None:
+      return {'step_size': learning_rate / self._num_examples}
+    step_size = root(learning_rate / self._num_examples)
     return {
         'step_size': step_size,
         friction: (1. - (self._momentum or 0.)) / step_size}
@@ -223,76 +248,10 @@ class KernelMaker:
 
 def _check_estimator(estimator):
   """Raises where an estimator cannot live on given batches."""
-  if estimator is None or isinstance(estimator, gradients.Exact):
+  if estimator is None:
     return
-  why = ': leave it out, and set batch_size in fit.'
-  if isinstance(estimator, gradients.ExponentiallyWeighted):
-    if estimator.deals_all_rows:
-      return
-    why = (
-        ': pass batch_size=None and no base, which deals each batch into '
-        'num_index_steps + 1 minibatches, and set batch_size in fit.')
-  elif (isinstance(estimator, gradients.MinibatchEstimator)
-        and not isinstance(estimator, gradients.Uniform)):
-    why = (
-        ', one at a time and without the numbers of their examples, so that '
-        'there is no pass over all the data at an anchor, no table of '
-        'gradients by example and no stratum of an example. Leave it out; or '
-        'sample a Posterior that holds the data, by sgmcmc.sample.')
-  raise ValueError(
-      f'The kernel was given gradient_estimator={estimator!r}, and in fit the '
-      f'batches come from Keras{why}')
-
-
-def late_in_cycle(
-    schedule: keras.optimizers.schedules.CosineDecayRestarts,
-    fraction: float = 0.5,
-) -> Callable[[int], bool]:
-  """Keeps draws from the end of each cycle alone: cyclical sampling.
-
-  Zhang et al. (2020): large steps at the start of each cycle look for new
-  modes, small ones at its end sample them.
-
-  Args:
-    schedule: `keras.optimizers.schedules.CosineDecayRestarts`, which is the
-      kernel's `step_size`, or the `learning_rate`, as well.
-    fraction: Number in [0, 1): the part of each cycle without draws.
-
-  Returns:
-    keep_draw: Callable of the step's number; for
-      `PosteriorSampling(keep_draw=...)`.
-
-  Raises:
-    TypeError: If the schedule has no cycles.
-    ValueError: If `fraction` is not in [0, 1).
-
-  #### Examples
-
-  >>> schedule = keras.optimizers.schedules.CosineDecayRestarts(
-  ...     0.1, first_decay_steps=4, t_mul=1.)
-  >>> keep_draw = sgmcmc.keras.late_in_cycle(schedule)
-  >>> [step for step in range(1, 9) if keep_draw(step)]
-  [3, 4, 7, 8]
-  """
-  if not isinstance(
-      schedule, keras.optimizers.schedules.CosineDecayRestarts):
-    raise TypeError(
-        f'schedule is {schedule!r}: late_in_cycle reads the cycles off a '
-        'keras.optimizers.schedules.CosineDecayRestarts. For another schedule '
-        'pass keep_draw=lambda step: ..., true where a draw may be kept.')
-  checks.fraction('fraction', fraction)
-  if fraction == 1.:
-    raise ValueError('fraction is 1: no step of a cycle would be left to draw.')
-  config = schedule.get_config()
-  length, factor = config['first_decay_steps'], config['t_mul']
-
-  def keep_draw(step):
-    position = step - 1  # The schedule's argument at the step's beginning.
-    if factor == 1.:
-      return (position % length) / length >= fraction
-    cycle = math.floor(
-        math.log(1. - position / length * (1. - factor), factor) + 1e-9)
-    start = length * (1. - factor**cycle) / (1. - factor)
-    return (position - start) / (length * factor**cycle) >= fraction
-
-  return keep_draw
+  gradients.check_estimator('gradient_estimator', estimator)
+  if not estimator.lives_on_batches:
+    raise ValueError(
+        f'The kernel was given gradient_estimator={estimator!r}, and in fit '
+        f'the batches come from Keras. {estimator.why_not_on_batches}')

@@ -1,0 +1,69 @@
+"""The swap of a model's train function, and its restoration."""
+
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+from tfp_sgmcmc.keras import train_function
+
+
+def swapped(execute):
+  """A model in the midst of a `fit`, and a train function swapped in."""
+  model = models.classifier(run_eagerly=True)
+  model.make_train_function()
+  own = model.train_function
+  function = train_function.TrainFunction(
+      model, lambda data: {'rows': tf.shape(data[0])[0]}, execute)
+  assert model.train_function is own and 'train_step' not in vars(model)
+  model.history = object()  # Each fit has one of its own.
+  function.begin_fit()
+  function.swap_in()
+  assert model.train_function is not own
+  return model, own, function
+
+
+def test_an_execution_runs_the_step_and_takes_itself_out():
+  x, y = models.classes()
+  model, own, _ = swapped(lambda iterator, function: function.on_batches(
+      iterator))
+  logs = model.train_function(iter([(x[:7], y[:7])]))
+  assert int(dict(logs)['rows']) == 7
+  assert model.train_function is own and int(model.optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize('error', [
+    RuntimeError('stop'), KeyboardInterrupt(), StopIteration()], ids=repr)
+def test_an_exception_leaves_the_model_its_own(error):
+
+  def execute(iterator, function):
+    assert model.train_function is own
+    raise error
+
+  model, own, _ = swapped(execute)
+  with pytest.raises(type(error)):
+    model.train_function(iter([]))
+  assert model.train_function is own
+
+
+def test_put_back_where_no_execution_came():
+  model, own, function = swapped(None)
+  function.put_back()
+  assert model.train_function is own
+  function.put_back()
+  assert model.train_function is own
+
+
+def test_one_left_behind_runs_the_models_own():
+  x, y = models.classes()
+  model, own, _ = swapped(None)
+  model.history = object()
+  model.train_function(iter([(x, y)]))
+  assert model.train_function is own and int(model.optimizer.iterations) == 1
+
+
+def test_stale_after_compile():
+  model, _, function = swapped(None)
+  assert not function.is_stale()  # And puts back what was left behind.
+  model.compile('sgd', model.loss)
+  model.make_train_function()
+  assert function.is_stale()

@@ -1,0 +1,206 @@
+"""The chain that `fit` runs, and the draws made on its way."""
+
+from collections.abc import Iterable
+from collections.abc import Iterator
+import itertools
+from typing import Any
+import warnings
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc import errors
+from tfp_sgmcmc.keras import draw_schedule
+from tfp_sgmcmc.keras import kernel_maker
+from tfp_sgmcmc.keras import likelihood as likelihood_lib
+from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import step as step_lib
+from tfp_sgmcmc.keras import train_function
+
+__all__ = ['Chain']
+
+
+class Chain:
+  """A chain over a model's weights, its steps driven by `fit`.
+
+  It begins at the first batch: only then every model has weights.
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      make_kernel: kernel_maker.KernelMaker,
+      prior: Any,
+      num_examples: int,
+      seed: tf.Tensor,
+      schedule: draw_schedule.DrawSchedule,
+      draws: Any,
+  ):
+    """Makes the chain, before its first step.
+
+    Args:
+      model: Compiled `keras.Model`.
+      make_kernel: `KernelMaker`.
+      prior: As `WeightPrior` takes it.
+      num_examples: Python `int`, N.
+      seed: Stateless seed, `int32[2]`.
+      schedule: `DrawSchedule`.
+      draws: The store that takes the draws.
+    """
+    self._model = model
+    self._make_kernel = make_kernel
+    self._prior = prior
+    self._num_examples = num_examples
+    self._seed = seed
+    self._schedule = schedule
+    self._likelihood = None
+    self._step = None
+    self._num_steps = 0
+    self._draws = draws
+
+  @property
+  def draws(self) -> Any:
+    """The store with the draws."""
+    return self._draws
+
+  @property
+  def num_steps(self) -> int:
+    """The number of steps made."""
+    return self._num_steps
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether there has been a batch."""
+    return self._step is not None
+
+  @property
+  def kernel_results(self) -> Any:
+    """The kernel's results after the last step, None before the first."""
+    return self._step.results() if self.has_begun else None
+
+  def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
+    """Takes the likelihood of a model that may have been compiled anew.
+
+    Args:
+      likelihood: `Likelihood`.
+
+    Raises:
+      ValueError: If other weights are trainable than when the chain began.
+    """
+    self._likelihood = likelihood
+    if self.has_begun:
+      self._step.set_likelihood(likelihood)
+
+  def train_step(self, data: Any) -> dict[str, Any]:
+    """A training step: see `SamplingStep.train_step`."""
+    return self._step.train_step(data)
+
+  def execute(
+      self, iterator: Any, function: train_function.TrainFunction,
+  ) -> dict[str, Any]:
+    """What one execution of `fit` does: one or several steps, and draws.
+
+    Args:
+      iterator: The dataset's iterator.
+      function: `TrainFunction` around `train_step`.
+
+    Returns:
+      logs: Those of the last step, and the number of draws.
+    """
+    interrupted = self._schedule.interrupts(
+        self._num_steps, self._model.steps_per_execution, len(self._draws))
+    if interrupted or not self.has_begun:
+      first = next(iterator)
+      if not self.has_begun:
+        self._begin(first)
+      logs = function.on_batches(
+          self._drawing_between(itertools.chain([first], iterator)))
+    else:
+      logs = function.on_iterator(iterator)
+    logs = dict(logs)
+    self._after_step(logs.pop(step_lib.STATUS))
+    return {**logs, 'draws': len(self._draws)}
+
+  def _drawing_between(self, batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches; between two of them, the draw of the step just made."""
+    for k, data in enumerate(batches):
+      if k:
+        self._after_step(self._step.status)
+      yield data
+
+  def _after_step(self, status):
+    self._num_steps, bad = status.numpy().tolist()
+    if bad:
+      self._stop(bad)
+    elif self._schedule.is_continuous:
+      self._draw_along_segment()
+    elif self._schedule.is_due(self._num_steps, len(self._draws)):
+      self._draws.append(self._model, self._num_steps)
+
+  def _draw_along_segment(self):
+    """Draws at the times that fall into the last segment of the path."""
+    start, duration = self._step.segment()
+    shares = self._schedule.along_segment(
+        self._num_steps, duration, len(self._draws))
+    if not shares:
+      return
+    variables = self._model.trainable_variables
+    with network.put_back(variables) as end:
+      for share in shares:
+        network.assign(
+            variables, [b - share * (b - a) for a, b in zip(start, end)])
+        self._draws.append(self._model, self._num_steps)
+
+  def _stop(self, bad):
+    """Ends training after NaN or Inf."""
+    if self._model.stop_training:
+      return
+    self._model.stop_training = True
+    weights = self._model.trainable_variables
+    failure = errors.find_failure(
+        self._step.results(), network.values(weights)) or errors.Failure(
+            errors.NonFiniteError, 'the momentum is not finite',
+            'Take a smaller step_size or learning_rate.')
+    kept = f'The {len(self._draws)} draw(s) made before are kept'
+    if len(self._draws):
+      last = self._draws.read([len(self._draws) - 1])
+      network.assign(weights, [array[0] for array in last])
+      kept += ', and the weights are those of the last'
+    warnings.warn(
+        f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
+        f'{failure.advice} It may also help to start from a trained model '
+        '(start_epoch).', RuntimeWarning, stacklevel=2)
+
+  def _begin(self, data):
+    """Builds what needs the model's weights, and the first results."""
+    model = self._model
+    data = keras.tree.map_structure(
+        lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
+        else leaf, data)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    y_pred = model(x)
+    model.compute_loss(x, y, y_pred, sample_weight)
+    model.compute_metrics(x, y, y_pred, sample_weight)
+    model.reset_metrics()
+    network.check_weights(model)
+    self._check_prior(bool(model.losses))
+    step = step_lib.SamplingStep(
+        model, self._make_kernel,
+        priors.WeightPrior(self._prior, model.trainable_variables),
+        self._likelihood, self._num_examples, self._seed)
+    step.bootstrap(data)
+    self._step = step
+
+  def _check_prior(self, has_losses):
+    """Warns where nothing, or two things, say what the prior is."""
+    if self._prior is None and not has_losses:
+      warnings.warn(
+          'There is no prior and the model has no regularisers: the prior is '
+          'constant, and the posterior may not be one that can be sampled. '
+          'Pass prior=tfd.Normal(0., 1.), say.', stacklevel=2)
+    if self._prior is not None and has_losses:
+      warnings.warn(
+          'The model has regularisers or other added losses, and a prior is '
+          'given: both count. Remove one of them if they mean the same.',
+          stacklevel=2)

@@ -1,0 +1,235 @@
+"""What the sampler asks of a Keras model and of its optimizer."""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import contextlib
+import inspect
+from typing import Any
+from typing import NamedTuple
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+__all__ = [
+    'ForwardPass',
+    'assign',
+    'check_model',
+    'check_weights',
+    'forward',
+    'has_moving_average',
+    'layers',
+    'learning_rate',
+    'loss_tracker',
+    'mask',
+    'mean_loss',
+    'put_back',
+    'values',
+    'with_mask',
+]
+
+Updates = Sequence[tuple[keras.Variable, tf.Tensor]]
+
+
+class ForwardPass(NamedTuple):
+  """What one pass through a model leaves.
+
+  Attributes:
+    weights: The values of the trainable weights, one tensor each.
+    outputs: The outputs, in the model's structure.
+    penalties: List of scalars, all added losses: the weights' regularisers and
+      what layers add.
+    layer_losses: List of scalars, those penalties that layers added in the
+      pass, without the weights' regularisers.
+    updates: Pairs of a variable and its new value: what layers count (metrics)
+      or use up (the state of a random generator).
+  """
+  weights: Sequence[tf.Tensor]
+  outputs: Any
+  penalties: list[tf.Tensor]
+  layer_losses: list[tf.Tensor]
+  updates: Updates
+
+
+def forward(
+    model: keras.Model,
+    x: Any,
+    weights: Sequence[tf.Tensor],
+    updates: Updates = (),
+) -> ForwardPass:
+  """Runs a model as for prediction, with given weights; changes no variable.
+
+  Args:
+    model: Built `keras.Model`.
+    x: A batch of inputs.
+    weights: One tensor for each of `model.trainable_variables`.
+    updates: Values in place of those of other variables, as an earlier pass
+      left them.
+
+  Returns:
+    forward_pass: `ForwardPass`.
+  """
+  with keras.StatelessScope(
+      state_mapping=[*zip(model.trainable_variables, weights), *updates],
+      collect_losses=True) as scope:
+    outputs = model(x, **_call_arguments(model))
+    penalties = [tf.reduce_sum(loss) for loss in model.losses]
+  return ForwardPass(
+      weights, outputs, penalties, list(scope.losses),
+      _updates(scope, [
+          *model.non_trainable_variables, *model.metrics_variables]))
+
+
+def mean_loss(
+    model: keras.Model,
+    data: tuple[Any, Any, Any],
+    forward_pass: ForwardPass,
+) -> tuple[tf.Tensor, Updates]:
+  """The compiled loss and all penalties: the loss that Keras reports.
+
+  Args:
+    model: Compiled `keras.Model`.
+    data: `(x, y, sample_weight)`, the examples of `forward_pass`.
+    forward_pass: `ForwardPass`.
+
+  Returns:
+    loss: Scalar.
+    updates: The new values of metrics that the loss itself keeps: those of
+      several outputs, one each.
+  """
+  x, y, sample_weight = data
+  with keras.StatelessScope(
+      state_mapping=list(zip(
+          model.trainable_variables, forward_pass.weights))) as scope:
+    # The scope knows of no loss that a layer added, so they are added below.
+    loss = model.compute_loss(x, y, forward_pass.outputs, sample_weight)
+  for added in forward_pass.layer_losses:
+    loss += tf.reduce_sum(tf.cast(added, loss.dtype))
+  return loss, _updates(scope, model.metrics_variables)
+
+
+def mask(output: Any) -> Any:
+  """The mask that Keras attached to an output, None where there is none."""
+  return getattr(output, '_keras_mask', None)
+
+
+def with_mask(output: tf.Tensor, mask: Any) -> tf.Tensor:
+  """The output, with a mask attached where there is one."""
+  if mask is not None:
+    output._keras_mask = mask
+  return output
+
+
+def loss_tracker(model: keras.Model) -> keras.metrics.Metric:
+  """The metric of the mean loss; a new object each time that one compiles."""
+  return next(metric for metric in model.metrics if metric.name == 'loss')
+
+
+def layers(model: keras.Model) -> Iterator[keras.Layer]:
+  """All layers, those of models within the model too."""
+  for layer in model.layers:
+    yield layer
+    if hasattr(layer, 'layers'):
+      yield from layers(layer)
+
+
+def values(variables: Sequence[Any]) -> list[np.ndarray]:
+  """The values of variables, as arrays."""
+  return [variable.numpy() for variable in variables]
+
+
+def assign(variables: Sequence[Any], new_values: Sequence[Any]) -> None:
+  """Assigns a value to each variable."""
+  for variable, value in zip(variables, new_values):
+    variable.assign(value)
+
+
+@contextlib.contextmanager
+def put_back(variables: Sequence[Any]) -> Iterator[list[np.ndarray]]:
+  """Puts back the values of variables that are assigned in between."""
+  kept = values(variables)
+  try:
+    yield kept
+  finally:
+    assign(variables, kept)
+
+
+def learning_rate(optimizer: Any) -> keras.Variable | None:
+  """The learning rate that callbacks can set, None where there is none."""
+  rate = getattr(optimizer, 'learning_rate', None)
+  return rate if isinstance(rate, keras.Variable) else None
+
+
+def has_moving_average(optimizer: Any) -> bool:
+  """Whether `fit` ends by putting an average of the weights in their place."""
+  optimizer = getattr(optimizer, 'inner_optimizer', optimizer)
+  return bool(getattr(optimizer, 'use_ema', False))
+
+
+def check_model(model: keras.Model) -> None:
+  """Raises where the model makes its own steps or losses.
+
+  Args:
+    model: `keras.Model`.
+
+  Raises:
+    ValueError: If it does, or runs on several replicas.
+  """
+  if model.distribute_strategy.num_replicas_in_sync > 1:
+    raise ValueError(
+        f'The model is distributed over '
+        f'{model.distribute_strategy.num_replicas_in_sync} replicas, and '
+        'PosteriorSampling runs on one: build the model outside the strategy.')
+  for name in ('train_step', 'compute_loss'):
+    own = getattr(type(model), name, None)
+    if own is not getattr(keras.Model, name):
+      raise ValueError(
+          f'{type(model).__name__} defines its own {name}, and '
+          'PosteriorSampling makes the step itself, from the compiled losses: '
+          'what it does would be lost. Write the likelihood as a loss '
+          '(sgmcmc.keras.DistributionLoss) and other terms with add_loss.')
+
+
+def check_weights(model: keras.Model) -> None:
+  """Raises or warns where weights cannot be sampled as they are used.
+
+  Args:
+    model: Built `keras.Model`.
+
+  Raises:
+    ValueError: If there are no trainable weights, or one has a constraint.
+  """
+  variables = model.trainable_variables
+  if not variables:
+    raise ValueError(
+        f'The model {model.name!r} has no trainable weights: there is nothing '
+        'to sample. Unfreeze a layer and compile again.')
+  for variable in variables:
+    if getattr(variable, 'constraint', None) is not None:
+      raise ValueError(
+          f'The weight {variable.path!r} has the constraint '
+          f'{variable.constraint!r}, which the optimizer would enforce and a '
+          'kernel does not: remove it, and put what it says into the prior.')
+  for layer in layers(model):
+    if isinstance(layer, keras.layers.BatchNormalization):
+      warnings.warn(
+          f'The layer {layer.name!r} normalises by its moving statistics, '
+          'which stay as they are while the kernel samples: train first '
+          '(start_epoch), or take LayerNormalization.', stacklevel=2)
+      return
+
+
+def _call_arguments(model):
+  """The arguments of a call as for prediction: dropout off."""
+  arguments = inspect.signature(model.call).parameters
+  if 'training' in arguments or any(
+      p.kind is p.VAR_KEYWORD for p in arguments.values()):
+    return {'training': False}
+  return {}
+
+
+def _updates(scope, variables):
+  """The variables to which a scope gave a value, each with that value."""
+  pairs = ((v, scope.get_current_value(v)) for v in variables)
+  return [(v, value) for v, value in pairs if value is not None]

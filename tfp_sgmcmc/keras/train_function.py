@@ -1,0 +1,128 @@
+"""A train function in the place of a model's own, one execution at a time.
+
+`fit` looks up `model.train_function` anew for each execution (of one step, or
+of `steps_per_execution`). So the model's own can be replaced right before an
+execution, and the first thing that the replacement does is to put it back:
+whatever happens then, an exception or an interrupt, leaves the model as it was.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ['TrainFunction']
+
+
+class TrainFunction:
+  """Runs another training step than the model's, where it is swapped in.
+
+  The model's own train function and `train_step` are read once, when the object
+  is made, and put back as they were.
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      train_step: Callable[[Any], Any],
+      execute: Callable[[Any, 'TrainFunction'], dict[str, Any]],
+  ):
+    """Makes the function, for a model that `fit` is about to run.
+
+    Args:
+      model: Compiled `keras.Model` whose train function `fit` has made.
+      train_step: Callable of a batch; returns the step's logs. Compiled as the
+        model's own would be.
+      execute: Callable `(iterator, train_function)`, what one execution does;
+        returns its logs. It gets to the compiled steps by `on_iterator` or
+        `on_batches`.
+    """
+    self._model = model
+    self._execute = execute
+    self._own = model.train_function
+    self._history = None
+    self._on_batches = self._make(train_step)
+    self._on_iterator = self._on_batches
+    if model.steps_per_execution == 1 and not model.run_eagerly:
+      self._on_iterator = _on_next(self._on_batches)
+    self._stand_in = self._run
+
+  def is_stale(self) -> bool:
+    """Whether the model has another own function now: it was compiled anew."""
+    self.put_back()
+    return self._model.train_function is not self._own
+
+  def begin_fit(self) -> None:
+    """Takes note of which `fit` it is; due at the beginning of each."""
+    self._history = self._model.history
+
+  def swap_in(self) -> None:
+    """Takes the place of the model's train function for one execution."""
+    self._set(self._stand_in)
+
+  def put_back(self) -> None:
+    """Puts the model's own back, where an execution did not come about."""
+    if self._model.train_function is self._stand_in:
+      self._set(self._own)
+
+  def on_iterator(self, iterator: Any) -> dict[str, Any]:
+    """Runs an execution, compiled as a whole.
+
+    Args:
+      iterator: The dataset's iterator that `fit` passes.
+
+    Returns:
+      logs: Those of the last step.
+    """
+    return self._on_iterator(iterator)
+
+  def on_batches(self, batches: Iterable[Any]) -> dict[str, Any]:
+    """Runs an execution step by step.
+
+    Args:
+      batches: Iterator over batches: whatever it does between two of them
+        happens between two steps.
+
+    Returns:
+      logs: Those of the last step.
+    """
+    return self._on_batches(batches)
+
+  def _run(self, iterator):
+    self._set(self._own)
+    if self._model.history is not self._history:
+      # Left behind by a fit that ended between a batch's beginning and its run.
+      return self._own(iterator)
+    return self._execute(iterator, self)
+
+  def _set(self, function):
+    """Sets the train function; `setattr` would look for layers to track."""
+    vars(self._model)['train_function'] = function
+
+  def _make(self, train_step):
+    """Keras' own train function, around another step."""
+    model = self._model
+    own = vars(model).get('train_step')
+    model.train_step = train_step
+    try:
+      model.make_train_function(force=True)
+      return model.train_function
+    finally:
+      del model.train_step
+      if own is not None:
+        model.train_step = own
+      model.train_function = self._own
+
+
+def _on_next(function):
+  """Keras' train function of a single batch, on a dataset's next one.
+
+  Keras' own returns an Optional, for the end of the data within an execution of
+  several steps. Unwrapping it takes a fifth of the time of a small network's
+  step, and is not needed where there is one.
+  """
+  return tf.function(
+      lambda iterator: function([iterator.get_next()]), autograph=False,
+      reduce_retracing=True)
