@@ -10,6 +10,7 @@ _REQUIRED = (
     ('tensorflow', 'tensorflow>=2.18'),
     ('tf_keras', 'tf-keras'),
     ('tensorflow_probability', 'tensorflow-probability==0.25.*'),
+    ('tqdm', 'tqdm'),
 )
 
 

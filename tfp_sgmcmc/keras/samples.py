@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import pathlib
 from typing import Any
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import draws as draws_lib
@@ -59,14 +61,14 @@ class PosteriorSamples:
   def __init__(
       self,
       model: keras.Model,
-      draws: Any,
+      draws: draws_lib.ModelDraws,
       indices: Sequence[int] | None = None,
   ):
-    """Makes samples of a store of draws; see also `load`, `from_arrays`.
+    """Makes samples of draws; see also `load`, `from_arrays`.
 
     Args:
       model: The model. It is left as it is.
-      draws: The store, `MemoryDraws` or `DiskDraws`.
+      draws: `ModelDraws`.
       indices: The draws to take; None for all, also those to come.
     """
     self._model = model
@@ -99,8 +101,15 @@ class PosteriorSamples:
           f'The arrays have shapes {[array.shape for array in arrays]}: one is '
           'needed for each trainable weight of the model, [draws, ...] with '
           f'the same number of draws and shapes {wanted} after it.')
-    return cls(
-        model, draws_lib.MemoryDraws(arrays, range(1, len(arrays[0]) + 1)))
+    chunks = store_lib.Chunks()
+    variables = model.trainable_variables
+    chunks.append({
+        **{f'state/{path}': array.astype(
+            tf.as_dtype(variable.dtype).as_numpy_dtype)
+           for path, variable, array in zip(
+               draws_lib.paths(variables), variables, arrays)},
+        'step': np.arange(1, len(arrays[0]) + 1)})
+    return cls(model, draws_lib.ModelDraws(model, chunks))
 
   @classmethod
   def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
@@ -109,19 +118,24 @@ class PosteriorSamples:
     Args:
       directory: Path of the directory.
       model: A built model of the same architecture, the same layers frozen;
-        compiled, for predictions. Its weights do not matter.
+        compiled, for predictions. Its trainable weights do not matter; the
+        others, frozen or computed while training, have to be as they were.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
 
     Raises:
       FileNotFoundError: If there are no draws.
-      ValueError: If they are of another model.
+      ValueError: If they are of another model, or damaged.
     """
-    return cls(model, draws_lib.DiskDraws(directory, model, existing=True))
+    return cls(model, draws_lib.ModelDraws(
+        model, store_lib.read_draws(directory, 'fit')))
 
   def save(self, directory: Any) -> None:
-    """Writes a Keras weights file for each draw, and a manifest.
+    """Writes the draws to a directory, from which `load` reads them.
+
+    They are kept as arrays, several draws to a file; for files that Keras reads
+    see `export_weights`.
 
     Args:
       directory: Path of a directory without draws.
@@ -129,25 +143,60 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If there are draws in it.
     """
-    store = draws_lib.DiskDraws(directory, self._model, existing=False)
+    indices = self._all()
+    chunks = self._draws.chunks
+    step = self.steps[-1] if indices else 0
+    with draws_lib.new_store(directory) as store:
+      for index in indices:
+        store.append(chunks.read([index]))
+        if store.commit_is_due:
+          store.commit(step, {})
+      store.commit(step, {})
+
+  def export_weights(self, directory: Any) -> list[str]:
+    """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....
+
+    `model.load_weights(file)` puts such a draw into a model without this
+    library. Weights that are not sampled are written as the model has them now.
+    The files are for use elsewhere, and `load` does not read them: Keras need
+    not write what was sampled (a layer with LoRA writes its kernel with the
+    low-rank part merged into it).
+
+    Args:
+      directory: Path of a directory without such files, made if need be.
+
+    Returns:
+      paths: The paths of the files, one for each draw.
+
+    Raises:
+      FileExistsError: If one of the files is there.
+    """
+    folder = pathlib.Path(directory).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f'draw_{k:06}.weights.h5' for k in range(len(self))]
+    for file in files:
+      if file.exists():
+        raise FileExistsError(
+            f'{file} is there already: give another directory.')
     variables = self._model.trainable_variables
-    steps = self.steps
     with network.put_back(variables):
-      for k in range(len(self)):
-        network.assign(variables, self[k])
-        store.append(self._model, steps[k])
+      for file, weights in zip(files, self):
+        network.assign(variables, weights)
+        self._model.save_weights(file)
+    return [str(file) for file in files]
 
   @property
   def steps(self) -> list[int]:
     """The step of the chain at which each draw was made."""
-    return [self._draws.steps[k] for k in self._all()]
+    steps = self._draws.steps
+    return [steps[k] for k in self._all()]
 
   @property
   def weights(self) -> dict[str, np.ndarray]:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
-    arrays = self._draws.read(self._all())
     return dict(zip(
-        [v.path for v in self._model.trainable_variables], arrays))
+        draws_lib.paths(self._model.trainable_variables),
+        self._draws.read(self._all())))
 
   def __len__(self) -> int:
     return len(self._all())
