@@ -235,6 +235,38 @@ def sample_chain(
   return tuple(array.stack() for array in arrays)
 
 
+def bootstrap_error(
+    statistic: Callable[[np.ndarray], Any],
+    num_chains: int,
+    random: np.random.Generator,
+    number: int = 200,
+) -> Any:
+  """The standard error of a statistic of many chains, by resampling the chains.
+
+  Args:
+    statistic: Callable of the indices of chains, `[num_chains]`, of which some
+      occur more than once; returns a number or an array.
+    num_chains: How many chains there are.
+    random: Where the indices come from.
+    number: How often the chains are resampled.
+
+  Returns:
+    error: A number, or an array of the statistic's shape.
+  """
+  return np.std([
+      statistic(random.integers(num_chains, size=num_chains))
+      for _ in range(number)], axis=0)
+
+
+def ratio_of_means(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+  """The ratio of two means over chains, and its standard error.
+
+  The error is the jackknife's: the chains are left out one at a time.
+  """
+  without = (a.sum() - a) / (b.sum() - b)
+  return a.mean() / b.mean(), without.std() * np.sqrt(len(a) - 1)
+
+
 # The random numbers of an experiment come from its seed by this path alone.
 def seed_of(arguments: argparse.Namespace, use: int) -> tf.Tensor:
   """A stateless seed for one use, 0, 1, ..., of an experiment."""

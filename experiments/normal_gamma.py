@@ -99,9 +99,9 @@ def run(arguments):
       by_chain = [
           densities(draws[:, k], edges)
           for draws, edges in zip((mu, gamma), EDGES)]
-      spread = np.std([
-          error(by_chain, laws, random.integers(num_chains, size=num_chains))
-          for _ in range(50)])
+      spread = common.bootstrap_error(
+          lambda chosen, by_chain=by_chain: error(by_chain, laws, chosen),
+          num_chains, random, 50)
       points[name].append(
           (times[k], error(by_chain, laws, np.arange(num_chains)), spread))
   settings = dict(

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 pytest.importorskip('matplotlib')
-pytest.importorskip('tqdm')
 
 from experiments import __main__ as experiments  # noqa: E402
 

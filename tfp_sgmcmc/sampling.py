@@ -25,7 +25,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import seeds
-from tfp_sgmcmc.internal.progress import progress
+from tfp_sgmcmc.internal.progress import Progress
 
 __all__ = ['sample']
 
@@ -93,8 +93,8 @@ def sample(
       twentieth of all, or as many as take 64 MiB.
     directory: Where to keep the draws; made where it does not exist. Default:
       in memory.
-    progress_bar: Python `bool`: show progress, with `tqdm` where it is
-      installed and else as lines of text, on standard error.
+    progress_bar: Python `bool`: show the bar that Keras' `fit` shows, of the
+      steps that this call makes.
     seed: Python `int`, which stands for `[0, seed]`, or a stateless seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
     previous_kernel_results: Where to go on from, the `kernel_results` of an
@@ -362,23 +362,22 @@ class _Run:
 
   def go(self, progress_bar) -> Draws:
     plan = self._plan
-    with progress(plan.num_steps, self._step, progress_bar) as display:
-      while self._num_draws < plan.num_results:
-        is_burnin = self._step < plan.num_burnin_steps
-        first, num_draws = plan.next_call(self._step, self._num_draws)
-        outcome = self._program(
-            self._position, self._step, first, plan.thinning, num_draws)
-        if not outcome.is_finite:
-          self._fail(outcome, is_burnin, first)
-        self._position = outcome.position
-        self._step += outcome.num_steps
-        if not is_burnin:
-          self._keep(outcome)
-        if self._store is not None:
-          self._store.commit(
-              self._step, store_lib.named(**self._position._asdict()))
-        display.update(
-            outcome.num_steps, 'burn-in' if is_burnin else 'sampling')
+    bar = Progress(plan.num_steps, self._step, progress_bar)
+    while self._num_draws < plan.num_results:
+      is_burnin = self._step < plan.num_burnin_steps
+      first, num_draws = plan.next_call(self._step, self._num_draws)
+      outcome = self._program(
+          self._position, self._step, first, plan.thinning, num_draws)
+      if not outcome.is_finite:
+        self._fail(outcome, is_burnin, first)
+      self._position = outcome.position
+      self._step += outcome.num_steps
+      if not is_burnin:
+        self._keep(outcome)
+      if self._store is not None:
+        self._store.commit(
+            self._step, store_lib.named(**self._position._asdict()))
+      bar.update(outcome.num_steps)
     return self._draws([])
 
   def _keep(self, outcome):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import predictions
 
 NUM_DRAWS = 5
 
@@ -55,7 +55,7 @@ def test_one_compiled_function_for_all_draws_and_batches():
   x, _ = models.classes()
   _, posterior = make_posterior()
   posterior.predict(x, batch_size=20, draw_batch_size=2)
-  ((_, function),) = posterior._compiled.values()
+  ((_, function),) = posterior._predictor._compiled.values()
   traces = function.experimental_get_tracing_count()
   posterior.predict(x, batch_size=11, draw_batch_size=3)
   posterior[1:].predict(x, batch_size=11, draw_batch_size=2)
@@ -350,16 +350,16 @@ def test_memory_is_bounded(monkeypatch):
   x, _ = models.classes()
   _, posterior = make_posterior()
   seen = []
-  over_data = samples._batches
+  batches = predictions.batches
 
-  def spy(data, batch_size):
-    for batch in over_data(data, batch_size):
-      seen.append(batch.shape[0])
+  def spy(*arguments):
+    for batch in batches(*arguments):
+      seen.append(batch[0].shape[0])
       yield batch
 
   read = posterior._draws.read
   draws = []
-  monkeypatch.setattr(samples, '_batches', spy)
+  monkeypatch.setattr(predictions, 'batches', spy)
   monkeypatch.setattr(
       posterior._draws, 'read',
       lambda indices: (draws.append(len(indices)), read(indices))[1])
