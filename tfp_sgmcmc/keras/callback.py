@@ -216,7 +216,6 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._chain, self._train_function = self._make_chain(), None
     self._chain.draws.open()
     self._chain.set_likelihood(likelihood)
-    self._chain.draws.open()
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
           model, self._chain.train_step, self._chain.execute)

@@ -48,6 +48,7 @@ class ModelDraws:
     self._chunks = chunks if chunks is not None else (
         store_lib.Chunks() if store is None else store.draws)
     self._names = None
+    self._appended = None
     if len(self._chunks):
       self._names = _match(self._chunks.specs, model)
 
@@ -81,10 +82,12 @@ class ModelDraws:
       step: Python `int`, the number of the step.
     """
     variables = self._model.trainable_variables
+    if self._appended is None:
+      self._appended = [f'state/{path}' for path in paths(variables)]
     keeper = self._chunks if self._store is None else self._store
     keeper.append({
-        **{f'state/{path}': variable.numpy()[np.newaxis]
-           for path, variable in zip(paths(variables), variables)},
+        **{name: variable.numpy()[np.newaxis]
+           for name, variable in zip(self._appended, variables)},
         'step': np.array([step], np.int64)})
 
   def commit(self, step: int) -> None:
