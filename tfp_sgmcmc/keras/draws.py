@@ -36,26 +36,25 @@ class ModelDraws:
 
     Args:
       model: The model.
-      chunks: The draws, which can be read; by default those of `store`, or none
-        yet.
-      store: An open `Store` to append to; by default new draws stay in memory.
+      chunks: The draws; by default none yet.
+      store: An open `Store` with the draws, in place of `chunks`. By default
+        new draws stay in memory.
 
     Raises:
       ValueError: If the draws are of another model.
     """
     self._model = model
     self._store = store
-    self._chunks = chunks if chunks is not None else (
-        store_lib.Chunks() if store is None else store.draws)
+    self._chunks = store_lib.Chunks() if chunks is None else chunks
     self._names = None
     self._appended = None
-    if len(self._chunks):
-      self._names = _match(self._chunks.specs, model)
+    if len(self):
+      self._names = _match(self.chunks.specs, model)
 
   @property
   def chunks(self) -> store_lib.Chunks:
     """The draws, with all arrays that they have."""
-    return self._chunks
+    return self._chunks if self._store is None else self._store.draws
 
   @property
   def steps(self) -> list[int]:
@@ -63,16 +62,16 @@ class ModelDraws:
     every = range(len(self))
     if not every:
       return []
-    return self._chunks.read(every, ['step'])['step'].tolist()
+    return self.chunks.read(every, ['step'])['step'].tolist()
 
   def __len__(self) -> int:
-    return len(self._chunks)
+    return len(self.chunks)
 
   def read(self, indices: Sequence[int]) -> list[np.ndarray]:
     """Some draws: one array `[len(indices), ...]` for each trainable weight."""
     if self._names is None:
-      self._names = _match(self._chunks.specs, self._model)
-    arrays = self._chunks.read(indices, self._names)
+      self._names = _match(self.chunks.specs, self._model)
+    arrays = self.chunks.read(indices, self._names)
     return [arrays[name] for name in self._names]
 
   def append(self, step: int) -> None:
