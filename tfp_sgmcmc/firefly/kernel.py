@@ -585,7 +585,7 @@ def _binomial_distribution_function(n: int, q: float) -> np.ndarray:
 
 
 def _check_posterior(posterior):
-  if not isinstance(posterior, posterior_lib.Posterior):
+  if not posterior_lib.as_posterior(posterior).has_examples:
     raise TypeError(
         'FireflyMonteCarlo looks at single examples, so it needs a '
         'Posterior(log_prior_fn, log_likelihood_fn, data), and got '
