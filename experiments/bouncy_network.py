@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from tests import references
 import tfp_sgmcmc as sgmcmc
 
 HIDDEN, CLASSES = 4, 4
@@ -53,49 +54,18 @@ def make_posterior(data, precision):
 
 def laplace(posterior, size, precision, num_iterations, seed):
   """The best mode found, and a root of the inverse of the Hessian there."""
-  def potential_and_gradient(w):
-    return tfp.math.value_and_gradient(potential, w)
-
-  def potential(w):
-    return -posterior(w)
-
   @tf.function(jit_compile=True, autograph=False)
   def descend(start):
     return tfp.optimizer.lbfgs_minimize(
-        potential_and_gradient, start, max_iterations=num_iterations,
-        max_line_search_iterations=20,
+        lambda w: tfp.math.value_and_gradient(lambda w: -posterior(w), w),
+        start, max_iterations=num_iterations, max_line_search_iterations=20,
         stopping_condition=tfp.optimizer.converged_all)
 
   found = descend(0.5 * sgmcmc.random.normal([NUM_STARTS, size], seed))
   mode = found.position[int(np.nanargmin(found.objective_value))]
-  with tf.GradientTape() as outer:
-    outer.watch(mode)
-    with tf.GradientTape() as inner:
-      inner.watch(mode)
-      value = potential(mode)
-    gradient = inner.gradient(value, mode)
-  hessian = outer.jacobian(gradient, mode).numpy().astype(np.float64)
+  hessian = references.hessian(posterior, mode)
   values, vectors = np.linalg.eigh((hessian + hessian.T) / 2.)
   return mode, vectors / np.sqrt(np.maximum(values, precision))
-
-
-def hmc(posterior, mode, root, num_chains, num_draws, seed, quiet):
-  """Draws of HMC, [num, chains, d], the share accepted, and the epochs."""
-  root = tf.constant(root, tf.float32)
-  kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
-      tfp.mcmc.HamiltonianMonteCarlo(
-          lambda z: posterior(mode + tf.linalg.matvec(root, z)),
-          step_size=0.1, num_leapfrog_steps=LEAPFROGS),
-      num_adaptation_steps=num_draws // 5)
-  burn_in = num_draws // 4
-  z = sgmcmc.sample(
-      kernel, num_draws,
-      0.5 * sgmcmc.random.normal([num_chains, len(mode)], seed), seed=seed,
-      progress_bar=not quiet, num_burnin_steps=burn_in,
-      trace_fn=lambda _, r: r.inner_results.is_accepted)
-  draws = mode + tf.linalg.matvec(root, z.states)
-  return (draws.numpy(), float(np.mean(z.trace)),
-          LEAPFROGS * (num_draws + burn_in))
 
 
 def sbps(posterior, start, epochs, num_draws, seed):
@@ -144,9 +114,12 @@ def run(arguments):
   mode, root = laplace(
       posterior, size, precision,
       common.sizes(arguments, 20, 1000, 1000), common.seed_of(arguments, 0))
-  reference, accepted, reference_epochs = hmc(
-      posterior, mode, root, hmc_chains, num_steps,
-      common.seed_of(arguments, 1), arguments.quiet)
+  burn_in = num_steps // 4
+  reference, accepted = references.hmc(
+      posterior, mode, root, num_steps, hmc_chains,
+      common.seed_of(arguments, 1), step_size=0.1, num_leapfrog_steps=LEAPFROGS,
+      num_burnin_steps=burn_in, num_adaptation_steps=num_steps // 5,
+      start_scale=0.5, progress_bar=not arguments.quiet)
   flat = reference.reshape([-1, size]).astype(np.float64)
   mean = flat.mean(axis=0)
   values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))
@@ -169,7 +142,7 @@ def run(arguments):
       num_parameters=size, num_examples=posterior.num_examples,
       batch_size=BATCH_SIZE, confidence=3, refresh_rate=1., steps=STEPS,
       epochs=epochs, num_chains=num_chains, hmc_chains=hmc_chains,
-      hmc_epochs=reference_epochs, hmc_accepted=accepted,
+      hmc_epochs=LEAPFROGS * (num_steps + burn_in), hmc_accepted=accepted,
       prior_precision=precision,
       published_metropolis_accepted=0.43, violation_share=path.violation_share,
       counts=path.counts._asdict(), sds=sds)
@@ -185,10 +158,8 @@ def report(reference, draws, settings, path):
                'the reference'])
   for name, z in draws.items():
     z = z[len(z) // 2:]
-    num_chains = z.shape[1]
-    again = [score(z[:, random.integers(num_chains, size=num_chains)])
-             for _ in range(200)]
-    scores[name] = (score(z), np.std(again))
+    scores[name] = score(z), common.bootstrap_error(
+        lambda chosen, z=z: score(z[:, chosen]), z.shape[1], random)
     rows.append([
         name, *z.std(axis=(0, 1)), *z.mean(axis=(0, 1)), *scores[name],
         'comparable mixing' if name == 'SBPS' else 'by the step'])

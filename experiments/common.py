@@ -214,7 +214,7 @@ def sample_chain(
 
   Returns:
     states: `[num_results] + chains + event`.
-    num_gradients: `[num_results]`, or `[num_results] + chains`.
+    num_gradients: `float64[num_results]`, the mean over the chains.
   """
   results = kernel.bootstrap_results(state, seed=sgmcmc.random.fold_in(seed, 0))
   count = results.gradient_estimator_results.num_gradients
@@ -232,7 +232,46 @@ def sample_chain(
   *_, arrays = tf.while_loop(
       lambda step, *_: step < num_results * num_steps, one_step,
       [tf.zeros([], tf.int32), state, results, arrays])
-  return tuple(array.stack() for array in arrays)
+  states, counts = (array.stack() for array in arrays)
+  return states, tf.reduce_mean(
+      tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1)
+
+
+def num_gradients(kernel_results: Any) -> int:
+  """The most gradients of single examples that any chain used."""
+  return int(np.max(kernel_results.gradient_estimator_results.num_gradients))
+
+
+def bootstrap_error(
+    statistic: Callable[[np.ndarray], Any],
+    num_chains: int,
+    random: np.random.Generator,
+    number: int = 200,
+) -> Any:
+  """The standard error of a statistic of many chains, by resampling the chains.
+
+  Args:
+    statistic: Callable of the indices of chains, `[num_chains]`, of which some
+      occur more than once; returns a number or an array.
+    num_chains: How many chains there are.
+    random: Where the indices come from.
+    number: How often the chains are resampled.
+
+  Returns:
+    error: A number, or an array of the statistic's shape.
+  """
+  return np.std([
+      statistic(random.integers(num_chains, size=num_chains))
+      for _ in range(number)], axis=0)
+
+
+def ratio_of_means(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
+  """The ratio of two means over chains, and its standard error.
+
+  The error is the jackknife's: the chains are left out one at a time.
+  """
+  without = (a.sum() - a) / (b.sum() - b)
+  return a.mean() / b.mean(), without.std() * np.sqrt(len(a) - 1)
 
 
 # The random numbers of an experiment come from its seed by this path alone.

@@ -31,12 +31,6 @@ def estimates(path, mode, r):
       tf.reduce_mean(fn(draws), axis=0).numpy())
 
 
-def ratio_of_means(a, b):
-  """The ratio and its standard error, by the jackknife over pairs."""
-  without = (a.sum() - a) / (b.sum() - b)
-  return a.mean() / b.mean(), without.std() * np.sqrt(len(a) - 1)
-
-
 def running(path, mode, r, num_points):
   """The two running means of chain 0 over `num_points` parts of the path."""
   num_events = path.counts.events // path.duration.size
@@ -71,7 +65,7 @@ def run(arguments):
   for ratio in common.progress(ratios, arguments, 'r / b'):
     pair = [np.abs(x) for x in estimates(path, mode, ratio * length)]
     errors.append([(x.mean(), x.std() / np.sqrt(num_chains)) for x in pair])
-    factors.append(ratio_of_means(*pair))
+    factors.append(common.ratio_of_means(*pair))
     rows.append([
         float(ratio), *errors[-1][0], *errors[-1][1], *factors[-1],
         {1.: 'little difference', 0.01: 'below 1'}.get(round(ratio, 9))])

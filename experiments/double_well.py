@@ -91,15 +91,14 @@ def report(theta, kinetic, half, xi, arguments):
     shares = np.stack([
         histogram(theta[half:, k, c]) for c in range(num_chains)])
     energies = kinetic[half:, k].mean(axis=0)
-    resampled = [
-        total_variation(
-            shares[random.integers(num_chains, size=num_chains)].mean(0), truth)
-        for _ in range(100)]
+    spread = common.bootstrap_error(
+        lambda chosen, shares=shares: total_variation(
+            shares[chosen].mean(axis=0), truth), num_chains, random, 100)
     distance = total_variation(shares.mean(axis=0), truth)
     energy, error = energies.mean(), energies.std() / np.sqrt(num_chains)
     measured.append((distance, energy, error))
     rows.append([
-        name, float(distance), float(np.std(resampled)), float(energy),
+        name, float(distance), float(spread), float(energy),
         float(error), PUBLISHED[k]])
 
   def claim(text, k, holds):

@@ -127,11 +127,9 @@ class Errors:
         slope(STEP_SIZES[large], squared[large]),
         slope(STEP_SIZES, squared)])
 
-  def resampled(self, fn, seed, number=200):
-    random, num_chains = np.random.default_rng(seed), self.num_chains
-    return np.std([
-        fn(random.integers(num_chains, size=num_chains))
-        for _ in range(number)], axis=0)
+  def resampled(self, fn, seed):
+    return common.bootstrap_error(
+        fn, self.num_chains, np.random.default_rng(seed))
 
 
 FIGURES = (

@@ -20,6 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from tests import references
 import tfp_sgmcmc as sgmcmc
 
 PRIOR_SCALE = 10.
@@ -39,20 +40,21 @@ COLORS = {
 class Problem(NamedTuple):
   """A logistic regression: its posterior, and Laplace's approximation."""
   posterior: sgmcmc.Posterior
-  features: np.ndarray
-  labels: np.ndarray
+  posterior64: sgmcmc.Posterior
   mode: np.ndarray
   covariance: np.ndarray
 
+  @property
+  def features(self):
+    return self.posterior64.data[0].numpy()
+
   def negative_log_density(self, w):
-    """-log p(w | data) less that of the mode, in float64; `w` is [..., d]."""
-    def potential(w):
-      logits = w @ self.features.T * (1. - 2. * self.labels)
-      return np.logaddexp(0., logits).sum(axis=-1) + 0.5 * np.square(
-          w / PRIOR_SCALE).sum(axis=-1)
-    w = np.asarray(w, np.float64)
+    """-log p(w | data) less that of the mode, in float64; `w` is [num, ...]."""
     # A loop over draws: all logits at once do not fit into memory.
-    return np.stack([potential(x) for x in w]) - potential(self.mode)
+    density = tf.function(
+        lambda w: tf.map_fn(self.posterior64, w), autograph=False)
+    return (self.posterior64(self.mode) - density(
+        tf.cast(w, tf.float64))).numpy()
 
   def draw(self, num, widening, seed):
     """Draws of N(mode, widening * covariance), as float32."""
@@ -67,41 +69,27 @@ def make_problem(seed, scales, largest_weight=5., num_examples=1000):
   weights = random.uniform(-largest_weight, largest_weight, len(scales))
   x = (random.normal(size=[num_examples, len(scales)]) * scales).astype('f4')
   y = random.uniform(size=num_examples) < 1. / (1. + np.exp(-x @ weights))
-  mode, covariance = laplace(x.astype('f8'), y.astype('f8'))
 
   def log_likelihood(w, batch):
     x, sign = batch
     return -tf.nn.softplus(sign * tf.einsum('...nd,...d->...n', x, w))
 
-  prior = tfp.distributions.MultivariateNormalDiag(
-      tf.zeros(len(scales)), PRIOR_SCALE * tf.ones(len(scales)))
-  posterior = sgmcmc.Posterior(
-      prior.log_prob, log_likelihood, (x, (1. - 2. * y).astype('f4')))
+  def posterior(dtype):
+    prior = tfp.distributions.MultivariateNormalDiag(
+        tf.zeros(len(scales), dtype),
+        PRIOR_SCALE * tf.ones(len(scales), dtype))
+    return sgmcmc.Posterior(
+        prior.log_prob, log_likelihood,
+        (tf.cast(x, dtype), tf.cast(1. - 2. * y, dtype)))
+
+  double = posterior(tf.float64)
   return Problem(
-      posterior, x.astype('f8'), y.astype('f8'), mode, covariance)
+      posterior(tf.float32), double, *references.laplace(double, len(scales)))
 
 
 def paper_problem(seed):
   """N = 1,000, d = 20, one component of the features of variance 6."""
   return make_problem(seed, np.sqrt([6.] + [1.] * 19))
-
-
-def laplace(x, y):
-  """The mode, and the inverse of the Hessian there, by Newton's method."""
-  def potential(w):
-    return np.logaddexp(0., (1. - 2. * y) * (x @ w)).sum() + (
-        w @ w / 2. / PRIOR_SCALE**2)
-
-  mode = np.zeros(x.shape[1])
-  for _ in range(100):
-    p = 1. / (1. + np.exp(-x @ mode))
-    hessian = (x * (p * (1. - p))[:, np.newaxis]).T @ x + (
-        np.eye(len(mode)) / PRIOR_SCALE**2)
-    step = np.linalg.solve(hessian, x.T @ (y - p) - mode / PRIOR_SCALE**2)
-    while potential(mode + step) > potential(mode) + 1e-9:
-      step /= 2.
-    mode = mode + step
-  return mode, np.linalg.inv(hessian)
 
 
 def sbps(problem, **options):
@@ -125,25 +113,12 @@ class Law(NamedTuple):
 
 
 def hmc(problem, num_results, num_chains, seed):
-  """The law by HMC, whitened by Laplace's approximation."""
-  scale = np.linalg.cholesky(problem.covariance)
-  x = tf.constant(problem.features * (1. - 2. * problem.labels)[:, np.newaxis])
-
-  def target(z):
-    w = problem.mode + tf.linalg.matvec(scale, z)
-    return -tf.reduce_sum(tf.nn.softplus(
-        tf.linalg.matmul(w, x, transpose_b=True)), -1) - 0.5 * tf.reduce_sum(
-            tf.square(w / PRIOR_SCALE), -1)
-
-  kernel = tfp.mcmc.HamiltonianMonteCarlo(
-      target, step_size=np.float64(0.2), num_leapfrog_steps=8)
-  start = sgmcmc.random.normal([num_chains, len(scale)], seed, tf.float64)
-  z = sgmcmc.sample(
-      kernel, num_results, start, num_burnin_steps=50, seed=seed,
-      progress_bar=False).states.numpy()
-  draws = problem.mode + z @ scale.T
+  """The law by HMC, in the coordinates of Laplace's approximation."""
+  draws, _ = references.hmc(
+      problem.posterior64, problem.mode, np.linalg.cholesky(problem.covariance),
+      num_results, num_chains, seed, step_size=0.2, num_leapfrog_steps=8)
   axes = np.linalg.eigh(problem.covariance)[1]
-  along = draws.reshape([-1, len(scale)]) @ axes
+  along = draws.reshape([-1, len(axes)]) @ axes
   return Law(draws, axes, along.mean(axis=0), along.std(axis=0),
              float(problem.negative_log_density(draws).mean()))
 
@@ -251,12 +226,9 @@ def arrival(excess, limit):
   def first(values):
     below = np.nanmean(values, axis=1) < limit
     return float(np.argmax(below) + 1) if below.any() else float('inf')
-  random = np.random.default_rng(0)
-  num_chains = excess.shape[1]
-  again = [first(excess[:, random.integers(num_chains, size=num_chains)])
-           for _ in range(200)]
-  again = np.minimum(again, len(excess) + 1)
-  return first(excess), float(np.std(again))
+  return first(excess), float(common.bootstrap_error(
+      lambda chosen: min(first(excess[:, chosen]), len(excess) + 1),
+      excess.shape[1], np.random.default_rng(0)))
 
 
 def autocovariance(z, record, num_lags):
@@ -278,10 +250,9 @@ def mixing(law, record, coordinate):
   z = law.project(record.draws)[..., coordinate]
   lags, values = autocovariance(z, record, len(z) // 4)
   root = np.sqrt(z.shape[1])
-  # Over the variance of the same chains; its error by the jackknife.
-  at = np.array([np.interp(LAG, lags, v) for v in values.T])
-  without = (at.sum() - at) / (values[0].sum() - values[0])
-  at_lag = (at.sum() / values[0].sum(), without.std() * np.sqrt(len(at) - 1))
+  # Over the variance of the same chains.
+  at_lag = common.ratio_of_means(
+      np.array([np.interp(LAG, lags, v) for v in values.T]), values[0])
   squares = np.square(z).mean(axis=0)
   sd = np.sqrt(squares.mean())
   return Mixing(lags, values.sum(axis=1) / values[0].sum(), at_lag,

@@ -99,17 +99,16 @@ def run(arguments):
       by_chain = [
           densities(draws[:, k], edges)
           for draws, edges in zip((mu, gamma), EDGES)]
-      spread = np.std([
-          error(by_chain, laws, random.integers(num_chains, size=num_chains))
-          for _ in range(50)])
+      spread = common.bootstrap_error(
+          lambda chosen, by_chain=by_chain: error(by_chain, laws, chosen),
+          num_chains, random, 50)
       points[name].append(
           (times[k], error(by_chain, laws, np.arange(num_chains)), spread))
   settings = dict(
       num_chains=num_chains, num_draws=num_draws, thinning=thinning,
       num_burnin_steps=num_burnin_steps, batch_size=BATCH_SIZE,
       step_sizes=STEP_SIZES, diffusions=DIFFUSIONS,
-      gradients_per_chain=int(
-          chains.kernel_results.gradient_estimator_results.num_gradients))
+      gradients_per_chain=common.num_gradients(chains.kernel_results))
   return report({k: np.array(v) for k, v in points.items()}, settings)
 
 

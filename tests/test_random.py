@@ -222,3 +222,35 @@ def test_examples_are_equally_likely(replacement):
 def test_too_many_examples():
   with pytest.raises(ValueError, match='2\\^30'):
     random.indices(2**30 + 1, [5], SEED)
+
+
+@pytest.mark.parametrize('arguments, error, message', [
+    ((5, [6]), ValueError, '6 distinct indices .* 5 examples.*replacement'),
+    ((5, [3, 6]), ValueError, '6 distinct indices'),
+    ((5, []), ValueError, r'shape is \[\]: it needs an axis'),
+    ((-1, [2]), ValueError, 'num_examples is -1: .* at least 1'),
+    ((0, [2], True), ValueError, 'num_examples is 0: .* at least 1'),
+    ((5., [2]), TypeError, 'num_examples is 5.0: .* integer'),
+])
+def test_impossible_indices(arguments, error, message):
+  num_examples, shape, *rest = arguments
+  with pytest.raises(error, match=message):
+    random.indices(num_examples, shape, SEED, *rest)
+
+
+def test_impossible_indices_in_a_graph():
+  @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
+  def graph(num_chains):  # Only the last axis is known.
+    return random.indices(5, [num_chains, 6], SEED)
+
+  with pytest.raises(ValueError, match='6 distinct indices'):
+    graph(3)
+
+
+@pytest.mark.parametrize('draw', [
+    lambda: random.normal([3], SEED, tf.int32),
+    lambda: random.uniform([3], SEED, tf.int64),
+    lambda: random.normal_like([tf.zeros([3], tf.int32)], SEED)])
+def test_floats_of_an_integer_dtype(draw):
+  with pytest.raises(TypeError, match='dtype is int.*float.*`indices`'):
+    draw()

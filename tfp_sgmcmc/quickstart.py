@@ -84,27 +84,10 @@ def make_model(num_units: int) -> keras.Model:
   return model
 
 
-class Progress(keras.callbacks.Callback):
-  """A bar of tqdm over the epochs of one `fit`: each takes milliseconds."""
-
-  def __init__(self, name: str):
-    super().__init__()
-    self._name = name
-
-  def on_train_begin(self, logs=None):
-    import tqdm
-    self._bar = tqdm.tqdm(
-        total=self.params['epochs'], desc=self._name, unit=' epochs',
-        dynamic_ncols=True)
-
-  def on_epoch_end(self, epoch, logs=None):
-    self._bar.set_postfix(
-        {name: f'{value:.4g}' for name, value in (logs or {}).items()},
-        refresh=False)
-    self._bar.update(1)
-
-  def on_train_end(self, logs=None):
-    self._bar.close()
+def epoch_bar(name: str) -> keras.callbacks.Callback:
+  """A bar over the epochs of one `fit`, each of which takes milliseconds."""
+  import tqdm.keras  # Of the extra `quickstart`: `main` says so.
+  return tqdm.keras.TqdmCallback(verbose=0, desc=name, dynamic_ncols=True)
 
 
 def train_and_sample(
@@ -132,7 +115,7 @@ def train_and_sample(
               arguments.batch_size, drop_remainder=True)
   model.fit(
       dataset, epochs=arguments.adam_epochs, verbose=0, shuffle=False,
-      callbacks=[Progress('Adam')])
+      callbacks=[epoch_bar('Adam')])
   weights = model.get_weights()
 
   steps_per_epoch = num_examples // arguments.batch_size
@@ -146,7 +129,7 @@ def train_and_sample(
       seed=arguments.seed)
   history = model.fit(
       dataset, epochs=arguments.epochs, verbose=0, shuffle=False,
-      callbacks=[sampling, Progress('SGHMC')])
+      callbacks=[sampling, epoch_bar('SGHMC')])
   return weights, history, sampling.posterior
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import oracle
+from tests import references
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.pdmp import base
 
@@ -53,35 +54,15 @@ def posterior(
       (x.astype(dtype), y.astype(dtype)))
 
 
-def laplace(target):
-  """The mode and the inverse of the Hessian there, in float64."""
-  x, y = (np.asarray(leaf, np.float64) for leaf in target.data)
-  mode = np.zeros(x.shape[1])
-  for _ in range(50):
-    p = 1. / (1. + np.exp(-x @ mode))
-    hessian = (x * (p * (1. - p))[:, np.newaxis]).T @ x + np.eye(x.shape[1])
-    mode += np.linalg.solve(hessian, x.T @ (y - p) - mode)
-  return mode, np.linalg.inv(hessian)
-
-
 @functools.cache
 def hmc(seed, num_results=250, num_chains=200):
   """The law by HMC in float64, whitened by Laplace's approximation."""
   target = posterior(seed, np.float64)
-  mode, covariance = laplace(target)
-  scale = np.linalg.cholesky(covariance)
-  kernel = tfp.mcmc.HamiltonianMonteCarlo(
-      lambda z: target(mode + tf.linalg.matvec(scale, z)),
-      step_size=np.float64(0.3), num_leapfrog_steps=5)
-
-  @tf.function(jit_compile=True)
-  def run():
-    return tfp.mcmc.sample_chain(
-        num_results, tf.random.stateless_normal(
-            [num_chains, len(mode)], [seed, 1], dtype=tf.float64),
-        num_burnin_steps=50, kernel=kernel, trace_fn=None, seed=[seed, 2])
-
-  draws = mode + np.reshape(run(), [-1, len(mode)]) @ scale.T
+  mode, covariance = references.laplace(target, NUM_FEATURES)
+  draws, _ = references.hmc(
+      target, mode, np.linalg.cholesky(covariance), num_results, num_chains,
+      [seed, 1], step_size=0.3, num_leapfrog_steps=5)
+  draws = np.reshape(draws, [-1, NUM_FEATURES])
   covariance = np.cov(draws, rowvar=False)
   return Law(draws.mean(axis=0), np.sqrt(np.diag(covariance)), covariance)
 

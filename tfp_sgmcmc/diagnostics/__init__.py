@@ -1,7 +1,7 @@
-"""How good the draws, and the predictions made with them, are.
+"""How good the predictions are that are made with the draws.
 
-`diagnostics.plots` draws them and needs matplotlib (the extra `plots`): import
-it by name, `from tfp_sgmcmc.diagnostics import plots`.
+Pictures of it are in `diagnostics.plots`, which needs matplotlib (the extra
+`plots`) and is imported by name: `from tfp_sgmcmc.diagnostics import plots`.
 """
 
 from tfp_sgmcmc.diagnostics.calibration import ReliabilityCurve

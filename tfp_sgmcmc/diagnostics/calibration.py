@@ -1,8 +1,8 @@
 """How good predicted probabilities of classes are.
 
 All functions take `probabilities`, float `[n, num_classes]` with rows that sum
-to one, and `labels`, integer `[n]`, as tensors or NumPy arrays. Those of a
-posterior are the mean over draws of each draw's probabilities, not of logits.
+to one, and `labels`, integer `[n]`, as tensors or NumPy arrays. A posterior's
+probabilities are the mean of each draw's probabilities, not of its logits.
 
 #### References
 
@@ -15,6 +15,7 @@ posterior are the mean over draws of each draw's probabilities, not of logits.
 from typing import Any
 from typing import NamedTuple
 
+import keras
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
@@ -85,6 +86,7 @@ def negative_log_likelihood(probabilities: Any, labels: Any) -> tf.Tensor:
   >>> round(float(nll), 4)
   0.837
   """
+  # Keras' cross-entropy cuts probabilities off at 1e-7, and is never infinite.
   probabilities, labels = _check(probabilities, labels)
   return -tf.reduce_mean(
       tf.math.log(tf.gather(probabilities, labels, batch_dims=1)))
@@ -110,6 +112,7 @@ def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
   >>> float(brier_score([[0.75, 0.25], [0.75, 0.25]], [0, 1]))
   0.625
   """
+  # TFP's score is this one less 1, so that a small score is lost to rounding.
   probabilities, labels = _check(probabilities, labels)
   right = tf.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype)
   return tf.reduce_mean(
@@ -182,6 +185,7 @@ def expected_calibration_error(
   >>> float(expected_calibration_error([[0.75, 0.25], [0.75, 0.25]], [0, 1]))
   0.25
   """
+  # TFP's has other bins, [k / num_bins, (k + 1) / num_bins), and float32 only.
   curve = reliability_curve(probabilities, labels, num_bins)
   count = tf.cast(curve.count, curve.confidence.dtype)
   gaps = tf.math.multiply_no_nan(
@@ -190,8 +194,9 @@ def expected_calibration_error(
 
 
 def _is_right(probabilities, labels):
-  predicted = tf.argmax(probabilities, axis=1, output_type=labels.dtype)
-  return tf.cast(predicted == labels, probabilities.dtype)
+  return tf.cast(
+      keras.metrics.sparse_categorical_accuracy(labels, probabilities),
+      probabilities.dtype)
 
 
 def _check(probabilities, labels):

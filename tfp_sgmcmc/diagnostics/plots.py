@@ -1,10 +1,9 @@
-"""Pictures of calibration and of chains, with matplotlib (the extra `plots`).
+"""Pictures of calibration, with matplotlib (the extra `plots`).
 
-Each function draws on the axes it is given and returns them.
+For pictures of chains use ArviZ: `arviz.plot_trace(draws.to_arviz())`.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ except ImportError as error:
       'tfp_sgmcmc.diagnostics.plots needs matplotlib: '
       'pip install "tfp_sgmcmc[plots]".') from error
 
-__all__ = ['reliability', 'traces']
+__all__ = ['reliability']
 
 
 def reliability(
@@ -26,10 +25,11 @@ def reliability(
 ) -> matplotlib.axes.Axes:
   """Draws accuracy against confidence, the diagonal being perfect.
 
-  Bars are one standard error of the accuracy in a bin, as of independent
-  examples that are as accurate as the bin's confidence says: a point whose bar
-  reaches the diagonal is compatible with perfect calibration. The area of a
-  point goes with the number of its examples.
+  There is a point for each bin that has examples; its area grows with their
+  number. Its bar is the standard error that the accuracy would have if the
+  forecast were calibrated, sqrt(c (1 - c) / n) for a bin of n examples with the
+  mean confidence c: a calibrated forecast's bar reaches the diagonal in about
+  two bins of three.
 
   Args:
     axes: Matplotlib axes.
@@ -67,34 +67,4 @@ def reliability(
       xlim=(0., 1.02), ylim=(0., 1.05), aspect='equal', xlabel='confidence',
       ylabel='accuracy')
   axes.legend(loc='upper left', edgecolor='none')
-  return axes
-
-
-def traces(
-    axes: matplotlib.axes.Axes, values: Any, label: str,
-) -> matplotlib.axes.Axes:
-  """Draws a quantity along chains, a line each.
-
-  Args:
-    axes: Matplotlib axes.
-    values: `[draws]` or `[draws, chains]`.
-    label: What the quantity is.
-
-  Returns:
-    axes: The same.
-
-  #### Examples
-
-  >>> import matplotlib.figure
-  >>> from tfp_sgmcmc.diagnostics import plots
-  >>> axes = plots.traces(
-  ...     matplotlib.figure.Figure().subplots(), tf.zeros([10, 4]), 'theta')
-  >>> len(axes.lines)
-  4
-  """
-  values = np.asarray(values)
-  values = values.reshape(len(values), -1)
-  for k in range(values.shape[1]):
-    axes.plot(values[:, k], linewidth=0.8, alpha=0.85, label=f'chain {k}')
-  axes.set(xlabel='draw', ylabel=label, xlim=(0, max(1, len(values) - 1)))
   return axes

@@ -1,72 +1,30 @@
-"""Progress of a long run: tqdm's bar, or plain lines where it is absent."""
+"""Progress of a long run: the bar that `fit` shows."""
 
-import sys
-import time
+import keras
 
-__all__ = ['progress']
-
-
-def progress(total: int, initial: int, shown: bool) -> 'Bar | Lines | Hidden':
-  """Makes a display of `total` steps, `initial` of them made before.
-
-  Args:
-    total: Python `int`, number of steps.
-    initial: Python `int`, number of steps that an earlier call made.
-    shown: Python `bool`: False for a display that shows nothing.
-
-  Returns:
-    display: A context manager with `update(steps, phase)`.
-  """
-  if not shown:
-    return Hidden()
-  try:
-    import tqdm  # pylint: disable=g-import-not-at-top
-  except ImportError:
-    return Lines(total, initial)
-  return Bar(tqdm.tqdm(
-      total=total, initial=initial, unit=' steps', dynamic_ncols=True))
+__all__ = ['Progress']
 
 
-class Hidden:
-  """Shows nothing."""
+class Progress:
+  """A bar of Keras, which is there wherever this library is."""
 
-  def __enter__(self):
-    return self
+  def __init__(self, total: int, initial: int, shown: bool):
+    """Makes a bar.
 
-  def __exit__(self, *exception):
-    return None
+    Args:
+      total: Python `int`, number of steps.
+      initial: Python `int`, number of them that an earlier call made: the bar
+        is of the others, so that the time it tells is that of this call.
+      shown: Python `bool`: False for a bar that is not shown.
+    """
+    self._num_steps = 0
+    self._bar = None
+    if shown and total > initial:
+      self._bar = keras.utils.Progbar(
+          total - initial, unit_name='step', interval=0.5)
 
-  def update(self, steps: int, phase: str) -> None:
-    """Takes note of steps made."""
-
-
-class Bar(Hidden):
-  """A bar of tqdm."""
-
-  def __init__(self, bar):
-    self._bar = bar
-
-  def __exit__(self, *exception):
-    self._bar.close()
-
-  def update(self, steps: int, phase: str) -> None:
-    """Takes note of steps made."""
-    self._bar.set_description(phase, refresh=False)
-    self._bar.update(steps)
-
-
-class Lines(Hidden):
-  """A line on standard error for each tenth of the run."""
-
-  def __init__(self, total, initial):
-    self._total = total
-    self._done = initial
-    self._start = time.monotonic()
-
-  def update(self, steps: int, phase: str) -> None:
-    """Takes note of steps made."""
-    before, self._done = self._done, self._done + steps
-    if 10 * before // self._total < 10 * self._done // self._total:
-      print(
-          f'{phase}: {self._done:,} of {self._total:,} steps, '
-          f'{time.monotonic() - self._start:.0f} s', file=sys.stderr)
+  def update(self, steps: int) -> None:
+    """Moves on by a number of steps, a Python `int`."""
+    self._num_steps += steps
+    if self._bar is not None:
+      self._bar.update(self._num_steps)

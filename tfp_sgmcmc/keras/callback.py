@@ -128,9 +128,9 @@ class PosteriorSampling(keras.callbacks.Callback):
         it the compiled optimizer trains.
       temperature: T, a number or a callable of the step counter; None leaves
         it to the kernel, whose default is 1.
-      directory: None to keep draws in memory, one stacked array a weight; or
-        the path of a directory, for a Keras weights file each, written as they
-        come, with a manifest.
+      directory: None to keep draws in memory; or the path of a directory
+        without draws, to which they are written as they come, within seconds.
+        `PosteriorSamples.load` reads them.
       max_results: None, or the number of draws after which no more are kept.
       seed: Python `int` k, for the stateless seed `[k >> 32, k]`; a stateless
         seed (`int32[2]`); or None, for one from TensorFlow's global generator.
@@ -214,6 +214,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
       self._chain, self._train_function = self._make_chain(), None
+    self._chain.draws.open()
     self._chain.set_likelihood(likelihood)
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
@@ -238,12 +239,14 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_epoch_end(self, epoch, logs=None):
     del epoch, logs
     self._train_function.put_back()
+    self._chain.draws.commit(self.num_steps)
     if self._is_sampling and network.has_moving_average(self.model.optimizer):
       self._last_weights = network.values(self.model.trainable_variables)
 
   def on_train_end(self, logs=None):
     del logs
     self._train_function.put_back()
+    self._chain.draws.close()
     if self._last_weights is not None:
       # fit has just replaced the weights by the optimizer's moving average.
       network.assign(self.model.trainable_variables, self._last_weights)
@@ -259,9 +262,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     return self._chain is not None and self._chain.has_begun
 
   def _make_chain(self):
-    draws = (
-        draws_lib.MemoryDraws() if self._directory is None
-        else draws_lib.DiskDraws(self._directory, self.model, existing=False))
+    draws = draws_lib.ModelDraws(
+        self.model, store=None if self._directory is None
+        else draws_lib.new_store(self._directory))
     return chain_lib.Chain(
         self.model, self._make_kernel, self._prior, self._num_examples,
         self._seed, self._schedule, draws)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc.keras import draw_schedule
+from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
@@ -35,7 +36,7 @@ class Chain:
       num_examples: int,
       seed: tf.Tensor,
       schedule: draw_schedule.DrawSchedule,
-      draws: Any,
+      draws: draws_lib.ModelDraws,
   ):
     """Makes the chain, before its first step.
 
@@ -46,7 +47,7 @@ class Chain:
       num_examples: Python `int`, N.
       seed: Stateless seed, `int32[2]`.
       schedule: `DrawSchedule`.
-      draws: The store that takes the draws.
+      draws: `ModelDraws` that takes the draws.
     """
     self._model = model
     self._make_kernel = make_kernel
@@ -60,8 +61,8 @@ class Chain:
     self._draws = draws
 
   @property
-  def draws(self) -> Any:
-    """The store with the draws."""
+  def draws(self) -> draws_lib.ModelDraws:
+    """The draws."""
     return self._draws
 
   @property
@@ -137,7 +138,11 @@ class Chain:
     elif self._schedule.is_continuous:
       self._draw_along_segment()
     elif self._schedule.is_due(self._num_steps, len(self._draws)):
-      self._draws.append(self._model, self._num_steps)
+      self._keep()
+
+  def _keep(self):
+    self._draws.append(self._num_steps)
+    self._draws.commit_if_due(self._num_steps)
 
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
@@ -151,7 +156,7 @@ class Chain:
       for share in shares:
         network.assign(
             variables, [b - share * (b - a) for a, b in zip(start, end)])
-        self._draws.append(self._model, self._num_steps)
+        self._keep()
 
   def _stop(self, bad):
     """Ends training after NaN or Inf."""
