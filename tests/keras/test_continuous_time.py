@@ -36,45 +36,67 @@ def test_fit_is_the_kernel_on_the_same_batches():
           on_train_batch_end=lambda batch, logs: states.append(
               model.layers[0].kernel.numpy()))])
 
-  def kernel(step):
-    rows = slice(size * (step % 5), size * (step % 5 + 1))
+  def kernel(batch):
     return SBPS(sgmcmc.Posterior(
         lambda w: tf.reduce_sum(tfd.Normal(0., 0.2).log_prob(w)),
         lambda w, batch: tfd.Normal(
             tf.linalg.matvec(batch[0], w[:, 0]), 1.).log_prob(batch[1]),
-        (x[rows], y[rows]), num_examples))
+        batch, num_examples))
 
+  @tf.function(autograph=False)
+  def one_step(state, results, batch, seed):
+    return kernel(batch).one_step(state, results, seed=seed)
+
+  batches = [
+      (tf.constant(x[k:k + size]), tf.constant(y[k:k + size]))
+      for k in range(0, num_examples, size)]
   state, path = start, []
-  results = kernel(0).bootstrap_results(start, seed=sampling.step_seed(0))
+  results = kernel(batches[0]).bootstrap_results(
+      start, seed=sampling.step_seed(0))
   for step in range(40):
-    state, results = kernel(step).one_step(
-        state, results, seed=sampling.step_seed(step + 1))
+    state, results = one_step(
+        state, results, batches[step % 5], sampling.step_seed(step + 1))
     path.append(state[0])
   np.testing.assert_allclose(states, path, rtol=1e-3, atol=1e-4)
   assert np.std(path) > 0.01
 
 
-def test_draws_are_at_equal_times_along_the_path():
-  """Against the path that the events make, kept by a callback."""
-  events = []
+class Events(keras.callbacks.Callback):
+  """Keeps the events of the path, and how long each segment took."""
 
-  class Events(keras.callbacks.Callback):
+  def __init__(self, sampling):
+    super().__init__()
+    self.sampling = sampling
+    self.states, self.durations = [], []
 
-    def on_train_batch_end(self, batch, logs=None):
-      events.append((
-          np.concatenate(
-              [np.ravel(v) for v in self.model.trainable_variables]),
-          float(sampling.kernel_results.duration)))
+  def on_train_batch_end(self, batch, logs=None):
+    self.states.append(np.concatenate(
+        [np.ravel(v) for v in self.model.trainable_variables]))
+    self.durations.append(float(self.sampling.kernel_results.duration))
 
-  model = models.classifier()
+
+def run(**compile_arguments):
+  model = models.classifier(**compile_arguments)
   sampling = models.make_sampling(
       SBPS, num_burnin_steps=10, draw_interval=0.03)
-  models.fit(model, sampling, epochs=30, callbacks=[Events()])
-  states, durations = (np.array(leaf) for leaf in zip(*events))
-  assert len(events) == sampling.num_steps == 90
+  events = Events(sampling)
+  history = models.fit(model, sampling, epochs=30, callbacks=[events]).history
   draws = np.concatenate([
       np.reshape(w, [len(sampling.posterior), -1])
       for w in sampling.posterior.weights.values()], axis=1)
+  return sampling, events, history, draws
+
+
+@pytest.fixture(scope='module')
+def single_steps():
+  return run()
+
+
+def test_draws_are_at_equal_times_along_the_path(single_steps):
+  """Against the path that the events make, kept by a callback."""
+  sampling, events, _, draws = single_steps
+  states, durations = np.array(events.states), events.durations
+  assert len(states) == sampling.num_steps == 90
   # Time 0 is the event at which burn-in ends.
   times = np.cumsum(np.append(0., durations[10:]))
   due = 0.03 * np.arange(1, len(draws) + 1)
@@ -84,30 +106,23 @@ def test_draws_are_at_equal_times_along_the_path():
   np.testing.assert_allclose(draws, wanted, atol=2e-5)
   # After fit the weights are those of the last event.
   assert np.all(np.diff(sampling.posterior.steps) >= 0)
+  np.testing.assert_array_equal(states[-1], np.concatenate(
+      [np.ravel(w) for w in sampling.model.get_weights()]))
 
 
-def test_several_steps_an_execution_are_the_same():
-  draws = []
-  for steps in (1, 4):
-    model = models.classifier(steps_per_execution=steps)
-    sampling = models.make_sampling(SBPS, draw_interval=0.05)
-    models.fit(model, sampling, epochs=20)
-    draws.append(np.concatenate([
-        np.reshape(w, [len(sampling.posterior), -1])
-        for w in sampling.posterior.weights.values()], axis=1))
-  np.testing.assert_allclose(*draws, atol=1e-3)
+def test_several_steps_an_execution_are_the_same(single_steps):
+  _, _, _, draws = run(steps_per_execution=4)
+  np.testing.assert_allclose(draws, single_steps[-1], atol=1e-3)
 
 
-def test_metrics_and_counts():
-  model, sampling = models.classifier(), models.make_sampling(
-      SBPS, draw_interval=0.1)
-  history = models.fit(model, sampling, epochs=10)
-  assert set(history.history) >= {'accuracy', 'loss', 'draws'}
-  assert np.all(np.isfinite(history.history['loss']))
+def test_metrics_and_counts(single_steps):
+  sampling, _, history, _ = single_steps
+  assert set(history) >= {'accuracy', 'loss', 'draws'}
+  assert np.all(np.isfinite(history['loss']))
   results = sampling.kernel_results
-  assert int(results.step) == 30
+  assert int(results.step) == 90
   counted = int(results.gradient_estimator_results.num_gradients)
-  assert counted % 10 == 0 and counted >= 20 + 10 * 50  # And the bounces'.
+  assert counted % 10 == 0 and counted >= 20 + 30 * 50  # And the bounces'.
 
 
 @pytest.mark.parametrize('message, arguments', [

@@ -43,17 +43,17 @@ def draw_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
   model = keras.Sequential([
       keras.Input([2]), keras.layers.Dense(NUM_CHAINS)])
   model.compile('sgd', sgmcmc.keras.GaussianLikelihood(
-      scale=NOISE, reduction=reduction))
+      scale=NOISE, reduction=reduction), steps_per_execution=40)
   sampling = sgmcmc.keras.PosteriorSampling(
       functools.partial(sgmcmc.SGHMC, step_size=0.002, friction=20.),
       num_examples=num_examples,
-      prior=tfd.Normal(0., prior_scale or PRIOR_SCALE), num_burnin_steps=600,
+      prior=tfd.Normal(0., prior_scale or PRIOR_SCALE), num_burnin_steps=599,
       num_steps_between_results=79, seed=batch_size)
   keras.utils.set_random_seed(1)
   data = tf.data.Dataset.from_tensor_slices(
       (x, np.repeat(y, NUM_CHAINS, axis=1))).cache().shuffle(
           NUM_EXAMPLES, seed=0).batch(batch_size).repeat()
-  model.fit(data, steps_per_epoch=1801, epochs=1, verbose=0, shuffle=False,
+  model.fit(data, steps_per_epoch=1800, epochs=1, verbose=0, shuffle=False,
             callbacks=[sampling])
   weights = list(sampling.posterior.weights.values())
   return np.concatenate(

@@ -86,11 +86,8 @@ def two_outputs(**compile_arguments):
 
 
 @pytest.mark.parametrize('estimate, compile_arguments', [
-    (whole, {}), (twice, {}), (twice, dict(jit_compile=True)),
-    (twice, dict(run_eagerly=True)), (halves, {}),
-    (halves, dict(jit_compile=True)), (within_cond, {}),
-    (within_cond, dict(jit_compile=True)), (some_rows, {}),
-    (some_rows, dict(run_eagerly=True)),
+    (twice, {}), (twice, dict(run_eagerly=True)), (halves, {}),
+    (within_cond, {}), (some_rows, {}),
 ], ids=lambda value: getattr(value, '__name__', str(value)))
 @pytest.mark.filterwarnings('ignore:The model has regularisers')
 def test_metrics_are_those_of_evaluate(estimate, compile_arguments):

@@ -80,11 +80,6 @@ class KernelMaker:
         tf.zeros([], tf.int64), first)
     self._check_made(made)
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
-    if self._is_continuous and learning_rate is not None:
-      raise ValueError(
-          f'learning_rate is {learning_rate!r}, and {type(made).__name__} '
-          'moves in continuous time: it makes no steps of a size. Leave '
-          'learning_rate out.')
 
   @property
   def is_continuous(self) -> bool:
@@ -213,7 +208,8 @@ class KernelMaker:
         raise ValueError(
             f'{ours} sets the argument {own} of the kernel, and '
             f'{self._kernel!r} takes none: pass the class, or a '
-            'functools.partial of it.')
+            f'functools.partial of it. If the kernel has no {own}, as one in '
+            f'continuous time has no step_size, leave {ours} out.')
     if self._momentum is not None and self._friction_name is None:
       raise ValueError(
           f'momentum is {self._momentum!r}, and {self._kernel!r} has none: '
