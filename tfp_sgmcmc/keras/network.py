@@ -15,10 +15,12 @@ import tensorflow as tf
 __all__ = [
     'ForwardPass',
     'assign',
+    'build_moving_average',
     'check_model',
     'check_weights',
     'forward',
     'has_moving_average',
+    'is_built',
     'layers',
     'learning_rate',
     'loss_tracker',
@@ -165,6 +167,21 @@ def has_moving_average(optimizer: Any) -> bool:
   """Whether `fit` ends by putting an average of the weights in their place."""
   optimizer = getattr(optimizer, 'inner_optimizer', optimizer)
   return bool(getattr(optimizer, 'use_ema', False))
+
+
+def build_moving_average(model: keras.Model) -> None:
+  """Makes the average that `fit` puts in place of the weights at its end.
+
+  The optimizer makes it with its first step, which may never come.
+  """
+  if has_moving_average(model.optimizer) and not model.optimizer.built:
+    model.optimizer.build(model.trainable_variables)
+
+
+def is_built(model: keras.Model) -> bool:
+  """Whether the model has all its weights."""
+  return bool(model.built and model.trainable_variables and all(
+      layer.built for layer in layers(model)))
 
 
 def check_model(model: keras.Model) -> None:
