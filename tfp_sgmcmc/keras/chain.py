@@ -322,7 +322,10 @@ class Chain:
         self._likelihood, self._num_examples, self._seed)
     step.bootstrap(data)
     if self.is_resumed:
-      step.restore(self._resumed, self._draws.store.path)
+      path = self._draws.store.path
+      step.restore(self._resumed, path)
+      if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
+        checkpoint_lib.assign(self._resumed, path, rate=self._rate())
     self._step, self._resumed = step, None
 
   def _check_prior(self, has_losses):
