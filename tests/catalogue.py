@@ -1,7 +1,7 @@
 """All kernels and all estimators: a row each, for the tests all have to pass.
 
-A new kernel or estimator is one more row here; `tests/test_contract.py` does the
-rest. What is its own, its law above all, is tested in a file of its own.
+A new kernel or estimator is one more row here; `tests/test_contract.py` does
+the rest. What is its own, its law above all, is tested in a file of its own.
 """
 
 from collections.abc import Callable

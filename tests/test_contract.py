@@ -1,7 +1,7 @@
 """What all kernels, and all estimators of the gradient, have to do alike.
 
-The rows are in `tests/catalogue.py`. Laws are tested elsewhere, each in the file
-of its kernel or estimator.
+The rows are in `tests/catalogue.py`. Laws are tested elsewhere, each in the
+file of its kernel or estimator.
 """
 
 import functools
@@ -20,7 +20,6 @@ gradients = sgmcmc.gradients
 KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
 all_kernels = pytest.mark.parametrize('name', KERNELS)
 all_estimators = pytest.mark.parametrize('name', ESTIMATORS)
-NUM_STEPS = 5
 
 
 @pytest.fixture(autouse=True)
@@ -34,23 +33,21 @@ def make(name, dtype=np.float32):
   return KERNELS[name].make(KERNELS[name].posterior(dtype))
 
 
-def steps(kernel, state, seed, num_steps=NUM_STEPS):
-  """The last state and results of a loop of `one_step`."""
-  def body(step, state, results, seed):
-    state, results = kernel.one_step(state, results, seed=seed)
-    return step + 1, state, results, sgmcmc.random.fold_in(seed, 0)
-
-  return tf.while_loop(
-      lambda step, *_: step < num_steps, body,
-      (0, state, kernel.bootstrap_results(state), seed))[1:3]
+def steps(kernel, state, seed, num_steps=2, one_step=None):
+  """The last state and results of a loop of `one_step`, in Python."""
+  results = kernel.bootstrap_results(state)
+  for k in range(num_steps):
+    state, results = (one_step or kernel.one_step)(
+        state, results, seed=sgmcmc.random.fold_in(tf.constant(seed), k))
+  return state, results
 
 
 @functools.cache
-def eager_run(name, dtype=np.float64, chains=(2, 3), num_parts=2):
-  kernel = make(name, dtype)
-  return kernel, steps(
-      kernel, KERNELS[name].state(chains, num_parts, dtype),
-      tf.constant([3, 4]))
+def eager_run(name):
+  """Of a list of float64 parts, 2 by 3 chains."""
+  kernel = make(name, np.float64)
+  state = KERNELS[name].state((2, 3), 2, np.float64)
+  return kernel, state, steps(kernel, state, [3, 4])
 
 
 def assert_close(one, other, tolerance):
@@ -66,15 +63,13 @@ def parts_of(state):
 
 @all_kernels
 def test_same_chain_eager_graph_and_xla(name):
-  """In float64, of a list of parts, of 2 by 3 chains: state and results."""
-  kernel, eager = eager_run(name)
-  start = KERNELS[name].state((2, 3), 2, np.float64)
-  run = functools.partial(steps, kernel, start)
-  seed = tf.constant([3, 4])
+  """State and results, of two steps."""
+  kernel, start, eager = eager_run(name)
   for jit_compile in (False, True):
-    other = tf.function(run, jit_compile=jit_compile, autograph=False)(seed)
-    assert_close(eager[0], other[0], 1e-9)
-    assert_close(eager[1], other[1], 1e-7)
+    one_step = tf.function(
+        kernel.one_step, jit_compile=jit_compile, autograph=False)
+    other = steps(kernel, start, [3, 4], one_step=one_step)
+    assert_close(eager, other, 1e-7)
   for moved, part in zip(eager[0], start):
     assert moved.dtype == tf.float64 and moved.shape == part.shape
     assert np.all(np.isfinite(moved)) and np.any(moved != part)
@@ -82,10 +77,9 @@ def test_same_chain_eager_graph_and_xla(name):
 
 @all_kernels
 def test_the_same_seed_gives_the_same_chain_and_another_another(name):
-  kernel, (state, _) = eager_run(name)
-  start = KERNELS[name].state((2, 3), 2, np.float64)
-  again, _ = steps(kernel, start, tf.constant([3, 4]))
-  other, _ = steps(kernel, start, tf.constant([3, 5]))
+  kernel, start, (state, _) = eager_run(name)
+  again, _ = steps(kernel, start, [3, 4])
+  other, _ = steps(kernel, start, [3, 5])
   for part, same, another in zip(state, again, other):
     np.testing.assert_array_equal(part, same)
     assert np.any(part != another)
@@ -93,9 +87,9 @@ def test_the_same_seed_gives_the_same_chain_and_another_another(name):
 
 @all_kernels
 def test_one_chain_is_the_same_in_float32_and_float64(name):
-  row, seed = KERNELS[name], tf.constant([3, 4])
+  row = KERNELS[name]
   single, double = (
-      steps(make(name, dtype), row.state(dtype=dtype), seed, 3)[0]
+      steps(make(name, dtype), row.state(dtype=dtype), [3, 4])[0]
       for dtype in (np.float32, np.float64))
   assert single.dtype == tf.float32
   np.testing.assert_allclose(single, double, rtol=2e-2, atol=2e-2)
@@ -103,7 +97,7 @@ def test_one_chain_is_the_same_in_float32_and_float64(name):
 
 @all_kernels
 def test_gradients_are_counted_for_each_chain(name):
-  _, (_, results) = eager_run(name)
+  _, _, (_, results) = eager_run(name)
   results = getattr(results, 'inner_results', results)
   used = results.gradient_estimator_results.num_gradients
   assert used.dtype == tf.int64 and used.shape == [2, 3]
@@ -113,33 +107,25 @@ def test_gradients_are_counted_for_each_chain(name):
 @all_kernels
 def test_warm_restart(name):
   """Stopping changes nothing, though all is written down and read again."""
-  row, seeds = KERNELS[name], [tf.constant([7, k]) for k in range(4)]
-  kernel, start = make(name), row.state((5,), 2)
-  whole, results = start, kernel.bootstrap_results(start)
-  for seed in seeds:
-    whole, results = kernel.one_step(whole, results, seed=seed)
-  parts, results = start, kernel.bootstrap_results(start)
-  for some in (seeds[:2], seeds[2:]):
-    parts, results = tf.nest.map_structure(
-        lambda t: tf.constant(t.numpy()), (parts, results))
-    for seed in some:
-      parts, results = kernel.one_step(parts, results, seed=seed)
+  kernel, start, (whole, _) = eager_run(name)
+  parts, results = steps(kernel, start, [3, 4], num_steps=1)
+  parts, results = tf.nest.map_structure(
+      lambda t: tf.constant(t.numpy()), (parts, results))
+  parts, _ = kernel.one_step(
+      parts, results, seed=sgmcmc.random.fold_in(tf.constant([3, 4]), 1))
   tf.nest.map_structure(np.testing.assert_array_equal, whole, parts)
 
 
 @all_kernels
 def test_sample_chain_goes_on_from_its_results(name):
-  kernel, start = make(name), KERNELS[name].state((2,))
-  run = functools.partial(
-      tfp.mcmc.sample_chain, 2, kernel=kernel, seed=tf.constant([0, 1]),
+  kernel, start, (state, results) = eager_run(name)
+  draws, trace = tfp.mcmc.sample_chain(
+      1, state, kernel=kernel, seed=tf.constant([0, 1]),
       trace_fn=lambda _, results: results.step,
-      return_final_kernel_results=True)
-  first, trace, results = run(current_state=start)
-  np.testing.assert_array_equal(trace, [1, 2])
-  second, trace, _ = run(
-      current_state=first[-1], previous_kernel_results=results)
-  np.testing.assert_array_equal(trace, [3, 4])
-  assert first.shape == second.shape == [2, *start.shape]
+      previous_kernel_results=results)
+  np.testing.assert_array_equal(trace, [3])
+  for part, drawn in zip(start, draws):
+    assert drawn.shape == [1, *part.shape]
 
 
 @all_kernels
@@ -166,7 +152,7 @@ def test_results_are_lean(name):
 @all_kernels
 def test_failure(name):
   """None of a healthy chain; of one with a NaN, which chain and which part."""
-  _, (state, results) = eager_run(name)
+  _, _, (state, results) = eager_run(name)
   assert sgmcmc.errors.find_failure(results, state) is None
   assert results.failure(state) is None
   bad = [part.numpy() for part in state]
@@ -239,17 +225,19 @@ def gaussian_step(parts):
       [0.1 * one for one in ones], ones)
 
 
-def estimates(estimator, num_steps=2, posterior=None, seed=(1, 2)):
+PARTS = [tf.constant([[0.1, 0.2], [0.3, -0.4]], tf.float64),
+         tf.constant([0.5, -0.2], tf.float64)]
+
+
+def estimates(estimator, num_steps=2, one_step=None, seed=(1, 2)):
   """Estimates at moving states of 2 chains, and the last results."""
-  posterior = MODEL.posterior() if posterior is None else posterior
-  parts = [tf.constant([[0.1, 0.2], [0.3, -0.4]], tf.float64),
-           tf.constant([0.5, -0.2], tf.float64)]
+  posterior, parts, found = MODEL.posterior(), PARTS, []
   results = estimator.bootstrap_results(posterior, parts)
-  found = []
+  one_step = one_step or functools.partial(estimator.one_step, posterior)
   for k in range(num_steps):
-    estimate, results = estimator.one_step(
-        posterior, parts, results,
-        sgmcmc.random.fold_in(tf.constant(seed), k), gaussian_step(parts))
+    estimate, results = one_step(
+        parts, results, sgmcmc.random.fold_in(tf.constant(seed), k),
+        gaussian_step(parts))
     found.append(estimate)
     parts = [0.9 * part for part in parts]
   return found, results
@@ -265,16 +253,20 @@ def anchored(name):
 
 @all_estimators
 def test_an_estimate_is_the_same_eager_graph_and_xla(name):
-  if not anchored(name).compiles:
+  estimator, posterior = anchored(name), MODEL.posterior()
+
+  def in_program(jit_compile):
+    return estimates(estimator, one_step=tf.function(
+        functools.partial(estimator.one_step, posterior),
+        jit_compile=jit_compile, autograph=False))
+
+  if not estimator.compiles:
     with pytest.raises(ValueError, match='XLA cannot compile'):
-      tf.function(lambda: estimates(anchored(name)), jit_compile=True)()
+      in_program(True)
     return
-  estimator = anchored(name)
   eager = estimates(estimator)
-  run = functools.partial(estimates, estimator)
   for jit_compile in (False, True):
-    assert_close(eager, tf.function(
-        run, jit_compile=jit_compile, autograph=False)(), 1e-9)
+    assert_close(eager, in_program(jit_compile), 1e-9)
 
 
 @all_estimators
@@ -293,7 +285,7 @@ def test_an_estimate_has_the_shapes_of_the_state(name):
 @all_estimators
 def test_is_exact_is_what_it_says(name):
   """Some estimate of three others differs from the gradient."""
-  posterior, estimator = MODEL.posterior(), anchored(name)
+  estimator = anchored(name)
   exact, _ = estimates(gradients.Exact(), 3)
   found, _ = estimates(estimator, 3)
   same = all(
@@ -303,15 +295,13 @@ def test_is_exact_is_what_it_says(name):
   assert same == (estimator.is_exact or name == 'deal')
   if estimator.is_exact:
     assert estimator.has_independent_noise and estimator.has_bounded_noise
-  del posterior
 
 
 @all_estimators
 def test_independent_noise_does_not_know_the_past(name):
   """The estimate at a state, with a seed, after two different pasts."""
   posterior = MODEL.posterior()
-  parts = [tf.constant([[0.2, -0.1]], tf.float64), tf.constant([0.3], tf.float64)]
-  found = []
+  parts, found = [part[:1] for part in PARTS], []
   for past in (0., 1.):
     estimator = anchored(name)
     at = [part + past for part in parts]
@@ -467,5 +457,5 @@ def test_an_estimator_that_declares_what_it_is_has_the_same_law():
         posterior, gradient_estimator=estimator,
         rate_bound=lambda start: sgmcmc.pdmp.AffineRate(1e4))
     state = tf.zeros([3], tf.float64)
-    draws.append(steps(kernel, state, tf.constant([1, 2]))[0])
+    draws.append(steps(kernel, state, [1, 2])[0])
   np.testing.assert_array_equal(*draws)
