@@ -391,6 +391,32 @@ def test_optimizer_with_moving_average_leaves_the_last_draw():
     np.testing.assert_array_equal(a, b)
 
 
+def test_optimizer_with_moving_average_that_never_trains():
+  model = models.classifier(optimizer=keras.optimizers.Adam(use_ema=True))
+  sampling = models.make_sampling()
+  models.fit(model, sampling)
+  for a, b in zip(model.get_weights(), sampling.posterior[-1]):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize('prior, constraint, message', [
+    ({'hiden': tfd.Normal(0., 1.), '.*': tfd.Normal(0., 1.)}, None,
+     "fit no weight: .'hiden'"),
+    (tfd.Normal(tf.zeros([7]), 1.), None, 'has to broadcast'),
+    (tfd.Normal(0., tf.ones([], tf.float64)), None, 'has dtype float64'),
+    (tfd.Normal(0., 1.), 'non_neg', 'has the constraint')])
+def test_wrong_priors_and_constraints_are_found_before_training(
+    prior, constraint, message):
+  model = models.classifier()
+  model.get_layer('logits').kernel.constraint = keras.constraints.get(
+      constraint)
+  before = model.get_weights()
+  with pytest.raises((TypeError, ValueError), match=message):
+    models.fit(model, models.make_sampling(prior=prior, start_epoch=1))
+  for a, b in zip(model.get_weights(), before):
+    np.testing.assert_array_equal(a, b)
+
+
 def test_other_callbacks(tmp_path):
   x, y = models.classes()
   model = models.classifier()
@@ -434,12 +460,15 @@ def test_metrics_are_those_of_the_model():
   assert np.isclose(history['accuracy'][0], scores['accuracy'])
 
 
-def test_learning_rate_scheduler_is_followed_or_refused():
+def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
   scheduler = keras.callbacks.LearningRateScheduler(
       lambda epoch: 0.1 / (epoch + 1))
-  with pytest.raises(ValueError, match="learning_rate='optimizer'"):
-    models.fit(models.classifier(), models.make_sampling(), epochs=3,
-               callbacks=[scheduler])
+  sampling = models.make_sampling(
+      num_burnin_steps=1, num_steps_between_results=1)
+  with pytest.warns(UserWarning, match="learning_rate='optimizer'") as caught:
+    models.fit(models.classifier(), sampling, epochs=3, callbacks=[scheduler])
+  assert sum('no effect' in str(w.message) for w in caught) == 1
+  assert_same_draws(sampling.posterior, reference[0])
   followed, expected = models.classifier(), models.classifier()
   arguments = dict(kernel=sgmcmc.SGHMC, momentum=0.9)
   ours = models.make_sampling(learning_rate='optimizer', **arguments)
