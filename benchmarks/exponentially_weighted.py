@@ -31,8 +31,6 @@ def runner(estimator, posterior, state, num_estimates):
   step = sgmcmc.gradients.GaussianStep(
       [0.1 * part for part in state], [-0.01 * part for part in state],
       [1e-6 * h for h in one], [1e-2 * s for s in one])
-  arguments = (
-      {'gaussian_step': step} if estimator.needs_gaussian_step else {})
 
   @tf.function(jit_compile=True)
   def run(seed):
@@ -40,8 +38,7 @@ def runner(estimator, posterior, state, num_estimates):
 
     def body(k, parts, results):
       estimate, results = estimator.one_step(
-          posterior, parts, results, sgmcmc.random.fold_in(seed, k),
-          **arguments)
+          posterior, parts, results, sgmcmc.random.fold_in(seed, k), step)
       parts = [p + 1e-9 * g
                for p, g in zip(parts, estimate.grads_target_log_prob)]
       return k + 1, parts, results

@@ -25,7 +25,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import seeds
-from tfp_sgmcmc.internal.progress import progress
+from tfp_sgmcmc.internal.progress import Progress
 
 __all__ = ['sample']
 
@@ -93,8 +93,8 @@ def sample(
       twentieth of all, or as many as take 64 MiB.
     directory: Where to keep the draws; made where it does not exist. Default:
       in memory.
-    progress_bar: Python `bool`: show a bar of the steps made, on standard
-      error.
+    progress_bar: Python `bool`: show the bar that Keras' `fit` shows, of the
+      steps that this call makes.
     seed: Python `int`, which stands for `[0, seed]`, or a stateless seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
     previous_kernel_results: Where to go on from, the `kernel_results` of an
@@ -164,7 +164,8 @@ def sample(
         f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
         'as the version of the data.')
   compiles = _compiles(kernel)
-  jit_compile = bool(jit_compile) and compiles
+  jit_compile = checks.boolean('jit_compile', jit_compile) and compiles
+  progress_bar = checks.boolean('progress_bar', progress_bar)
   store = None
   if directory is not None:
     store = _store(
@@ -179,7 +180,7 @@ def sample(
       _check_not_longer(store, num_results)
     start = _start(
         kernel, current_state, previous_kernel_results, stateless_seed)
-    trace = None if trace_fn is None else _to_tensors(trace_fn(*start))
+    trace = None if trace_fn is None else _traced(trace_fn, start)
     structure = _specs((start.state, trace))
     chunk_size = _chunk_size(chunk_size, num_results, structure)
     plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
@@ -307,7 +308,7 @@ class _Program:
       position = tf.nest.pack_sequence_as(self._start, leaves)
       kept = [position.state]
       if trace_fn is not None:
-        kept.append(_to_tensors(trace_fn(*position)))
+        kept.append(_traced(trace_fn, position))
       arrays = [
           array.write(tf.cast(draw, tf.int32), leaf)
           for array, leaf in zip(arrays, tf.nest.flatten(kept))]
@@ -348,11 +349,12 @@ class _Run:
           f'{store.path} holds draws of another form than this call makes: '
           f'{difference}. Make the same call to go on with it, or give another '
           'directory.')
-    checkpoint = store.checkpoint(
-        store_lib.named(**_specs(self._position)._asdict()))
+    specs = store_lib.named(**_specs(self._position)._asdict())
+    checkpoint = store.checkpoint(specs)
     with tf.device('CPU:0'):
       self._position = tf.nest.pack_sequence_as(
-          self._position, list(map(tf.convert_to_tensor, checkpoint.values())))
+          self._position,
+          [tf.convert_to_tensor(checkpoint[name]) for name in specs])
     self._step = store.step
 
   @property
@@ -361,23 +363,22 @@ class _Run:
 
   def go(self, progress_bar) -> Draws:
     plan = self._plan
-    with progress(plan.num_steps, self._step, progress_bar) as display:
-      while self._num_draws < plan.num_results:
-        is_burnin = self._step < plan.num_burnin_steps
-        first, num_draws = plan.next_call(self._step, self._num_draws)
-        outcome = self._program(
-            self._position, self._step, first, plan.thinning, num_draws)
-        if not outcome.is_finite:
-          self._fail(outcome, is_burnin, first)
-        self._position = outcome.position
-        self._step += outcome.num_steps
-        if not is_burnin:
-          self._keep(outcome)
-        if self._store is not None:
-          self._store.commit(
-              self._step, store_lib.named(**self._position._asdict()))
-        display.update(
-            outcome.num_steps, 'burn-in' if is_burnin else 'sampling')
+    bar = Progress(plan.num_steps, self._step, progress_bar)
+    while self._num_draws < plan.num_results:
+      is_burnin = self._step < plan.num_burnin_steps
+      first, num_draws = plan.next_call(self._step, self._num_draws)
+      outcome = self._program(
+          self._position, self._step, first, plan.thinning, num_draws)
+      if not outcome.is_finite:
+        self._fail(outcome, is_burnin, first)
+      self._position = outcome.position
+      self._step += outcome.num_steps
+      if not is_burnin:
+        self._keep(outcome)
+      if self._store is not None:
+        self._store.commit(
+            self._step, store_lib.named(**self._position._asdict()))
+      bar.update(outcome.num_steps)
     return self._draws([])
 
   def _keep(self, outcome):
@@ -415,17 +416,29 @@ class _Run:
 
 
 def _start(kernel, current_state, kernel_results, seed):
-  state = _to_tensors(current_state)
+  state = _to_tensors('current_state', current_state)
   if kernel_results is None:
     takes_seed = 'seed' in inspect.signature(
         kernel.bootstrap_results).parameters
     kernel_results = kernel.bootstrap_results(
         state, **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
-  return _Position(state, _to_tensors(kernel_results))
+  return _Position(
+      state, _to_tensors('previous_kernel_results', kernel_results))
 
 
-def _to_tensors(structure):
-  return tf.nest.map_structure(tf.convert_to_tensor, structure)
+def _traced(trace_fn, position):
+  """What there is to keep of a position, as tensors."""
+  trace = trace_fn(*position)
+  if any(leaf is None for leaf in tf.nest.flatten(trace)):
+    raise TypeError(
+        f'trace_fn returned {trace!r}: it has to return what to keep of a '
+        'draw, tensors and no None. For no trace leave trace_fn out.')
+  return _to_tensors('What trace_fn returned', trace)
+
+
+def _to_tensors(name, structure):
+  return tf.nest.map_structure(
+      lambda leaf: checks.to_tensor(name, leaf), structure)
 
 
 def _specs(structure):
