@@ -279,7 +279,7 @@ def law_p_value(samples, mean, covariance):
   return scipy.stats.chi2.sf(statistic, d + d * (d + 1) // 2)
 
 
-def compile_chains(make_kernel, make_first=None):
+def compile_chains(make_kernel, make_first=None, jit_compile=True):
   """A compiled run of chains, with the kernel's numbers as its arguments.
 
   To trace and compile takes seconds and to run a fraction of one, so that one
@@ -291,12 +291,14 @@ def compile_chains(make_kernel, make_first=None):
       name, as tensors. Called once.
     make_first: Callable of the same numbers: the kernel that makes the first
       results. Default: `make_kernel`.
+    jit_compile: Whether by XLA. Without it, it takes less time to compile and
+      more to run.
 
   Returns:
     run: Callable `(state, num_steps, seed, **numbers)` that returns the last
       state and results.
   """
-  @functools.partial(tf.function, jit_compile=True, autograph=False)
+  @functools.partial(tf.function, jit_compile=jit_compile, autograph=False)
   def compiled(state, num_steps, seed, numbers):
     kernel = make_kernel(**numbers)
     first = kernel if make_first is None else make_first(**numbers)

@@ -493,11 +493,13 @@ def test_gaussian_of_the_paper_at_equal_data():
 
 @pytest.mark.parametrize('name', ['sgld', 'sghmc'])
 def test_minibatches_without_noise_leave_the_exact_law(name):
-  """SVRG's terms are the exact gradient where the likelihood is Gaussian."""
+  """Terms with an anchor are the exact gradient of a Gaussian likelihood."""
   model = oracle.GaussianModel()
-  estimator = EWSG(None, 1, gradients.SVRG(
-      2, refresh_every=10**6, replacement=True))
+  estimator = EWSG(None, 1, gradients.ControlVariate(
+      2, anchor=tf.zeros([3]), replacement=True))
   num_chains, h = 40_000, 0.1
+  # Of the start 1e-4 is left.
+  num_steps = {'sgld': 45, 'sghmc': 95}[name]
   if name == 'sgld':
     kernel = sgmcmc.SGLD(model.posterior(), h, estimator, temperature=0.5)
     covariance = oracle.sgld_covariance(
@@ -506,55 +508,14 @@ def test_minibatches_without_noise_leave_the_exact_law(name):
     kernel = sgmcmc.SGHMC(model.posterior(), 2. * h, 1., estimator)
     covariance = oracle.euler_covariance(
         model.precision, np.zeros([3, 3]), 2. * h, 1.)[:3, :3]
-  draws, results = oracle.run_chains(kernel, tf.zeros([num_chains, 3]), 150)
+  draws, results = oracle.run_chains(
+      kernel, tf.zeros([num_chains, 3]), num_steps)
   assert oracle.law_p_value(
       draws, model.mean, covariance) > oracle.FALSE_ALARM_RATE
   assert oracle.law_p_value(draws, model.mean, 1.05 * covariance) < 1e-9
   # Rounding refuses about one in a million.
   acceptance = results.gradient_estimator_results.acceptance
   assert np.mean(acceptance) > 1. - 1e-5
-
-
-KERNELS = {
-    'sgld': lambda posterior, e: sgmcmc.SGLD(posterior, 0.05, e),
-    'psgld': lambda posterior, e: sgmcmc.SGLD(
-        posterior, 0.05, e, sgmcmc.preconditioners.RMSProp()),
-    'sghmc': lambda posterior, e: sgmcmc.SGHMC(posterior, 0.1, 1., e),
-    'sgnht': lambda posterior, e: sgmcmc.SGNHT(
-        posterior, 0.1, 1., e, thermostat='diagonal'),
-}
-
-
-@pytest.mark.parametrize('name, dtype, chains, estimator', [
-    ('sgld', np.float64, (), EWSG(None, 2, DEAL)),
-    ('psgld', np.float32, (2, 3), EWSG(2, 1)),
-    ('sghmc', np.float32, (4,), gradients.Noisy(
-        0.1, EWSG(None, 2, gradients.Uniform(3, replacement=True)))),
-    ('sgnht', np.float64, (2, 2), EWSG(None, 3, gradients.Uniform(
-        2, replacement=True, share_minibatch=True), 'zero')),
-], ids=str)
-def test_same_chain_eager_graph_and_xla(name, dtype, chains, estimator):
-  posterior = oracle.GaussianModel(dtype=dtype).posterior()
-  kernel = KERNELS[name](posterior, estimator)
-  state = [tf.zeros([*chains, 2], dtype), tf.zeros(chains, dtype)]
-
-  def run(seed):
-    parts, results = state, kernel.bootstrap_results(state)
-    for k in range(2):
-      parts, results = kernel.one_step(
-          parts, results, seed=sgmcmc.random.fold_in(seed, k))
-    return parts, results.gradient_estimator_results
-
-  seed = tf.constant([3, 4])
-  eager = run(seed)
-  rtol = 1e-10 if dtype == np.float64 else 2e-4
-  for jit_compile in (False, True):
-    tf.nest.map_structure(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol),
-        eager, tf.function(run, jit_compile=jit_compile)(seed))
-  assert eager[1].acceptance.shape == chains
-  if chains:
-    assert len(np.unique(eager[0][1])) == np.prod(chains)
 
 
 def test_acceptance_is_the_mean_over_the_steps():

@@ -65,23 +65,16 @@ def joint_law_p_value(model, bound, states, z, num_bins=6):
 def run(kernel, model, num_chains=8_000, num_steps=40):
   """The last states and results, from far; XLA would compile for longer."""
   start = tf.zeros([num_chains, *model.shape], model.dtype)
-  return run_from(kernel, start, kernel.bootstrap_results(start), num_steps)
+  return oracle.compile_chains(lambda: kernel, jit_compile=False)(
+      start, num_steps)
 
 
-def run_from(kernel, state, results, num_steps):
-  def body(step, state, results, seed):
-    state, results = kernel.one_step(state, results, seed=seed)
-    return step + 1, state, results, sgmcmc.random.fold_in(seed, 0)
-
-  return tf.function(lambda *start: tf.while_loop(
-      lambda step, *_: step < num_steps, body, start)[1:3])(
-          0, state, results, tf.constant([1, 2]))
-
-
-def p_value(model, bound, **arguments):
-  kernel = sgmcmc.FireflyMonteCarlo(model.posterior(), bound, **{
+def make(model, bound, **arguments):
+  return sgmcmc.FireflyMonteCarlo(model.posterior(), bound, **{
       **dict(step_size=0.2, capacity=4, resample_fraction=0.5), **arguments})
-  states, results = run(kernel, model)
+
+
+def p_value(model, bound, states, results):
   assert not np.any(results.failed)
   return joint_law_p_value(model, bound, states, results.z)
 
@@ -100,46 +93,82 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize('law', LAWS)
+@pytest.mark.parametrize('law', [name for name in LAWS if name != 'logistic'])
 def test_the_joint_law_of_theta_and_z(law):
   model, bound, arguments = LAWS[law]()
-  assert p_value(model, bound, **arguments) > oracle.FALSE_ALARM_RATE
+  states, results = run(make(model, bound, **arguments), model)
+  assert p_value(model, bound, states, results) > oracle.FALSE_ALARM_RATE
 
 
-def without_q(log_r, was_bright, is_proposed, log_q, log_u):
-  return firefly_resample(log_r, was_bright, is_proposed, 0. * log_q, log_u)
+# Errors in the kernel, each planted as a number that a right one has as well,
+# so that they are arguments of one program.
+RIGHT = dict(
+    power_of_q=1.,
+    is_z_kept=0.,
+    share_of_l=0.,  # Of L in place of L - B.
+    power_of_correction=1.,
+    bound_sums=1.)
 
 
-def without_bound(log_likelihood, log_bound):
-  value, is_above = firefly_log_ratio(log_likelihood, log_bound)
-  return tf.where(
-      value > -np.inf, log_likelihood - log_bound, value), is_above
+def plant(patch, numbers):
+  """Puts the numbers, by name in a dict, where the kernel computes."""
+  resample, log_ratio = firefly.resample, firefly.log_ratio
+  correction, collapse = firefly.correction, bounds.Logistic.collapse
+
+  def with_resample(log_r, was_bright, is_proposed, log_q, log_u):
+    is_bright = resample(
+        log_r, was_bright, is_proposed, numbers['power_of_q'] * log_q, log_u)
+    return tf.where(numbers['is_z_kept'] > 0., was_bright, is_bright)
+
+  def with_log_ratio(log_likelihood, log_bound):
+    value, is_above = log_ratio(log_likelihood, log_bound)
+    is_positive = value > -np.inf
+    change = log_likelihood - log_bound - tf.where(is_positive, value, 0.)
+    return tf.where(
+        is_positive, value + numbers['share_of_l'] * change, value), is_above
+
+  patch.setattr(firefly, 'resample', with_resample)
+  patch.setattr(firefly, 'log_ratio', with_log_ratio)
+  patch.setattr(firefly, 'correction', lambda *arguments: (
+      numbers['power_of_correction'] * correction(*arguments)))
+  patch.setattr(
+      firefly.FireflyMonteCarlo, '_check_collapse', lambda *_: None)
+  patch.setattr(bounds.Logistic, 'collapse', lambda self, data: (
+      lambda theta: numbers['bound_sums'] * collapse(self, data)(theta)))
 
 
-firefly_resample, firefly_log_ratio = firefly.resample, firefly.log_ratio
-MUTANTS = {
-    'q left out': dict(resample=without_q),
-    'z kept': dict(resample=lambda log_r, was_bright, *_: was_bright),
-    'L in place of L - B': dict(log_ratio=without_bound),
-    'no Metropolis correction': dict(
-        correction=lambda theta, *_: tf.zeros_like(theta)),
-}
+@functools.cache
+def chains_with_errors():
+  """Chains of the first law, compiled once for all errors."""
+  model, bound, _ = LAWS['logistic']()
+  traced = {}
+  with pytest.MonkeyPatch.context() as patch:
+    plant(patch, traced)
+    kernel = make(model, bound)
+
+    def make_kernel(**numbers):
+      traced.update({
+          name: tf.cast(number, model.dtype)
+          for name, number in numbers.items()})
+      return kernel
+
+    chains = functools.partial(
+        oracle.compile_chains(make_kernel), tf.zeros([8_000, *model.shape]))
+    chains(0, **RIGHT)
+  return lambda **errors: p_value(
+      model, bound, *chains(40, **{**RIGHT, **errors}))
 
 
-@pytest.mark.parametrize('name', [*MUTANTS, 'half the sum of the bounds'])
-def test_planted_errors_in_the_kernel_are_seen(name, monkeypatch):
-  model, bound, arguments = LAWS['logistic']()
-  if name in MUTANTS:
-    for function, mutant in MUTANTS[name].items():
-      monkeypatch.setattr(firefly, function, mutant)
-  else:
-    monkeypatch.setattr(
-        firefly.FireflyMonteCarlo, '_check_collapse', lambda *_: None)
-    collapse = type(bound).collapse
-    monkeypatch.setattr(
-        type(bound), 'collapse', lambda self, data: (
-            lambda theta: collapse(self, data)(theta) / 2.))
-  assert p_value(model, bound, **arguments) < 1e-20
+def test_the_joint_law_compiled():
+  """The first law, in the program of the planted errors, without one."""
+  assert chains_with_errors()() > oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('error', [
+    dict(power_of_q=0.), dict(is_z_kept=1.), dict(share_of_l=1.),
+    dict(power_of_correction=0.), dict(bound_sums=0.5)], ids=str)
+def test_planted_errors_in_the_kernel_are_seen(error):
+  assert chains_with_errors()(**error) < 1e-20
 
 
 def test_few_bright_examples_give_the_posterior():
@@ -223,26 +252,21 @@ def one_failure(kernel, start, num_draws, reason):
 
   seed = tf.constant([0, 3])
   fold_in = sgmcmc.random.fold_in
-  state = start
-  results = kernel.bootstrap_results(start, seed=fold_in(seed, 0))
-  compiled_state, compiled_results = state, results
-  compiled = tf.function(kernel.one_step)
+  state, results = result.final_state, result.kernel_results
+  assert results.step == step - 1
   with pytest.raises(sgmcmc.FireflyError, match=reason) as eager:
-    for k in range(1, step + 1):
-      compiled_state, compiled_results = compiled(
-          compiled_state, compiled_results, seed=fold_in(seed, k))
-      state, results = kernel.one_step(
-          state, results, seed=fold_in(seed, k))
-  assert eager.value.step == step and k == step
-  compiled_state, compiled_results = compiled(
-      compiled_state, compiled_results, seed=fold_in(seed, k + 1))
-  failed = compiled_results.failed.numpy()
+    kernel.one_step(state, results, seed=fold_in(seed, step))
+  assert eager.value.step == step
+  one_step = tf.function(kernel.one_step)
+  for k in (step, step + 1):
+    state, results = one_step(state, results, seed=fold_in(seed, k))
+  failed = results.failed.numpy()
   assert failed.sum() == 1
-  np.testing.assert_array_equal(np.isnan(compiled_state[:, 0]), failed)
-  failure = compiled_results.failure(compiled_state)
+  np.testing.assert_array_equal(np.isnan(state[:, 0]), failed)
+  failure = results.failure(state)
   message = f'{failure.reason}. {failure.advice}'
   assert f'in chain {np.argmax(failed)}' in message
-  return compiled_results, message
+  return results, message
 
 
 def test_more_bright_examples_than_capacity():
@@ -300,31 +324,6 @@ def make_kernel(family='logistic', dtype=np.float32, **arguments):
       **arguments}), model
 
 
-@pytest.mark.parametrize('family, dtype, chains, arguments', [
-    ('logistic', np.float32, (2, 3), {}),
-    ('softmax', np.float64, (), dict(
-        proposal='random_walk', step_size=1e-4)),
-])
-def test_same_chain_eager_graph_and_xla(family, dtype, chains, arguments):
-  kernel, model = make_kernel(family, dtype, **arguments)
-  state = tf.zeros([*chains, *model.shape], dtype)
-  results = kernel.bootstrap_results(state)
-  rtol = 1e-10 if dtype == np.float64 else 1e-4
-
-  def steps(one_step):
-    position = state, results
-    for k in range(4):
-      position = one_step(*position, seed=tf.constant([1, k]))
-    return position
-
-  eager = steps(kernel.one_step)
-  for jit_compile in (False, True):
-    tf.nest.map_structure(functools.partial(
-        np.testing.assert_allclose, rtol=rtol, atol=rtol), eager,
-        steps(tf.function(kernel.one_step, jit_compile=jit_compile)))
-  assert eager[0].dtype == dtype and np.all(eager[0] != 0.)
-
-
 def test_results():
   """The list of bright examples is z's; each likelihood is counted."""
   kernel, model = make_kernel(resample_fraction=1.)
@@ -333,13 +332,15 @@ def test_results():
   np.testing.assert_array_equal(
       results.gradient_estimator_results.num_gradients, 60)
   for k in range(8):
-    before = results
+    before, old = results, state
     state, results = kernel.one_step(state, results, seed=tf.constant([k, 1]))
     # All that are dark, all that were bright, and those that are.
     np.testing.assert_array_equal(
         results.gradient_estimator_results.num_gradients
         - before.gradient_estimator_results.num_gradients,
         30 + results.num_bright)
+    np.testing.assert_array_equal(
+        np.any(state != old, axis=-1), results.is_accepted)
   for chain in range(50):
     num = results.num_bright[chain]
     np.testing.assert_array_equal(
@@ -362,25 +363,6 @@ def test_bytes_of_results():
   results = kernel.bootstrap_results(tf.zeros([7, 2]))
   size = sum(t.numpy().nbytes for t in tf.nest.flatten(results))
   assert size <= 7 * (30 + 4 * 20 + 32) + 8
-
-
-def test_sample_chain_and_sample(recwarn):
-  kernel, _ = make_kernel()
-  state = tf.zeros([5, 2])
-  draws = tfp.mcmc.sample_chain(
-      4, state, kernel=kernel, trace_fn=None, seed=tf.constant([1, 2]))
-  assert draws.shape == [4, 5, 2] and np.all(np.isfinite(draws))
-  assert not [w for w in recwarn if 'calibrated' in str(w.message)]
-  sample = functools.partial(
-      sgmcmc.sample, kernel, seed=1, progress_bar=False, jit_compile=False,
-      trace_fn=lambda _, results: results.is_accepted)
-  whole, part = sample(10, state), sample(4, state)
-  rest = sample(
-      6, part.final_state, previous_kernel_results=part.kernel_results)
-  np.testing.assert_array_equal(
-      whole.states, np.concatenate([part.states, rest.states]))
-  changed = np.any(whole.states[1:] != whole.states[:-1], axis=-1)
-  np.testing.assert_array_equal(changed, whole.trace[1:])
 
 
 def test_step_sizes():
