@@ -16,6 +16,7 @@ mean and covariance are still exact, though the law is no longer normal:
 with d_S = M_S m + c_S - m, over all minibatches: `affine_moments`.
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -278,22 +279,50 @@ def law_p_value(samples, mean, covariance):
   return scipy.stats.chi2.sf(statistic, d + d * (d + 1) // 2)
 
 
-def run_chains(kernel, state, num_steps, results=None, seed=(1, 2)):
-  """The last state and results of chains run by compiled sample_chain."""
-  if results is None:
-    results = kernel.bootstrap_results(state)
+def compile_chains(make_kernel, make_first=None):
+  """A compiled run of chains, with the kernel's numbers as its arguments.
 
-  @tf.function(jit_compile=True)
-  def run(state, results):
+  To trace and compile takes seconds and to run a fraction of one, so that one
+  program serves all the step sizes, temperatures, ... that a kernel is tested
+  with.
+
+  Args:
+    make_kernel: Callable that returns the kernel; it is given the numbers, by
+      name, as tensors. Called once.
+    make_first: Callable of the same numbers: the kernel that makes the first
+      results. Default: `make_kernel`.
+
+  Returns:
+    run: Callable `(state, num_steps, seed, **numbers)` that returns the last
+      state and results.
+  """
+  @functools.partial(tf.function, jit_compile=True, autograph=False)
+  def compiled(state, num_steps, seed, numbers):
+    kernel = make_kernel(**numbers)
+    first = kernel if make_first is None else make_first(**numbers)
+
     def body(step, state, results, seed):
       seed = sgmcmc.random.fold_in(seed, 0)
       state, results = kernel.one_step(state, results, seed=seed)
       return step + 1, state, results, seed
+
     return tf.while_loop(
         lambda step, *_: step < num_steps, body,
-        (0, state, results, tf.constant(seed)))[1:3]
+        (0, state, first.bootstrap_results(state), seed))[1:3]
 
-  return run(state, results)
+  def run(state, num_steps, seed=(1, 2), **numbers):
+    return compiled(
+        state, tf.constant(num_steps), tf.constant(seed), {
+            name: tf.constant(number) if isinstance(number, int)
+            else tf.constant(number, tf.float64)
+            for name, number in numbers.items()})
+
+  return run
+
+
+def run_chains(kernel, state, num_steps):
+  """The last state and results of chains of one kernel, compiled."""
+  return compile_chains(lambda: kernel)(state, num_steps)
 
 
 def join_parts(parts, num_chains):

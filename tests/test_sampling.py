@@ -1,12 +1,9 @@
 """Tests of the driver: seeds, chunks, going on, disk, failures."""
 
-import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
-import textwrap
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +11,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import killed_runs
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.internal import store as store_lib
+from tfp_sgmcmc import sampling
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import array_files
 
 tfd = tfp.distributions
 
@@ -237,11 +237,12 @@ def test_disk_is_as_memory(tmp_path, dtype):
     assert len(draws) == 10
   files = sorted(path.name for path in (tmp_path / 'run').iterdir())
   assert files == [
-      'checkpoint_13.npz', 'chunk_00000.npz', 'chunk_00001.npz',
-      'chunk_00002.npz', 'manifest.json']
+      'checkpoint_00000004.npz', 'draws_00000000-00000003.npz',
+      'draws_00000004-00000007.npz', 'draws_00000008-00000009.npz', 'lock',
+      'manifest.json']
 
 
-@pytest.mark.parametrize('write', [1, 2, 4, 5, 8, 11])
+@pytest.mark.parametrize('write', [1, 2, 3, 4, 9, 11])
 def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
   """The process ends in the midst of the n-th file."""
   arguments = dict(
@@ -259,7 +260,7 @@ def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
       raise KeyboardInterrupt
     replace(source, target)
 
-  monkeypatch.setattr(store_lib.os, 'replace', stop)
+  monkeypatch.setattr(array_files.os, 'replace', stop)
   with pytest.raises(KeyboardInterrupt):
     run(directory=tmp_path, **arguments)
   monkeypatch.undo()
@@ -268,34 +269,48 @@ def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
     assert_same(getattr(whole, name), getattr(draws, name))
 
 
-def test_goes_on_after_a_kill(tmp_path):
-  script = textwrap.dedent('''
-      import os, signal, sys
-      import tests.test_sampling as t
-      from tfp_sgmcmc.internal import store
-      if sys.argv[2] == 'kill':
-        commit = store.Store.commit
-        def commit_and_die(self, step, num_draws, checkpoint):
-          commit(self, step, num_draws, checkpoint)
-          if num_draws >= 60:
-            os.kill(os.getpid(), signal.SIGKILL)
-        store.Store.commit = commit_and_die
-      t.run(num_results=200, chunk_size=30, directory=sys.argv[1],
-            jit_compile=True)
-      ''')
-  root = pathlib.Path(__file__).parent.parent
-  environment = {**os.environ, 'PYTHONPATH': str(root)}
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason='It forks.')
+def test_goes_on_after_kills_and_refuses_a_second_run(tmp_path):
+  result = subprocess.run(
+      [sys.executable, '-m', 'tests.killed_runs', str(tmp_path), '2'],
+      cwd=pathlib.Path(__file__).parent.parent, capture_output=True,
+      check=False, text=True)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout.count(' commits') == 2
+  draws, whole = killed_runs.run(tmp_path), killed_runs.run()
+  for name in ('states', 'trace', 'final_state', 'kernel_results'):
+    assert_same(getattr(whole, name), getattr(draws, name))
 
-  def call(how):
-    return subprocess.run(
-        [sys.executable, '-c', script, str(tmp_path), how], cwd=root,
-        env=environment, capture_output=True, check=False).returncode
 
-  assert call('kill') == -signal.SIGKILL
-  assert json.loads((tmp_path / 'manifest.json').read_text())['num_draws'] == 60
-  arguments = dict(num_results=200, chunk_size=30, jit_compile=True)
-  draws = run(directory=tmp_path, **arguments)
-  assert_same(draws.states, run(**arguments).states)
+def test_a_finished_run_is_extended_by_draws_of_the_same_chain(tmp_path):
+  arguments = dict(
+      kernel=simple_kernel(), state=tf.zeros([2]), num_burnin_steps=4,
+      num_steps_between_results=1, trace_fn=trace_target)
+  run(num_results=5, directory=tmp_path, **arguments)
+  draws = run(num_results=12, directory=tmp_path, chunk_size=4, **arguments)
+  whole = run(num_results=12, **arguments)
+  for name in ('states', 'trace', 'final_state', 'kernel_results'):
+    assert_same(getattr(whole, name), getattr(draws, name))
+  with pytest.raises(ValueError, match='num_results is 11, .* holds 12 draws'):
+    run(num_results=11, directory=tmp_path, **arguments)
+
+
+def test_a_finished_run_is_only_read(one_run, monkeypatch):
+  """So it may be on a disk that cannot be written to, or used by others."""
+  def refuse(*arguments):
+    raise AssertionError('It was opened for writing.')
+
+  before = {path: path.stat().st_mtime_ns for path in one_run.iterdir()}
+  monkeypatch.setattr(store_lib.Store, 'open', refuse)
+  assert len(run(directory=one_run)) == 20
+  assert before == {path: path.stat().st_mtime_ns for path in one_run.iterdir()}
+
+
+def test_an_error_lets_go_of_the_directory(tmp_path):
+  for _ in range(2):
+    with pytest.raises(sgmcmc.NonFiniteError):
+      run(BreaksAt(3), 20, [tf.zeros([2]), tf.zeros([2, 3])],
+          directory=tmp_path)
 
 
 @pytest.fixture(scope='module')
@@ -307,7 +322,6 @@ def one_run(tmp_path_factory):
 
 @pytest.mark.parametrize('change, named', [
     (dict(seed=8), 'seed'),
-    (dict(num_results=21), 'num_results'),
     (dict(num_burnin_steps=1), 'num_burnin_steps'),
     (dict(state=start(chains=2)), 'current_state.0'),
     (dict(trace_fn=trace_target), 'trace_fn'),
@@ -316,6 +330,8 @@ def one_run(tmp_path_factory):
     (dict(kernel=make_kernel(gradient_estimator=sgmcmc.gradients.Uniform(9))),
      'kernel.gradient_estimator._batch_size was 20 and is 9'),
     (dict(kernel=sgmcmc.SGLD(make_posterior(), 0.01)), 'kernel.class'),
+    (dict(jit_compile=True), 'jit_compile was False and is True'),
+    (dict(fingerprint='data of May'), "fingerprint was None and is 'data of"),
 ])
 def test_another_call_on_the_same_directory(one_run, change, named):
   with pytest.raises(ValueError, match='other arguments') as error:
@@ -341,12 +357,52 @@ def test_other_data_or_closures_on_the_same_directory(tmp_path):
     call(1., tf.zeros([5]))
 
 
-def test_a_missing_chunk_is_a_clear_error(tmp_path):
-  run(directory=tmp_path, chunk_size=5)
-  (tmp_path / 'chunk_00001.npz').unlink()
-  draws = run(directory=tmp_path, chunk_size=5)
-  with pytest.raises(ValueError, match='chunk_00001.npz is missing'):
-    _ = draws.states
+def test_warns_of_what_it_cannot_see(tmp_path, recwarn):
+  numbers = iter([1.])
+  kernel = sgmcmc.SGLD(
+      lambda x: -x**2 if numbers else x, 0.1)
+  arguments = dict(kernel=kernel, num_results=2, state=tf.zeros([]))
+  run(directory=tmp_path / 'named', fingerprint='May', **arguments)
+  run(**arguments)
+  assert not [w for w in recwarn if 'fingerprint' in str(w.message)]
+  with pytest.warns(
+      UserWarning, match=r'target_log_prob_fn.numbers \(of type list_iterator'):
+    run(directory=tmp_path / 'unnamed', **arguments)
+
+
+def test_a_damaged_directory_is_one_sentence(tmp_path):
+  def call():
+    return run(directory=tmp_path, chunk_size=5).states
+
+  call()
+  chunk = tmp_path / 'draws_00000005-00000009.npz'
+  content = chunk.read_bytes()
+  chunk.write_bytes(content[:100])
+  with pytest.raises(ValueError, match='00000009.npz is damaged'):
+    call()
+  chunk.unlink()
+  with pytest.raises(ValueError, match='no file with the draws 5 to 9'):
+    call()
+  chunk.write_bytes(content)
+  call()
+  (tmp_path / 'checkpoint_00000004.npz').write_bytes(b'')
+  with pytest.raises(ValueError, match='checkpoint_00000004.npz is damaged'):
+    call()
+
+
+def test_draws_are_not_taken_for_numbers_of_another_kind(tmp_path, monkeypatch):
+  """Even where the fingerprint had not seen that the trace is another."""
+  monkeypatch.setattr(
+      sampling.fingerprint_lib, 'fingerprint', lambda **_: ({}, ()))
+  arguments = dict(
+      kernel=simple_kernel(), num_results=4, state=tf.zeros([2]),
+      directory=tmp_path)
+  run(trace_fn=lambda state, _: state, **arguments)
+  with pytest.raises(ValueError, match=(
+      r'trace/0 was float32\[2\] and is int32\[2\]')):
+    run(trace_fn=lambda state, _: tf.cast(state, tf.int32), **arguments)
+  with pytest.raises(ValueError, match='trace/0 was float32.* is absent'):
+    run(**arguments)
 
 
 def test_memory_does_not_grow(tmp_path, monkeypatch):
@@ -359,7 +415,7 @@ def test_memory_does_not_grow(tmp_path, monkeypatch):
     commit(self, *arguments)
     pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
     resident.append(int(pages) * page / 2**20)
-    for path in self._path.glob('chunk_*'):
+    for path in self.path.glob('draws_*'):
       path.unlink()
 
   if not pathlib.Path('/proc/self/statm').exists():
@@ -449,6 +505,7 @@ def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
     (dict(num_steps_between_results=-2), ValueError, 'between_results is -2'),
     (dict(chunk_size=0), ValueError, 'chunk_size is 0'),
     (dict(trace_fn=3), TypeError, 'trace_fn is 3'),
+    (dict(fingerprint=3), TypeError, 'fingerprint is 3'),
     (dict(kernel=len), TypeError, 'kernel is'),
     (dict(state=[tf.zeros([3]), tf.constant([1])]), TypeError, 'int32'),
     (dict(state=[tf.constant(np.nan), tf.zeros(2)]), ValueError, 'not finite'),
@@ -471,10 +528,9 @@ def test_does_not_warn_of_uncalibrated_kernels(recwarn):
 def test_progress(capfd):
   sgmcmc.sample(make_kernel(), 20, start(), num_burnin_steps=20, seed=1,
                 jit_compile=False)
-  shown = capfd.readouterr().err
-  assert 'burn-in: ' in shown and 'sampling: 100%' in shown
+  assert '40/40' in capfd.readouterr().out
   run()
-  assert not capfd.readouterr().err
+  assert '/' not in capfd.readouterr().out
 
 
 @pytest.mark.filterwarnings('ignore::FutureWarning')

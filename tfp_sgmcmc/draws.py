@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+
+from tfp_sgmcmc import store as store_lib
 
 __all__ = ['Draws']
 
@@ -35,8 +38,7 @@ class Draws:
 
   def __init__(
       self,
-      chunks: Sequence[Sequence[tf.Tensor]],
-      num_draws: int,
+      chunks: store_lib.Chunks,
       structure: Any,
       final_state: Any,
       kernel_results: Any,
@@ -45,23 +47,21 @@ class Draws:
     """Holds the parts together.
 
     Args:
-      chunks: Sequence of chunks, each a list of the tensors of `structure` with
-        a leading axis of draws.
-      num_draws: Python `int`, the number of draws in all chunks.
+      chunks: The draws, with the names that `store.named` gives the tensors of
+        `structure`.
       structure: Pair (state, trace) of nested `TensorSpec`s of one draw.
       final_state: State to go on from.
       kernel_results: Kernel results to go on from.
       num_chain_axes: Python `int`, how many leading axes of a state are chains.
     """
     self._chunks = chunks
-    self._num_draws = num_draws
     self._structure = structure
     self._num_chain_axes = num_chain_axes
     self.final_state = final_state
     self.kernel_results = kernel_results
 
   def __len__(self):
-    return self._num_draws
+    return len(self._chunks)
 
   def __repr__(self):
     shapes = tf.nest.map_structure(
@@ -85,25 +85,27 @@ class Draws:
       states: In the form of the state, with a leading axis of draws.
       trace: In the form of what `trace_fn` returned, likewise; None without.
     """
-    for leaves in self._chunks:
-      yield self._pack(leaves)
+    for arrays in self._chunks:
+      yield self._pack(arrays)
 
   def _all(self):
-    columns = list(zip(*self._chunks))
-    if not columns:
-      columns = [
-          [tf.zeros([0, *spec.shape], spec.dtype)]
-          for spec in tf.nest.flatten(self._structure) if spec is not None]
-    with tf.device('CPU:0'):
-      return self._pack([tf.concat(column, axis=0) for column in columns])
+    chunks = list(self._chunks)
+    if not chunks:
+      state, trace = self._structure
+      return self._pack({
+          name: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype)
+          for name, spec in store_lib.named(state=state, trace=trace).items()})
+    return self._pack({
+        name: np.concatenate([arrays[name] for arrays in chunks])
+        for name in chunks[0]})
 
-  def _pack(self, leaves):
-    state, trace = self._structure
-    num_parts = len(tf.nest.flatten(state))
-    return (
-        tf.nest.pack_sequence_as(state, list(leaves[:num_parts])),
-        None if trace is None
-        else tf.nest.pack_sequence_as(trace, list(leaves[num_parts:])))
+  def _pack(self, arrays):
+    with tf.device('CPU:0'):
+      return tuple(
+          None if structure is None else tf.nest.pack_sequence_as(structure, [
+              tf.convert_to_tensor(arrays[name])
+              for name in store_lib.named(**{group: structure})])
+          for group, structure in zip(('state', 'trace'), self._structure))
 
   def to_arviz(self, var_names: Sequence[str] | None = None) -> Any:
     """Exports the draws, all at once, to ArviZ.

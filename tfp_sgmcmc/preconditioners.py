@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
@@ -29,6 +30,11 @@ class Preconditioner(abc.ABC):
   def keeps_scale(self) -> bool:
     """Whether the mean of the diagonal, over a chain's coordinates, is 1."""
     return False
+
+  @property
+  def learns(self) -> bool:
+    """Whether a gradient changes its state: else it need not be shown any."""
+    return True
 
   @abc.abstractmethod
   def bootstrap_results(self, mean_gradients: Sequence[tf.Tensor]) -> Any:
@@ -77,6 +83,10 @@ class Identity(Preconditioner):
   @property
   def keeps_scale(self):
     return True
+
+  @property
+  def learns(self):
+    return False
 
   def __repr__(self):
     return 'Identity()'
@@ -127,8 +137,11 @@ class RMSProp(Preconditioner):
   start elsewhere, at a draw of the prior for instance, or raise `regularizer`.
 
   G depends on the past of the chain, so the chain is only nearly one of the
-  posterior. With `decay=1.` V stays as it is: adapt first, then go on from the
-  last kernel results with a frozen preconditioner and an exact drift term,
+  posterior, and no step size mends it: with `decay=0.99` about 2% in standard
+  deviations stay, with 0.999 about 0.5%, at the price of a G that follows the
+  chain ten times more slowly. With `decay=1.` V stays as it is: adapt first,
+  then go on from the last kernel results with a frozen preconditioner and an
+  exact drift term,
 
   ```python
   frozen = kernel.copy(preconditioner=sgmcmc.preconditioners.RMSProp(decay=1.))
@@ -168,11 +181,16 @@ class RMSProp(Preconditioner):
     checks.numeric('regularizer', regularizer, 0.)
     self._decay = decay
     self._regularizer = regularizer
-    self._normalize = bool(normalize)
+    self._normalize = checks.boolean('normalize', normalize)
 
   @property
   def keeps_scale(self):
     return self._normalize
+
+  @property
+  def learns(self):
+    decay = checks.static_value(self._decay)
+    return decay is None or not np.all(decay == 1.)
 
   def __repr__(self):
     return (f'RMSProp(decay={self._decay!r}, '

@@ -19,7 +19,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-import tqdm.keras
 
 import tfp_sgmcmc as sgmcmc
 
@@ -87,6 +86,7 @@ def make_model(num_units: int) -> keras.Model:
 
 def epoch_bar(name: str) -> keras.callbacks.Callback:
   """A bar over the epochs of one `fit`, each of which takes milliseconds."""
+  import tqdm.keras  # Of the extra `quickstart`: `main` says so.
   return tqdm.keras.TqdmCallback(verbose=0, desc=name, dynamic_ncols=True)
 
 
@@ -261,6 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parse(argv)
   try:
     import matplotlib  # noqa: F401
+    import tqdm  # noqa: F401
   except ImportError as error:
     print(f'{error}: pip install "tfp_sgmcmc[quickstart]"', file=sys.stderr)
     return 1

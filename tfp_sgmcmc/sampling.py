@@ -7,23 +7,25 @@ it is cut into chunks and calls.
 """
 
 from collections.abc import Callable
+import contextlib
 import inspect
 import os
 from typing import Any
 from typing import NamedTuple
+import warnings
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import random
+from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import seeds
-from tfp_sgmcmc.internal.fingerprint import fingerprint
-from tfp_sgmcmc.internal.progress import progress
-from tfp_sgmcmc.internal.store import Store
+from tfp_sgmcmc.internal.progress import Progress
 
 __all__ = ['sample']
 
@@ -45,6 +47,7 @@ def sample(
     seed: Any = None,
     previous_kernel_results: Any = None,
     jit_compile: bool = True,
+    fingerprint: str | None = None,
 ) -> Draws:
   """Runs a chain in compiled chunks, with progress, on disk if need be.
 
@@ -59,7 +62,17 @@ def sample(
   after a kill the same call goes on from the last chunk and ends with the same
   draws, bit for bit, on the same machine. (Not with `gradients.Stream`, whose
   position in its pipeline is not part of the chain.) The same call on a
-  finished directory only reads.
+  finished directory only reads; with a larger `num_results` it adds draws of
+  the same chain. One run at a time writes to a directory.
+
+  Whether a call is the same is told by a description of its arguments, which
+  is kept in the directory: all that makes the draws what they are, so neither
+  `num_results` nor `chunk_size`. Tensors are compared by their values; kernels,
+  distributions and Keras' objects by what they were made with, other objects by
+  their attributes; your functions by their code, their defaults, and the
+  values that they close over or take from their module. What cannot be looked
+  into (a pipeline of data, an object of another library) is named in a warning:
+  pass a `fingerprint` that stands for it.
 
   `sample_chain` warns of kernels with `is_calibrated` False, as all those are
   that move in steps of finite size without a Metropolis test. This function
@@ -80,8 +93,8 @@ def sample(
       twentieth of all, or as many as take 64 MiB.
     directory: Where to keep the draws; made where it does not exist. Default:
       in memory.
-    progress_bar: Python `bool`: show a bar of the steps made, on standard
-      error.
+    progress_bar: Python `bool`: show the bar that Keras' `fit` shows, of the
+      steps that this call makes.
     seed: Python `int`, which stands for `[0, seed]`, or a stateless seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
     previous_kernel_results: Where to go on from, the `kernel_results` of an
@@ -91,6 +104,9 @@ def sample(
       `bootstrap_results`.
     jit_compile: Python `bool`: compile with XLA. Where the gradient comes from
       `gradients.Stream`, which XLA cannot compile, this is as if False.
+    fingerprint: Python `str` that stands for what a `directory` cannot see of
+      the arguments, such as the version of the data: with another one the call
+      is another.
 
   Returns:
     draws: `Draws`, with `states`, `trace`, `final_state`, `kernel_results`.
@@ -101,9 +117,10 @@ def sample(
     FireflyError: Likewise, where `FireflyMonteCarlo` cannot go on.
     RateBoundError: Likewise, where the reason is a violated bound on the rate
       of an exact continuous-time sampler.
-    ValueError: If the directory holds the draws of a call with other arguments
-      (compared are numbers, tensors, classes and names of functions, not the
-      code of functions); or an argument is out of its range.
+    ValueError: If the directory holds the draws of a call with other arguments,
+      or more than `num_results`, or is damaged; or an argument is out of its
+      range.
+    RuntimeError: If another run is writing to the directory.
     TypeError: If an argument is of the wrong type.
 
   #### Examples
@@ -142,26 +159,63 @@ def sample(
     raise TypeError(
         f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
         'the kernel results, or None for no trace.')
-  start = _start(kernel, current_state, previous_kernel_results, stateless_seed)
-  trace = None if trace_fn is None else _to_tensors(trace_fn(*start))
-  structure = _specs((start.state, trace))
-  chunk_size = _chunk_size(chunk_size, num_results, structure)
-  plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
+  if fingerprint is not None and not isinstance(fingerprint, str):
+    raise TypeError(
+        f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
+        'as the version of the data.')
+  compiles = _compiles(kernel)
+  jit_compile = checks.boolean('jit_compile', jit_compile) and compiles
+  progress_bar = checks.boolean('progress_bar', progress_bar)
   store = None
   if directory is not None:
-    store = Store(directory, fingerprint(
-        kernel=kernel, current_state=current_state,
+    store = _store(
+        directory, num_results, fingerprint, kernel=kernel,
+        current_state=current_state,
         previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
-        seed=stateless_seed, **plan._asdict()))
-  compiles = _compiles(kernel)
-  program = _Program(
-      kernel, trace_fn, start, structure, chunk_size, stateless_seed,
-      jit_compile and compiles)
-  # What keeps Stream from being compiled, that it reads on, keeps it from
-  # making the same step twice.
-  return _Run(
-      plan, program, store, start, structure, can_repeat=compiles,
-  ).go(progress_bar)
+        seed=stateless_seed, num_burnin_steps=num_burnin_steps,
+        num_steps_between_results=thinning - 1, jit_compile=jit_compile)
+  with contextlib.ExitStack() as stack:
+    if store is not None and len(store.draws) < num_results:
+      stack.enter_context(store)
+      _check_not_longer(store, num_results)
+    start = _start(
+        kernel, current_state, previous_kernel_results, stateless_seed)
+    trace = None if trace_fn is None else _traced(trace_fn, start)
+    structure = _specs((start.state, trace))
+    chunk_size = _chunk_size(chunk_size, num_results, structure)
+    plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
+    program = _Program(
+        kernel, trace_fn, start, structure, chunk_size, stateless_seed,
+        jit_compile)
+    # What keeps Stream from being compiled, that it reads on, keeps it from
+    # making the same step twice.
+    return _Run(
+        plan, program, store, start, structure, can_repeat=compiles,
+    ).go(progress_bar)
+
+
+def _store(directory, num_results, users_fingerprint, **arguments):
+  """Reads the directory of a call with these arguments."""
+  described, unseen = fingerprint_lib.fingerprint(
+      fingerprint=users_fingerprint, **arguments)
+  if unseen and users_fingerprint is None:
+    more = f' and {len(unseen) - 3} more' if len(unseen) > 3 else ''
+    warnings.warn(
+        f'Another call on {os.fspath(directory)!r} would be taken for this one '
+        f'if it differed only in {", ".join(unseen[:3])}{more}, which cannot '
+        'be looked into. Pass fingerprint="...", a string that stands for it, '
+        'and change the string when it changes.', stacklevel=3)
+  store = store_lib.Store(directory, 'sample', described)
+  _check_not_longer(store, num_results)
+  return store
+
+
+def _check_not_longer(store, num_results):
+  if len(store.draws) > num_results:
+    raise ValueError(
+        f'num_results is {num_results:,}, and {store.path} holds '
+        f'{len(store.draws):,} draws of this chain: ask for at least as many, '
+        'and take the first of them.')
 
 
 class _Position(NamedTuple):
@@ -209,7 +263,8 @@ class _Program:
 
   def __init__(
       self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile):
-    self.specs = _named(structure, ('state', 'trace'))
+    state, trace = structure
+    self.specs = store_lib.named(state=state, trace=trace)
     self._seed = seed
     self._start = start
     self._first_step = _steps_made(start.kernel_results)
@@ -253,7 +308,7 @@ class _Program:
       position = tf.nest.pack_sequence_as(self._start, leaves)
       kept = [position.state]
       if trace_fn is not None:
-        kept.append(_to_tensors(trace_fn(*position)))
+        kept.append(_traced(trace_fn, position))
       arrays = [
           array.write(tf.cast(draw, tf.int32), leaf)
           for array, leaf in zip(arrays, tf.nest.flatten(kept))]
@@ -281,54 +336,61 @@ class _Run:
     self._store = store
     self._structure = structure
     self._position = start
-    self._checkpoint_specs = _named(_specs(start), ('state', 'results'))
-    self._chunks = []
-    self._step, self._num_draws = 0, 0
+    self._chunks = store_lib.Chunks() if store is None else store.draws
+    self._step = 0
     if store is not None and not store.is_new:
+      self._go_on_from(store)
+
+  def _go_on_from(self, store):
+    difference = store_lib.spec_difference(
+        store.draws.specs, self._program.specs)
+    if len(store.draws) and difference is not None:
+      raise ValueError(
+          f'{store.path} holds draws of another form than this call makes: '
+          f'{difference}. Make the same call to go on with it, or give another '
+          'directory.')
+    specs = store_lib.named(**_specs(self._position)._asdict())
+    checkpoint = store.checkpoint(specs)
+    with tf.device('CPU:0'):
       self._position = tf.nest.pack_sequence_as(
-          start, store.checkpoint(self._checkpoint_specs))
-      self._step, self._num_draws = store.step, store.num_draws
+          self._position,
+          [tf.convert_to_tensor(checkpoint[name]) for name in specs])
+    self._step = store.step
+
+  @property
+  def _num_draws(self):
+    return len(self._chunks)
 
   def go(self, progress_bar) -> Draws:
     plan = self._plan
-    with progress(plan.num_steps, self._step, progress_bar) as display:
-      while self._num_draws < plan.num_results:
-        is_burnin = self._step < plan.num_burnin_steps
-        first, num_draws = plan.next_call(self._step, self._num_draws)
-        outcome = self._program(
-            self._position, self._step, first, plan.thinning, num_draws)
-        if not outcome.is_finite:
-          self._fail(outcome, is_burnin, first)
-        self._position = outcome.position
-        self._step += outcome.num_steps
-        if not is_burnin:
-          self._keep(outcome)
-        if self._store is not None:
-          self._store.commit(self._step, self._num_draws, dict(zip(
-              self._checkpoint_specs, tf.nest.flatten(self._position))))
-        display.update(
-            outcome.num_steps, 'burn-in' if is_burnin else 'sampling')
+    bar = Progress(plan.num_steps, self._step, progress_bar)
+    while self._num_draws < plan.num_results:
+      is_burnin = self._step < plan.num_burnin_steps
+      first, num_draws = plan.next_call(self._step, self._num_draws)
+      outcome = self._program(
+          self._position, self._step, first, plan.thinning, num_draws)
+      if not outcome.is_finite:
+        self._fail(outcome, is_burnin, first)
+      self._position = outcome.position
+      self._step += outcome.num_steps
+      if not is_burnin:
+        self._keep(outcome)
+      if self._store is not None:
+        self._store.commit(
+            self._step, store_lib.named(**self._position._asdict()))
+      bar.update(outcome.num_steps)
     return self._draws([])
 
   def _keep(self, outcome):
-    if self._store is None:
-      self._chunks.append(outcome.draws)
-    else:
-      self._store.write_chunk(
-          self._num_draws // self._plan.chunk_size,
-          dict(zip(self._program.specs, outcome.draws)))
-    self._num_draws += outcome.num_draws
+    keeper = self._chunks if self._store is None else self._store
+    keeper.append(dict(zip(self._program.specs, outcome.draws)))
 
   def _draws(self, unfinished_chunks):
-    chunks = self._chunks
-    if self._store is not None:
-      chunks = self._store.chunks(self._plan.chunk_size, self._program.specs)
-    if unfinished_chunks:
-      chunks = [*chunks, *unfinished_chunks]
+    chunks = self._chunks.copy()
+    for leaves in unfinished_chunks:
+      chunks.append(dict(zip(self._program.specs, leaves)))
     return Draws(
-        chunks,
-        self._num_draws + sum(len(chunk[0]) for chunk in unfinished_chunks),
-        self._structure, *self._position,
+        chunks, self._structure, *self._position,
         num_chain_axes=_num_chain_axes(self._position.kernel_results))
 
   def _fail(self, outcome, is_burnin, first):
@@ -354,31 +416,35 @@ class _Run:
 
 
 def _start(kernel, current_state, kernel_results, seed):
-  state = _to_tensors(current_state)
+  state = _to_tensors('current_state', current_state)
   if kernel_results is None:
     takes_seed = 'seed' in inspect.signature(
         kernel.bootstrap_results).parameters
     kernel_results = kernel.bootstrap_results(
         state, **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
-  return _Position(state, _to_tensors(kernel_results))
+  return _Position(
+      state, _to_tensors('previous_kernel_results', kernel_results))
 
 
-def _to_tensors(structure):
-  return tf.nest.map_structure(tf.convert_to_tensor, structure)
+def _traced(trace_fn, position):
+  """What there is to keep of a position, as tensors."""
+  trace = trace_fn(*position)
+  if any(leaf is None for leaf in tf.nest.flatten(trace)):
+    raise TypeError(
+        f'trace_fn returned {trace!r}: it has to return what to keep of a '
+        'draw, tensors and no None. For no trace leave trace_fn out.')
+  return _to_tensors('What trace_fn returned', trace)
+
+
+def _to_tensors(name, structure):
+  return tf.nest.map_structure(
+      lambda leaf: checks.to_tensor(name, leaf), structure)
 
 
 def _specs(structure):
   return tf.nest.map_structure(
       lambda leaf: None if leaf is None else tf.TensorSpec(
           leaf.shape, leaf.dtype), structure)
-
-
-def _named(structures, names):
-  """Dictionary of the leaves of some structures, such as `state_0`."""
-  return {
-      f'{name}_{k}': leaf
-      for name, structure in zip(names, structures) if structure is not None
-      for k, leaf in enumerate(tf.nest.flatten(structure))}
 
 
 def _chunk_size(chunk_size, num_results, structure):

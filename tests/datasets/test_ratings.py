@@ -295,6 +295,18 @@ class TestShards:
     with pytest.raises(ValueError, match='has 120 bytes.*truncated'):
       datasets.open_shards(tmp_path)
 
+  def test_only_its_own_files_are_read_and_removed(self, tmp_path):
+    datasets.shard_ratings(_synthetic(1), tmp_path, 3)
+    mine = tmp_path / 'ratings-mine.bin'
+    mine.write_text('mine')
+    with np.load(tmp_path / 'ratings.npz') as index:
+      arrays = {**index}
+    np.savez(tmp_path / 'ratings.npz', names=['ratings-mine.bin'] * 3, **arrays)
+    assert str(mine) not in datasets.open_shards(tmp_path).paths
+    datasets.shard_ratings(_synthetic(1), tmp_path, 2)
+    assert mine.read_text() == 'mine'
+    assert len(list(tmp_path.glob('*-of-*'))) == 2
+
   def test_bad_input(self, tmp_path):
     with pytest.raises(ValueError, match='no ratings'):
       datasets.shard_ratings([], tmp_path)

@@ -15,10 +15,10 @@ from tests import oracle
 from tests.gradients import moments
 from tests.gradients import test_estimators
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
 from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.gradients import saga
-from tfp_sgmcmc.internal import store
 
 ControlVariate = sgmcmc.gradients.ControlVariate
 SAGA = sgmcmc.gradients.SAGA
@@ -445,9 +445,9 @@ def test_a_run_on_disk_goes_on(tmp_path, monkeypatch):
             results.gradient_estimator_results.num_gradients), **arguments)
 
   commit = store.Store.commit
-  def commit_and_stop(self, step, num_draws, checkpoint):
-    commit(self, step, num_draws, checkpoint)
-    if num_draws == 4:
+  def commit_and_stop(self, step, checkpoint):
+    commit(self, step, checkpoint)
+    if self.num_draws == 4:
       raise KeyboardInterrupt
   monkeypatch.setattr(store.Store, 'commit', commit_and_stop)
   with pytest.raises(KeyboardInterrupt):

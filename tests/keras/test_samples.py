@@ -1,7 +1,6 @@
 """Predictions from draws, against sums written out in NumPy."""
 
-import subprocess
-import sys
+import pathlib
 
 import keras
 import numpy as np
@@ -11,7 +10,9 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc import store
+from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import predictions
 
 NUM_DRAWS = 5
 
@@ -55,7 +56,7 @@ def test_one_compiled_function_for_all_draws_and_batches():
   x, _ = models.classes()
   _, posterior = make_posterior()
   posterior.predict(x, batch_size=20, draw_batch_size=2)
-  ((_, function),) = posterior._compiled.values()
+  ((_, function),) = posterior._predictor._compiled.values()
   traces = function.experimental_get_tracing_count()
   posterior.predict(x, batch_size=11, draw_batch_size=3)
   posterior[1:].predict(x, batch_size=11, draw_batch_size=2)
@@ -187,59 +188,176 @@ def test_uncompiled_model_says_what_it_needs():
     bare.predict(x)
 
 
-LOAD = """
-import sys
-import numpy as np
-import tfp_sgmcmc as sgmcmc
-from tests.keras import models
-model = models.classifier()
-posterior = sgmcmc.keras.PosteriorSamples.load(sys.argv[1], model)
-np.save(sys.argv[2], posterior.predict(models.classes()[0]))
-"""
-
-
-def test_save_and_load_in_a_new_process(tmp_path):
+def test_save_and_load(tmp_path):
   x, _ = models.classes()
   _, posterior = make_posterior()
   posterior.save(tmp_path / 'draws')
-  file = tmp_path / 'predictions.npy'
-  subprocess.run(
-      [sys.executable, '-c', LOAD, str(tmp_path / 'draws'), str(file)],
-      check=True, capture_output=True)
-  np.testing.assert_allclose(np.load(file), posterior.predict(x), rtol=1e-6)
+  posterior[3:0:-2].save(tmp_path / 'some')
+  model = models.classifier()
+  loaded = sgmcmc.keras.PosteriorSamples.load(tmp_path / 'draws', model)
+  np.testing.assert_array_equal(loaded.predict(x), posterior.predict(x))
+  assert loaded.steps == posterior.steps
+  some = sgmcmc.keras.PosteriorSamples.load(tmp_path / 'some', model)
+  assert some.steps == [4, 2]
+  np.testing.assert_array_equal(some[1][0], posterior[1][0])
   with pytest.raises(FileExistsError, match='holds draws already'):
     posterior.save(tmp_path / 'draws')
+  with pytest.raises(FileExistsError, match='no chain that could go on'):
+    models.fit(
+        model, models.make_sampling(directory=tmp_path / 'draws'))
 
 
-def test_draws_on_disk_as_they_come(tmp_path):
+def test_weights_are_found_by_their_paths_or_their_order(tmp_path):
+  def network(*names):
+    model = keras.Sequential([
+        keras.Input([2]), *(keras.layers.Dense(2, name=n) for n in names)],
+        name='network')
+    model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    return model
+
+  arrays = [np.full([1, *v.shape], k, np.float32)
+            for k, v in enumerate(network('a', 'b').trainable_variables)]
+  sgmcmc.keras.PosteriorSamples.from_arrays(
+      network('a', 'b'), arrays).save(tmp_path)
+
+  def load(*names):
+    posterior = sgmcmc.keras.PosteriorSamples.load(tmp_path, network(*names))
+    return [int(array.ravel()[0]) for array in posterior[0]]
+
+  assert load('a', 'b') == [0, 1, 2, 3]
+  assert load('b', 'a') == [2, 3, 0, 1]
+  assert load('dense_7', 'dense_8') == [0, 1, 2, 3]
+
+
+def test_weights_of_one_path_are_kept_apart(tmp_path):
+  class Scales(keras.layers.Layer):
+
+    def build(self, shape):
+      self.a, self.b = (
+          self.add_weight(name='w', shape=shape[1:]) for _ in range(2))
+
+    def call(self, x):
+      return x * self.a + self.b
+
+  model = keras.Sequential([keras.Input([2]), Scales()])
+  model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+  posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, [np.ones([3, 2]), np.zeros([3, 2])])
+  posterior.save(tmp_path)
+  weights = sgmcmc.keras.PosteriorSamples.load(tmp_path, model).weights
+  assert [float(w.mean()) for w in weights.values()] == [1., 0.]
+
+
+def test_lora_draws_are_what_was_sampled(tmp_path):
+  """Keras would merge the low-rank part into the kernel, and set it to zero."""
+  x, _ = models.classes()
+
+  def classifier():
+    model = models.classifier()
+    model.get_layer('hidden').enable_lora(2)
+    model.get_layer('logits').trainable = False
+    model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True))
+    return model
+
+  model = classifier()
+  sampling = models.make_sampling(directory=tmp_path / 'fit')
+  models.fit(model, sampling)
+  assert len(sampling.posterior[0]) == 2
+  sampling.posterior.save(tmp_path / 'saved')
+  fresh = classifier()
+  for name in ('fit', 'saved'):
+    loaded = sgmcmc.keras.PosteriorSamples.load(tmp_path / name, fresh)
+    np.testing.assert_array_equal(
+        loaded.predict(x), sampling.posterior.predict(x))
+
+
+def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
   model = models.classifier()
   in_memory, on_disk = (
       models.make_sampling(directory=directory)
       for directory in (None, tmp_path / 'draws'))
   models.fit(model, in_memory)
-  model = models.classifier()
+  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
   written = []
   watch = keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: written.append(
-          len(list((tmp_path / 'draws').glob('draw_*.weights.h5')))))
-  models.fit(model, on_disk, callbacks=[watch])
+          len(store.read_draws(tmp_path / 'draws', 'fit'))))
+  models.fit(models.classifier(), on_disk, callbacks=[watch])
   assert written == [1, 2, 3, 4, 5, 6]
   assert on_disk.posterior.steps == in_memory.posterior.steps
   for a, b in zip(on_disk.posterior.weights.values(),
                   in_memory.posterior.weights.values()):
     np.testing.assert_array_equal(a, b)
-  # Keras reads a draw by itself, and the directory is not written over.
-  model.load_weights(tmp_path / 'draws' / 'draw_000002.weights.h5')
-  np.testing.assert_array_equal(
-      model.get_weights()[0], in_memory.posterior[2][0])
-  with pytest.raises(FileExistsError):
-    models.fit(models.classifier(), models.make_sampling(
-        directory=tmp_path / 'draws'))
   other = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
   with pytest.raises(ValueError, match='shapes'):
     sgmcmc.keras.PosteriorSamples.load(tmp_path / 'draws', other)
   with pytest.raises(FileNotFoundError):
     sgmcmc.keras.PosteriorSamples.load(tmp_path, model)
+  file = tmp_path / 'draws' / 'draws_00000000-00000000.npz'
+  file.write_bytes(file.read_bytes()[:50])
+  with pytest.raises(ValueError, match='00000000.npz is damaged'):
+    _ = on_disk.posterior[0]
+
+
+def test_draws_wait_for_a_commit_no_longer_than_an_epoch(tmp_path):
+  """And `fit` with the same callback adds to them."""
+  sampling = models.make_sampling(directory=tmp_path)
+  model = models.classifier()
+  committed = []
+  watch = keras.callbacks.LambdaCallback(
+      on_epoch_end=lambda epoch, logs: committed.append(
+          len(store.read_draws(tmp_path, 'fit'))))
+  for _ in range(2):
+    models.fit(model, sampling, epochs=2, callbacks=[watch])
+    loaded = sgmcmc.keras.PosteriorSamples.load(tmp_path, model)
+    assert loaded.steps == sampling.posterior.steps
+  assert committed == [3, 6, 9, 12]
+
+
+def test_draws_come_after_a_fit_without_any(tmp_path):
+  model = models.classifier()
+  kept = draws_lib.ModelDraws(model, store=draws_lib.new_store(tmp_path))
+  kept.close()
+  kept.open()
+  kept.append(7)
+  assert len(kept) == 1 and kept.steps == [7]
+  kept.commit(7)
+  kept.close()
+  kept.open()
+  kept.append(9)
+  assert kept.steps == [7, 9]
+
+
+def test_a_directory_in_use_and_one_left_by_an_interrupted_fit(tmp_path):
+  class Interrupt(keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      raise KeyboardInterrupt
+
+  left = models.make_sampling(directory=tmp_path, num_burnin_steps=2)
+  with pytest.raises(KeyboardInterrupt):
+    models.fit(models.classifier(), left, callbacks=[Interrupt()])
+  sampling = models.make_sampling(directory=tmp_path)
+  models.fit(models.classifier(), sampling)
+  assert len(sgmcmc.keras.PosteriorSamples.load(
+      tmp_path, models.classifier())) == 6
+
+
+def test_export_weights(tmp_path):
+  model, posterior = make_posterior()
+  before = [w.copy() for w in model.get_weights()]
+  files = posterior[1:3].export_weights(tmp_path)
+  assert [pathlib.Path(file).name for file in files] == [
+      'draw_000000.weights.h5', 'draw_000001.weights.h5']
+  for a, b in zip(model.get_weights(), before):
+    np.testing.assert_array_equal(a, b)
+  other = models.classifier()
+  other.load_weights(files[1])
+  np.testing.assert_array_equal(other.get_weights()[0], posterior[2][0])
+  with pytest.raises(FileExistsError, match='000000.weights.h5 is there'):
+    posterior.export_weights(tmp_path)
 
 
 def test_memory_is_bounded(monkeypatch):
@@ -247,16 +365,16 @@ def test_memory_is_bounded(monkeypatch):
   x, _ = models.classes()
   _, posterior = make_posterior()
   seen = []
-  over_data = samples._batches
+  batches = predictions.batches
 
-  def spy(data, batch_size):
-    for batch in over_data(data, batch_size):
-      seen.append(batch.shape[0])
+  def spy(*arguments):
+    for batch in batches(*arguments):
+      seen.append(batch[0].shape[0])
       yield batch
 
   read = posterior._draws.read
   draws = []
-  monkeypatch.setattr(samples, '_batches', spy)
+  monkeypatch.setattr(predictions, 'batches', spy)
   monkeypatch.setattr(
       posterior._draws, 'read',
       lambda indices: (draws.append(len(indices)), read(indices))[1])

@@ -3,7 +3,11 @@
 Each test compares 40,000 independent chains with the stationary covariance
 that a discrete Lyapunov equation gives; it fails by chance once in a million
 (oracle.FALSE_ALARM_RATE). An error of 5% in the variance is 7 standard errors.
+The numbers of steps are those after which 1e-4 of the start is left, by the
+largest eigenvalue of the step.
 """
+
+import functools
 
 import numpy as np
 import pytest
@@ -28,45 +32,53 @@ def initial_state(num_parts, dtype=np.float32):
   return [tf.zeros([NUM_CHAINS, 2], dtype), tf.zeros([NUM_CHAINS], dtype)]
 
 
+@functools.cache
+def sgld_chains(estimator, dtype):
+  posterior = oracle.GaussianModel(dtype=dtype).posterior()
+  return oracle.compile_chains(lambda h, temperature: sgmcmc.SGLD(
+      posterior, h, gradient_estimator=estimator, temperature=temperature))
+
+
 def sgld_p_value(
-    estimator=UNIFORM, h=0.1, temperature=1., num_parts=1, dtype=np.float32,
-    error=1.):
-  model = oracle.GaussianModel(dtype=dtype)
-  kernel = sgmcmc.SGLD(
-      model.posterior(), h, gradient_estimator=estimator,
-      temperature=temperature)
-  state, _ = oracle.run_chains(kernel, initial_state(num_parts, dtype), 150)
+    state, estimator=UNIFORM, h=0.1, temperature=1., error=1.):
+  """Of states after SGLD with these arguments."""
+  model = oracle.GaussianModel()
   covariance = oracle.sgld_covariance(
       model.precision, model.gradient_covariance(estimator), h, temperature)
   return oracle.law_p_value(
       oracle.join_parts(state, NUM_CHAINS), model.mean, error * covariance)
 
 
-@pytest.mark.parametrize('arguments', [
-    dict(estimator=EXACT),
-    dict(estimator=UNIFORM),
-    dict(estimator=REPLACED, temperature=0.5),
-    dict(estimator=UNIFORM, h=0.2, temperature=2., num_parts=2),
-    dict(estimator=UNIFORM, h=0.05, temperature=0.25, dtype=np.float64),
+@pytest.mark.parametrize('estimator, dtype, h, temperature, num_steps', [
+    (EXACT, np.float32, 0.1, 1., 45),
+    (UNIFORM, np.float32, 0.1, 1., 45),
+    (REPLACED, np.float32, 0.1, 0.5, 45),
+    (UNIFORM, np.float64, 0.2, 0.25, 25),
 ], ids=str)
-def test_sgld(arguments):
-  assert sgld_p_value(**arguments) > oracle.FALSE_ALARM_RATE
+def test_sgld(estimator, dtype, h, temperature, num_steps):
+  """For a state of two parts see the planted errors below."""
+  state, _ = sgld_chains(estimator, dtype)(
+      initial_state(1, dtype), num_steps, h=h, temperature=temperature)
+  p_value = functools.partial(
+      sgld_p_value, state, estimator, h, temperature)
+  assert p_value() > oracle.FALSE_ALARM_RATE
+  # Five percent of variance is seen.
+  assert p_value(error=1.05) < 1e-9
 
 
 @pytest.mark.parametrize('num_parts', [1, 2])
 def test_psgld_with_frozen_preconditioner(num_parts):
   model = oracle.GaussianModel()
-  frozen = sgmcmc.preconditioners.RMSProp(decay=1.)
   # The exact gradient at one state gives all chains the same preconditioner.
-  start = sgmcmc.SGLD(
-      model.posterior(), step_size=1., preconditioner=frozen)
-  state = initial_state(num_parts)
-  results = start.bootstrap_results(state)
+  make = functools.partial(
+      sgmcmc.SGLD, model.posterior(),
+      preconditioner=sgmcmc.preconditioners.RMSProp(decay=1.))
   gradient = model.precision @ model.mean
   diagonal = 1. / (1e-5 + np.abs(gradient) / model.num_examples)
-  h = 0.3 / np.linalg.eigvals(diagonal[:, np.newaxis] * model.precision).max()
-  kernel = start.copy(step_size=h, gradient_estimator=UNIFORM)
-  state, _ = oracle.run_chains(kernel, state, 600, results)
+  h = 0.6 / np.linalg.eigvals(diagonal[:, np.newaxis] * model.precision).max()
+  state, _ = oracle.compile_chains(
+      lambda: make(h, gradient_estimator=UNIFORM), lambda: make(h))(
+          initial_state(num_parts), 140)
   covariance = oracle.sgld_covariance(
       model.precision, model.gradient_covariance(UNIFORM), h, diagonal=diagonal)
   assert oracle.law_p_value(
@@ -74,15 +86,109 @@ def test_psgld_with_frozen_preconditioner(num_parts):
       covariance) > oracle.FALSE_ALARM_RATE
 
 
+# Errors in SGLD, each planted as a number that a right step has as well, so
+# that they are arguments of one program.
+RIGHT = dict(
+    noise_factor=1.,  # Of the noise.
+    weight=3.,  # N / n, the weight of an example.
+    num_priors=1.,
+    noise_on_second_part=1.,
+    is_minibatch_fixed=0)
+
+
+def _plant(patch, noise_factor, weight, num_priors, noise_on_second_part,
+           is_minibatch_fixed):
+  """Puts the numbers in the step and the estimate, while they are traced."""
+  normal_like, indices = sgld.random.normal_like, minibatch.random.indices
+
+  def noise(parts, seed):
+    factors = [1., noise_on_second_part]
+    return [tf.cast(noise_factor * factor, xi.dtype) * xi
+            for factor, xi in zip(factors, normal_like(parts, seed))]
+
+  def log_prob_estimate(self, *parts, batch):
+    log_likelihood = self.log_likelihood(*parts, batch=batch)
+    return tf.cast(num_priors, tf.float32) * self.log_prior(*parts) + tf.cast(
+        weight, tf.float32) * tf.reduce_sum(log_likelihood, axis=-1)
+
+  patch.setattr(sgld.random, 'normal_like', noise)
+  patch.setattr(sgmcmc.Posterior, 'log_prob_estimate', log_prob_estimate)
+  patch.setattr(
+      minibatch.random, 'indices', lambda n, shape, seed, replacement: indices(
+          n, shape, tf.where(is_minibatch_fixed > 0, [3, 4], seed),
+          replacement))
+
+
+@functools.cache
+def sgld_chains_with_errors():
+  """Chains of a state of two parts; the errors are numbers."""
+  posterior = oracle.GaussianModel().posterior()
+  with pytest.MonkeyPatch.context() as patch:
+    def make_kernel(h, temperature, **errors):
+      _plant(patch, **errors)
+      return sgmcmc.SGLD(posterior, h, UNIFORM, temperature=temperature)
+
+    run = oracle.compile_chains(make_kernel)
+    run(initial_state(2), 0, h=0.2, temperature=2., **RIGHT)
+  return run
+
+
+def p_value_with_errors(**errors):
+  numbers = dict(h=0.2, temperature=2.)
+  state, _ = sgld_chains_with_errors()(
+      initial_state(2), 25, **numbers, **{**RIGHT, **errors})
+  return sgld_p_value(state, **numbers)
+
+
+def test_sgld_in_two_parts():
+  assert p_value_with_errors() > oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('error', [
+    dict(noise_factor=np.sqrt(2.)), dict(weight=1.), dict(num_priors=2.),
+    dict(is_minibatch_fixed=1), dict(noise_on_second_part=0.)], ids=str)
+def test_planted_errors_in_sgld_are_seen(error):
+  assert p_value_with_errors(**error) < oracle.FALSE_ALARM_RATE
+
+
+STEPS = {'euler': 'euler_step', 'baoab': 'baoa_step'}
+
+
+@functools.cache
+def sghmc_chains(integrator, estimator, num_parts):
+  """Chains; two of the numbers are errors: 1 and 0 where the step is right."""
+  posterior = oracle.GaussianModel().posterior()
+  name = STEPS[integrator]
+  right = dict(h=0.1, friction=1., temperature=1., b=0., noise_factor=1.,
+               drift_with_old_momentum=0.)
+  step = getattr(sghmc, name)
+  with pytest.MonkeyPatch.context() as patch:
+    def make_kernel(
+        h, friction, temperature, b, noise_factor, drift_with_old_momentum):
+
+      def with_errors(theta, r, g, h, gamma, b, t, xi):
+        moved, new = step(
+            theta, r, g, h, gamma, b, t, tf.cast(noise_factor, h.dtype) * xi)
+        share = tf.cast(drift_with_old_momentum, h.dtype)
+        return moved + share * h * (r - new), new
+
+      patch.setattr(sghmc, name, with_errors)
+      return sgmcmc.SGHMC(
+          posterior, h, friction, gradient_estimator=estimator,
+          integrator=integrator, temperature=temperature, noise_estimate=b)
+
+    run = oracle.compile_chains(make_kernel)
+    run(initial_state(num_parts), 0, **right)
+  return lambda num_steps, **changes: run(
+      initial_state(num_parts), num_steps, **{**right, **changes})
+
+
 def sghmc_p_value(
     integrator, estimator=UNIFORM, h=0.2, friction=1., temperature=1., b=0.,
-    num_parts=1, num_steps=150):
+    num_parts=1, num_steps=95, **errors):
   model = oracle.GaussianModel()
-  kernel = sgmcmc.SGHMC(
-      model.posterior(), h, friction, gradient_estimator=estimator,
-      integrator=integrator, temperature=temperature, noise_estimate=b)
-  state, results = oracle.run_chains(
-      kernel, initial_state(num_parts), num_steps)
+  state, results = sghmc_chains(integrator, estimator, num_parts)(
+      num_steps, h=h, friction=friction, temperature=temperature, b=b, **errors)
   samples = np.concatenate(
       [oracle.join_parts(state, NUM_CHAINS),
        oracle.join_parts(results.momentum, NUM_CHAINS)], axis=1)
@@ -95,15 +201,28 @@ def sghmc_p_value(
       samples, np.concatenate([model.mean, np.zeros(3)]), covariance)
 
 
-@pytest.mark.parametrize('integrator', ['euler', 'baoab'])
+@pytest.mark.parametrize('integrator', STEPS)
 @pytest.mark.parametrize('arguments', [
     dict(estimator=EXACT),
-    dict(estimator=UNIFORM, friction=0.5, num_parts=2, num_steps=300),
-    dict(estimator=REPLACED, h=0.3, friction=2., temperature=0.5),
-    dict(estimator=UNIFORM, h=0.1, temperature=2., b=0.3, num_steps=300),
+    dict(estimator=UNIFORM, friction=0.5, num_parts=2, num_steps=185),
+    dict(estimator=REPLACED, h=0.3, friction=2., temperature=0.5, num_steps=35),
+    dict(estimator=UNIFORM, h=0.1, temperature=2., b=0.3, num_steps=185),
 ], ids=str)
 def test_sghmc(integrator, arguments):
   assert sghmc_p_value(integrator, **arguments) > oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('integrator, arguments', [
+    ('euler', dict(friction=0.5, drift_with_old_momentum=1.)),
+    # The friction not under the root; no temperature in the noise.
+    ('euler', dict(friction=0.5, noise_factor=np.sqrt(0.5))),
+    ('euler', dict(temperature=0.9, noise_factor=np.sqrt(1. / 0.9))),
+    # The noise of Euler's method in place of the exact one.
+    ('baoab', dict(friction=2., num_steps=50, noise_factor=np.sqrt(
+        2. * 2. * 0.2 / (1. - np.exp(-2. * 2. * 0.2))))),
+], ids=str)
+def test_planted_errors_in_sghmc_are_seen(integrator, arguments):
+  assert sghmc_p_value(integrator, **arguments) < oracle.FALSE_ALARM_RATE
 
 
 def test_oracle_has_the_published_values():
@@ -133,89 +252,6 @@ def test_order_of_the_bias():
   assert abs(ratio(oracle.sgld_covariance) - 2.) < 0.1
   assert abs(ratio(oracle.euler_covariance, 1.) - 4.) < 0.1
   assert bias(oracle.baoab_covariance(model.precision, none, 0.3, 1.)) < 1e-12
-
-
-def test_five_percent_of_variance_is_seen():
-  assert sgld_p_value(error=1.05) < 1e-9
-
-
-def _noise_off(monkeypatch):
-  step = sgld.langevin_step
-  monkeypatch.setattr(sgld, 'langevin_step', lambda *arguments: step(
-      *arguments[:-1], [np.sqrt(2.) * xi for xi in arguments[-1]]))
-
-
-def _batch_not_scaled(monkeypatch):
-  monkeypatch.setattr(
-      sgmcmc.Posterior, 'log_prob_estimate', lambda self, *parts, batch: (
-          self.log_prior(*parts) + tf.reduce_sum(
-              self.log_likelihood(*parts, batch=batch), axis=-1)))
-
-
-def _prior_twice(monkeypatch):
-  estimate = sgmcmc.Posterior.log_prob_estimate
-  monkeypatch.setattr(
-      sgmcmc.Posterior, 'log_prob_estimate', lambda self, *parts, batch: (
-          self.log_prior(*parts) + estimate(self, *parts, batch=batch)))
-
-
-def _one_minibatch_for_ever(monkeypatch):
-  indices = minibatch.random.indices
-  monkeypatch.setattr(
-      minibatch.random, 'indices', lambda n, shape, seed, replacement: (
-          indices(n, shape, tf.constant([3, 4]), replacement)))
-
-
-def _noise_on_one_part_only(monkeypatch):
-  normal_like = sgld.random.normal_like
-  monkeypatch.setattr(
-      sgld.random, 'normal_like', lambda parts, seed: (
-          normal_like(parts, seed)[:1] + [tf.zeros_like(p) for p in parts[1:]]))
-
-
-@pytest.mark.parametrize('plant', [
-    _noise_off, _batch_not_scaled, _prior_twice, _one_minibatch_for_ever,
-    _noise_on_one_part_only])
-def test_planted_errors_in_sgld_are_seen(plant, monkeypatch):
-  plant(monkeypatch)
-  assert sgld_p_value(num_parts=2) < oracle.FALSE_ALARM_RATE
-
-
-def _with_old_momentum(theta, r, g, h, gamma, b, t, xi):
-  new = r + h * g - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi
-  return theta + h * r, new
-
-
-def _friction_in_noise_not_rooted(theta, r, g, h, gamma, b, t, xi):
-  r = r + h * g - h * gamma * r + (gamma - b) * tf.sqrt(2. * t * h) * xi
-  return theta + h * r, r
-
-
-def _noise_without_temperature(theta, r, g, h, gamma, b, t, xi):
-  r = r + h * g - h * gamma * r + tf.sqrt(2. * (gamma - b) * h) * xi
-  return theta + h * r, r
-
-
-@pytest.mark.parametrize('wrong', [
-    _with_old_momentum, _friction_in_noise_not_rooted,
-    _noise_without_temperature])
-def test_planted_errors_in_sghmc_are_seen(wrong, monkeypatch):
-  monkeypatch.setattr(sghmc, 'euler_step', wrong)
-  assert sghmc_p_value(
-      'euler', friction=0.5, temperature=0.9) < oracle.FALSE_ALARM_RATE
-
-
-def _full_friction_in_noise(theta, r, g, h, gamma, b, t, xi):
-  """BAOAB with the noise of Euler's method in place of the exact one."""
-  r = r + h / 2. * g
-  theta = theta + h / 2. * r
-  r = tf.exp(-gamma * h) * r + tf.sqrt(2. * (gamma - b) * t * h) * xi
-  return theta + h / 2. * r, r
-
-
-def test_planted_error_in_baoab_is_seen(monkeypatch):
-  monkeypatch.setattr(sghmc, 'baoa_step', _full_friction_in_noise)
-  assert sghmc_p_value('baoab', friction=2.) < oracle.FALSE_ALARM_RATE
 
 
 def test_exact_gradient_of_many_chains_is_that_of_one():

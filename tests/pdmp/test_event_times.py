@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests import oracle
 from tests.pdmp import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.pdmp import bounds
+from tfp_sgmcmc.pdmp import rate_bounds
 from tfp_sgmcmc.pdmp import thinning
 
 pdmp = sgmcmc.pdmp
@@ -128,7 +128,7 @@ def test_affine_time_inverts_the_integral():
   a, b = rng.normal(size=[2, 10_000])
   e = rng.exponential(size=10_000)
   e[:100], b[:100] = 0., np.abs(b[:100])
-  t = bounds.affine_time(*map(tf.constant, (a, b, e))).numpy()
+  t = rate_bounds.affine_time(*map(tf.constant, (a, b, e))).numpy()
   ends = (b < 0.) & ((a <= 0.) | (a**2 < -2. * b * e))
   np.testing.assert_array_equal(np.isinf(t), ends)
   a, b, e, t = (x[~ends] for x in (a, b, e, t))
@@ -150,13 +150,13 @@ def _ten_percent_late(intercept, slope, exponential):
   return 1.1 * bounds_affine_time(intercept, slope, exponential)
 
 
-bounds_affine_time = bounds.affine_time
+bounds_affine_time = rate_bounds.affine_time
 
 
 @pytest.mark.parametrize('wrong', [
     _constant_rate, _without_start, _ten_percent_late])
 def test_planted_errors_in_times_are_seen(wrong, monkeypatch):
-  monkeypatch.setattr(thinning.bounds, 'affine_time', wrong)
+  monkeypatch.setattr(thinning.rate_bounds, 'affine_time', wrong)
   # A violated bound would stop the chain before the times are looked at.
   monkeypatch.setattr(thinning, 'rate_ratios', lambda rates, upper, slack: (
       tf.ones_like(rates)))

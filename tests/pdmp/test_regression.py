@@ -209,7 +209,8 @@ def test_the_slopes_prior_is_learned():
       for k in range(1, 6):
         statistics = regression.observe(
             statistics, times[k], values[k], tf.ones_like(values[k]))
-      return regression.learn(prior, regression.fit(statistics, prior), 0.02)
+      return regression.learn_slope(
+          prior, regression.fit(statistics, prior), 0.02)
 
     fill = lambda value: tf.fill([chains], tf.constant(value, tf.float64))
     return tf.scan(

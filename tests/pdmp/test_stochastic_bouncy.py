@@ -18,6 +18,7 @@ from tests import oracle
 from tests.pdmp import logistic
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import pdmp
+from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.pdmp import stochastic_bouncy
 
 tfd = tfp.distributions
@@ -105,14 +106,14 @@ def test_variance_of_the_derivative(estimator, num_examples, factor):
   each = (velocity @ x.T) * (x @ (law.mean + law.sd) - y) / 2.
   size = 500 if estimator is None else 100
   exact = num_examples**2 / size * factor * each.var(axis=1, ddof=1)
-  ratio = np.sum(results.noise_variance) / np.sum(exact) if factor else (
-      1. + np.max(results.noise_variance))
+  found = results.regression.noise_variance
+  ratio = np.sum(found) / np.sum(exact) if factor else 1. + np.max(found)
   assert abs(ratio - 1.) < (0.05 if estimator is not None else 1e-9)
   # The derivative itself, where it has no noise.
   if estimator is None:
     prior = 25. * velocity @ (law.mean + law.sd) / 2.
     np.testing.assert_allclose(
-        results.statistics.value,
+        results.regression.statistics.value,
         prior + num_examples / 500 * each.sum(axis=1), rtol=1e-6)
 
 
@@ -120,11 +121,12 @@ RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
 
 
 @pytest.mark.parametrize('arguments', [
-    dict(confidence=5., velocity='gaussian', refreshment=0.5, dtype=np.float64),
+    dict(confidence=5., velocity='gaussian', refresh_share=0.5,
+         dtype=np.float64),
     dict(gradient_estimator=None),
     dict(gradient_estimator=sgmcmc.gradients.Uniform(
         50, replacement=True), decay=0.9),
-    dict(temperature=0.5, step_size=0.02, refresh_rate=0., num_events=2500),
+    dict(temperature=0.5, max_duration=0.02, refresh_rate=0., num_events=2500),
     dict(preconditioner=RMSPROP),
 ], ids=str)
 def test_law_of_linear_regression(arguments):
@@ -158,7 +160,7 @@ def _prior_twice(monkeypatch):
 
 
 def _other_minibatch_reflects(monkeypatch):
-  own = stochastic_bouncy._Minibatch.gradients
+  own = directional.Minibatch.gradients
 
   def gradients(self, parts):
     other = copy.copy(self)
@@ -166,7 +168,7 @@ def _other_minibatch_reflects(monkeypatch):
         lambda leaf: tf.roll(leaf, 1, axis=0), self._batch)
     return own(other, parts)
 
-  monkeypatch.setattr(stochastic_bouncy._Minibatch, 'gradients', gradients)
+  monkeypatch.setattr(directional.Minibatch, 'gradients', gradients)
 
 
 def _every_proposal_bounces(monkeypatch):
@@ -252,7 +254,7 @@ def test_a_target_that_is_not_normal():
       np.zeros(2), np.sqrt([variance, variance + 1.]),
       np.array([[variance, variance], [variance, variance + 1.]]))
   error, c = errors(
-      SBPS(log_prob, decay=0.5, confidence=6., step_size=0.3), law,
+      SBPS(log_prob, decay=0.5, confidence=6., max_duration=0.3), law,
       num_events=500)
   assert error < 0.04
   assert c.violation_share < 0.005
@@ -353,12 +355,12 @@ def test_a_gradient_that_is_not_finite_names_the_event():
 
 
 @pytest.mark.parametrize('error, message, arguments', [
-    (ValueError, 'batch_size is 1',
+    (ValueError, 'batch_size of 2 at least',
      dict(gradient_estimator=sgmcmc.gradients.Uniform(1))),
-    (TypeError, 'derivative of each example',
+    (ValueError, 'derivative of each example',
      dict(gradient_estimator=sgmcmc.gradients.Noisy(1.))),
     (ValueError, 'confidence is 0', dict(confidence=0.)),
-    (ValueError, 'step_size is -1', dict(step_size=-1.)),
+    (ValueError, 'max_duration is -1', dict(max_duration=-1.)),
     (ValueError, 'decay is 0', dict(decay=0.)),
     (ValueError, 'decay is 2', dict(decay=2.)),
     (ValueError, 'refresh_rate is -1', dict(refresh_rate=-1.)),

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 import os
 import pathlib
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = ['RatingShards', 'open_shards', 'shard_ratings']
 
 _RECORD = np.dtype([('user', '<i4'), ('item', '<i4'), ('rating', '<f4')])
 _INDEX = 'ratings.npz'
+_SHARD = re.compile(r'ratings-[0-9]{5,}-of-[0-9]{5,}\.bin')
 # Ratings dealt out at once: one shape, so one compiled draw.
 _BLOCK = 2**16
 
@@ -148,14 +150,13 @@ def shard_ratings(
   ```
   """
   checks.positive_integer('num_shards', num_shards)
-  directory = pathlib.Path(directory)
+  directory = pathlib.Path(directory).expanduser()
   directory.mkdir(parents=True, exist_ok=True)
   (directory / _INDEX).unlink(missing_ok=True)
-  for path in directory.glob('ratings-*.bin'):
-    path.unlink()
-  paths = [
-      directory / f'ratings-{k:05d}-of-{num_shards:05d}.bin'
-      for k in range(num_shards)]
+  for path in directory.iterdir():
+    if _SHARD.fullmatch(path.name):
+      path.unlink()
+  paths = _shard_paths(directory, num_shards)
   counts = np.zeros([num_shards], np.int64)
   seen_users, seen_items = _Seen(), _Seen()
   handles = [open(path, 'wb') for path in paths]
@@ -184,8 +185,8 @@ def shard_ratings(
     records['item'] = np.searchsorted(item_ids, records['item'])
     records.tofile(path)
   # The index is written last: without it the shards are not complete.
-  np.savez(directory / _INDEX, names=[path.name for path in paths],
-           counts=counts, user_ids=user_ids, item_ids=item_ids)
+  np.savez(directory / _INDEX, counts=counts, user_ids=user_ids,
+           item_ids=item_ids)
   return open_shards(directory)
 
 
@@ -196,22 +197,28 @@ def open_shards(directory: str | os.PathLike) -> RatingShards:
     FileNotFoundError: If it did not, or was stopped before its end.
     ValueError: If a shard is truncated.
   """
-  directory = pathlib.Path(directory)
+  directory = pathlib.Path(directory).expanduser()
   if not (directory / _INDEX).exists():
     raise FileNotFoundError(
         f'{directory} has no complete shards of ratings: make them with '
         'shard_ratings.')
   with files.reading(directory / _INDEX, 'the index of shards'), np.load(
       directory / _INDEX) as index:
-    paths = tuple(str(directory / name) for name in index['names'])
-    shards = RatingShards(
-        paths, tuple(map(int, index['counts'])), index['user_ids'],
-        index['item_ids'])
+    counts = tuple(map(int, index['counts']))
+    paths = tuple(map(str, _shard_paths(directory, len(counts))))
+    shards = RatingShards(paths, counts, index['user_ids'], index['item_ids'])
   for path, count in zip(shards.paths, shards.counts, strict=True):
     size = os.path.getsize(path) if os.path.exists(path) else 0
     files.check_count(
         pathlib.Path(path), size, count * _RECORD.itemsize, 'bytes')
   return shards
+
+
+def _shard_paths(directory, num_shards):
+  """The shards' paths; no file tells them, so none can name another file."""
+  return [
+      directory / f'ratings-{k:05d}-of-{num_shards:05d}.bin'
+      for k in range(num_shards)]
 
 
 class _Seen:

@@ -2,6 +2,8 @@
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import directional
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Exact']
@@ -43,6 +45,10 @@ class Exact(base.GradientEstimator):
   def lives_on_batches(self):
     return True
 
+  @property
+  def gives_derivatives(self):
+    return True
+
   def check_target(self, target):
     posterior_lib.as_posterior(target)
 
@@ -53,3 +59,17 @@ class Exact(base.GradientEstimator):
     estimate = base.GradientEstimate(
         *states.value_and_gradients(target, state_parts))
     return estimate, base.count(previous_results, target.num_rows)
+
+  def directional(self, target, state_parts, previous_results, seed):
+    del state_parts, seed
+    target = posterior_lib.as_posterior(target)
+    if checks.static_value(target.num_rows) == 1 < target.num_examples:
+      raise ValueError(
+          f'The posterior holds 1 example, as a sample of '
+          f'{target.num_examples}, and the noise of the derivative is '
+          'estimated from how it differs between examples: 2 are needed at '
+          'least, and 100 are better.')
+    return (
+        directional.Minibatch(
+            target, target.data, target.num_rows, target.num_examples),
+        base.count(previous_results, target.num_rows))

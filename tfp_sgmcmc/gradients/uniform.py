@@ -14,7 +14,14 @@ the data are M examples that stand for N, M takes the place of N in the
 brackets and in the divisor.)
 """
 
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import states
 
@@ -82,6 +89,10 @@ class Uniform(minibatch.MinibatchEstimator):
     return True
 
   @property
+  def gives_derivatives(self):
+    return self._batch_size > 1  # One example does not show its own noise.
+
+  @property
   def why_not_on_batches(self):
     return 'Leave it out, and set batch_size in fit.'
 
@@ -91,3 +102,33 @@ class Uniform(minibatch.MinibatchEstimator):
     return base.GradientEstimate(*states.value_and_gradients(
         lambda *parts: target.log_prob_estimate(*parts, batch=batch),
         state_parts))
+
+  def directional(
+      self,
+      target: posterior_lib.Posterior,
+      state_parts: Sequence[tf.Tensor],
+      previous_results: Any,
+      seed: tf.Tensor,
+  ) -> tuple[directional.Minibatch, Any]:
+    """A minibatch on which to take derivatives of the log density.
+
+    Args:
+      target: `Posterior`.
+      state_parts: List of float tensors.
+      previous_results: What `bootstrap_results`, `one_step` or `directional`
+        returned.
+      seed: Stateless seed, `int32[2]`; the same draws the same minibatch as in
+        `one_step`.
+
+    Returns:
+      minibatch: `gradients.directional.Minibatch`.
+      results: The estimator's next state, in which one derivative of each
+        example is counted; who takes gradients besides has to count them.
+    """
+    del state_parts
+    batch = target.gather(self.draw(
+        target, base.chains_of(previous_results), seed))
+    population = None if self._replacement else target.num_rows
+    return (
+        directional.Minibatch(target, batch, self._batch_size, population),
+        base.count(previous_results, self._batch_size))

@@ -10,7 +10,6 @@ _REQUIRED = (
     ('tensorflow', 'tensorflow>=2.18'),
     ('tf_keras', 'tf-keras'),
     ('tensorflow_probability', 'tensorflow-probability==0.25.*'),
-    ('tqdm', 'tqdm'),
 )
 
 

@@ -1,47 +1,87 @@
-"""What a call was given, in words that can be compared in another process."""
+"""What a call was given, in words that can be compared in another process.
 
+Nothing that Python or TensorFlow has compares functions and objects across
+processes: pickles and reprs change from one to the next.
+"""
+
+import argparse
 from collections.abc import Mapping
+import dataclasses
+import dis
+import enum
 import functools
 import hashlib
 import inspect
+import os
+import pathlib
+import platform
+import sys
+import sysconfig
+import types
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-_MAX_DEPTH = 12
+__all__ = ['Fingerprint', 'difference', 'fingerprint']
+
+_MAX_DEPTH = 40
+_MAX_LENGTH = 200
+_PLAIN = (
+    type(None), bool, int, float, complex, str, bytes, range, slice, enum.Enum,
+    pathlib.PurePath, np.dtype, tf.DType, tf.TensorShape, type(Ellipsis))
+_LIBRARIES = tuple(
+    str(pathlib.Path(folder)) + os.sep
+    for name, folder in sysconfig.get_paths().items()
+    if name in ('stdlib', 'platstdlib', 'purelib', 'platlib'))
+_PACKAGES = ('site-packages', 'dist-packages')
+# What dataclasses write into a class.
+_GENERATED = frozenset([
+    '__init__', '__repr__', '__eq__', '__hash__', '__lt__', '__le__', '__gt__',
+    '__ge__', '__setattr__', '__delattr__', '__replace__'])
 
 
-def fingerprint(**arguments: Any) -> dict[str, str]:
-  """Describes arguments by flat names, such as `kernel.step_size`.
+class Fingerprint(NamedTuple):
+  """A description of arguments.
 
-  Numbers and strings stand for themselves, tensors for their dtype, shape and a
-  hash of their values, objects for their class and what they were made with,
-  functions for their name and what they close over. The code of a function is
-  not looked at.
+  Attributes:
+    arguments: Dictionary of strings by flat names, such as `kernel.step_size`.
+    unseen: The names of what could not be looked into, with their types.
+  """
+  arguments: dict[str, str]
+  unseen: tuple[str, ...]
+
+
+def fingerprint(**arguments: Any) -> Fingerprint:
+  """Describes arguments by flat names.
+
+  Numbers and strings stand for themselves; tensors for their dtype, shape and a
+  hash of their values. Distributions, kernels and Keras' objects stand for
+  their class and what they were made with, other objects for their class and
+  attributes. Functions and classes of the user's stand for a hash of their
+  code, their default arguments, and the values that they close over or take
+  from their module, functions called from there included; those of installed
+  libraries for their name.
+
+  The code is that which Python compiled, and another version of Python compiles
+  it otherwise: the description says which.
 
   Args:
     **arguments: Anything.
 
   Returns:
-    description: Dictionary of strings.
+    fingerprint: `Fingerprint`.
 
   #### Examples
 
-  >>> fingerprint(seed=3, state=[0.5, None])
+  >>> fingerprint(seed=3, state=[0.5, None]).arguments
   {'seed': '3', 'state.0': '0.5', 'state.1': 'None'}
   """
-  flat = {}
-
-  def flatten(name, description):
-    if isinstance(description, dict):
-      for key, value in description.items():
-        flatten(f'{name}.{key}' if name else str(key), value)
-    else:
-      flat[name] = description
-
-  flatten('', {name: _describe(value) for name, value in arguments.items()})
-  return flat
+  describer = _Describer()
+  for name, value in arguments.items():
+    describer.describe(name, value)
+  return Fingerprint(describer.flat, tuple(describer.unseen))
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
@@ -56,64 +96,293 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:
   return '; '.join(changes[:3]) + more
 
 
-def _describe(value, ancestors=()):
-  if value is None or isinstance(value, (bool, int, float, complex, str)):
-    return repr(value)
-  if _is_array(value):
-    return _describe_array(value)
-  if id(value) in ancestors or len(ancestors) > _MAX_DEPTH:
-    return _name(type(value))
-  describe = functools.partial(_describe, ancestors=(*ancestors, id(value)))
-  if isinstance(value, Mapping):
-    return {str(key): describe(item) for key, item in value.items()}
-  if isinstance(value, (list, tuple)):
-    return {str(k): describe(item) for k, item in enumerate(value)} or '()'
-  if isinstance(value, functools.partial):
-    return {'function': describe(value.func), 'args': describe(value.args),
-            'keywords': describe(value.keywords)}
-  if inspect.ismethod(value):
-    return {'method': _name(value), 'of': describe(value.__self__)}
-  if inspect.isfunction(value):
-    return {'function': _name(value), **_closure(value, describe)}
-  if inspect.isclass(value) or inspect.isbuiltin(value):
-    return _name(value)
-  return {'class': _name(type(value)), **_made_with(value, describe)}
+class _Describer:
+  """Collects descriptions by flat names."""
+
+  def __init__(self):
+    self.flat = {}
+    self.unseen = []
+    self._seen = {}  # What is described once: functions, classes, modules.
+    self._ancestors = []
+
+  def describe(self, name, value):
+    """Describes a value, and what is in it by names that begin with `name`."""
+    if isinstance(value, _PLAIN):
+      text = repr(value)
+      self.flat[name] = text if len(text) <= _MAX_LENGTH else (
+          f'{text[:20]}... with hash {_hash(text.encode())}')
+    elif _is_array(value):
+      self._describe_array(name, value)
+    elif id(value) in self._seen:
+      self.flat[name] = f'as {self._seen[id(value)][0]}'
+    elif id(value) in self._ancestors:
+      self.flat[name] = _name(type(value))
+    elif len(self._ancestors) > _MAX_DEPTH:
+      self._cannot_see(name, value)
+    else:
+      self._ancestors.append(id(value))
+      try:
+        self._describe_parts(name, value)
+      finally:
+        self._ancestors.pop()
+
+  def _describe_parts(self, name, value):
+    if isinstance(value, (Mapping, list, tuple)):
+      if _is_users(type(value)):
+        self.describe(f'{name}.class', type(value))
+      self._describe_items(
+          name, value if isinstance(value, Mapping) else dict(enumerate(value)))
+    elif isinstance(value, (set, frozenset)):
+      self._describe_items(name, dict(enumerate(sorted(value, key=repr))))
+    elif isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+      self._describe_items(
+          name, dict(enumerate(tf.nest.flatten(value, expand_composites=True))))
+    elif isinstance(value, functools.partial):
+      self.describe(f'{name}.function', value.func)
+      self.describe(f'{name}.args', value.args)
+      self.describe(f'{name}.keywords', value.keywords)
+    elif inspect.ismethod(value):
+      self.flat[f'{name}.method'] = _name(value)
+      self.describe(f'{name}.of', value.__self__)
+    elif inspect.isfunction(value):
+      self._describe_function(name, value)
+    elif inspect.isclass(value):
+      self._describe_class(name, value)
+    elif inspect.ismodule(value):
+      self.flat[name] = f'module {value.__name__}'
+    elif type(value) is object:  # A sentinel.
+      self.flat[name] = 'object'
+    elif isinstance(value, (
+        types.BuiltinFunctionType, types.MethodDescriptorType,
+        types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)):
+      self.flat[name] = _name(value)
+    elif callable(getattr(value, 'python_function', None)):  # A tf.function.
+      self.describe(f'{name}.python_function', value.python_function)
+    elif callable(getattr(value, '__wrapped__', None)):  # As of lru_cache.
+      self.describe(f'{name}.wrapped', value.__wrapped__)
+    else:
+      self._describe_object(name, value)
+
+  def _describe_items(self, name, items):
+    if not items:
+      self.flat[name] = 'empty'
+    for k, (key, value) in enumerate(items.items()):
+      label = key if isinstance(key, str) else (
+          repr(key) if isinstance(key, _PLAIN) else k)
+      self.describe(f'{name}.{label}' if name else str(label), value)
+
+  def _describe_array(self, name, value):
+    try:
+      array = np.asarray(value.numpy() if hasattr(value, 'numpy') else value)
+    except Exception:  # Whatever it raises: it has no value here.
+      self._cannot_see(name, value)
+      return
+    if array.dtype.hasobject:
+      self._describe_items(name, {
+          'shape': array.shape, **dict(enumerate(array.ravel().tolist()))})
+    elif array.ndim == 0:
+      self.flat[name] = f'{array.dtype.name}({array})'
+    else:
+      shape = ','.join(map(str, array.shape))
+      content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+      self.flat[name] = (
+          f'{array.dtype.name}[{shape}] with hash {_hash(content)}')
+
+  def _describe_function(self, name, function):
+    self.flat[f'{name}.function'] = _name(function)
+    is_users = _is_users(function)
+    if not is_users and '<locals>' not in function.__qualname__:
+      return
+    used, attributes = _names(function.__code__)
+    for key, value in _closure(function).items():
+      self._describe_used(f'{name}.{key}', value, attributes)
+    for k, value in enumerate(function.__defaults__ or ()):
+      self.describe(f'{name}.default_{k}', value)
+    for key, value in (function.__kwdefaults__ or {}).items():
+      self.describe(f'{name}.default_{key}', value)
+    if is_users:
+      self._seen[id(function)] = (name, function)
+      self.flat[f'{name}.code'] = _hash_of_code(function)
+      for key, value in vars(function).items():
+        if key != '__wrapped__':
+          self.describe(f'{name}.{key}', value)
+      for key in sorted(used & function.__globals__.keys()):
+        self._describe_used(
+            f'{name}.globals.{key}', function.__globals__[key], attributes)
+
+  def _describe_used(self, name, value, attributes):
+    """Describes what code uses: of a module or namespace, what it names."""
+    if inspect.ismodule(value) and not _is_users(value):
+      return
+    if not (inspect.ismodule(value) or isinstance(value, (
+        argparse.Namespace, types.SimpleNamespace))):
+      self.describe(name, value)
+    elif id(value) not in self._ancestors:
+      self._ancestors.append(id(value))
+      for key in sorted(attributes & vars(value).keys()):
+        self._describe_used(f'{name}.{key}', vars(value)[key], attributes)
+      self._ancestors.pop()
+
+  def _describe_class(self, name, cls):
+    self.flat[name] = _name(cls)
+    if _is_users(cls):
+      self._seen[id(cls)] = (name, cls)
+    for base in filter(_is_users, cls.__mro__):
+      for key, value in vars(base).items():
+        value = _function_of(value)
+        if inspect.isfunction(value):
+          is_written = value.__code__.co_filename != '<string>'
+          if is_written or key not in _GENERATED or not (
+              dataclasses.is_dataclass(base)):
+            self.describe(f'{name}.{base.__name__}.{key}', value)
+        elif not (key.startswith('__') or key == '_abc_impl'
+                  or inspect.isdatadescriptor(value)):
+          self.describe(f'{name}.{base.__name__}.{key}', value)
+
+  def _describe_object(self, name, value):
+    self.describe(f'{name}.class', type(value))
+    parts = _parts(value)
+    if parts is None:
+      self._cannot_see(name, value)
+      return
+    for key, part in parts.items():
+      self.describe(f'{name}.{key}', part)
+
+  def _cannot_see(self, name, value):
+    self.flat[name] = _name(type(value))
+    self.unseen.append(f'{name} (of type {_name(type(value))})')
 
 
-def _closure(function, describe):
-  described = {}
+def _parts(value):
+  """What an object was made with or has, None where that cannot be seen."""
+  is_users = _is_users(type(value))
+  if _librarys(value, 'parameters') and isinstance(value.parameters, Mapping):
+    return value.parameters
+  if _librarys(value, 'get_config') or hasattr(value, 'get_config') and (
+      hasattr(value, 'weights')):
+    return _config(value)
+  module = type(value).__module__.split('.')[0]
+  if is_users or module in ('tfp_sgmcmc', 'tensorflow_probability'):
+    return _attributes(value)
+  if module in sys.stdlib_module_names and ' at 0x' not in repr(value):
+    return {'value': repr(value)}
+  return None
+
+
+def _librarys(value, name):
+  """Whether an attribute of an object is defined by a library's class."""
+  for cls in type(value).__mro__:
+    if name in vars(cls):
+      return not _is_users(cls)
+  return False
+
+
+def _config(value):
+  """The configuration and the weights of an object of Keras'."""
+  try:
+    config = value.get_config()
+  except NotImplementedError:
+    config = _attributes(value)
+  return {'config': config, 'weights': list(getattr(value, 'weights', []))}
+
+
+def _attributes(value):
+  found = dict(getattr(value, '__dict__', {}))
+  for cls in type(value).__mro__:
+    slots = vars(cls).get('__slots__', ())
+    for name in [slots] if isinstance(slots, str) else slots:
+      if name not in ('__dict__', '__weakref__') and hasattr(value, name):
+        found[name] = getattr(value, name)
+  if isinstance(value, tf.Module):
+    for name in vars(tf.Module()):
+      found.pop(name, None)
+  return {
+      name: item for name, item in found.items()
+      if not name.startswith('_self_')}  # Of TensorFlow's tracking.
+
+
+def _closure(function):
+  found = {}
   for name, cell in zip(
       function.__code__.co_freevars, function.__closure__ or ()):
     try:
-      described[name] = describe(cell.cell_contents)
+      found[name] = cell.cell_contents
     except ValueError:  # Nothing has been assigned to it yet.
-      described[name] = 'unassigned'
-  return described
+      found[name] = 'unassigned'
+  return found
 
 
-def _made_with(value, describe):
-  """What an object was made with, as far as its class tells."""
-  if callable(getattr(value, 'get_config', None)):
-    return describe(value.get_config())
-  if isinstance(getattr(value, 'parameters', None), Mapping):
-    return describe(value.parameters)
-  if type(value).__module__.startswith('tfp_sgmcmc.'):
-    return describe(vars(value))
-  return {}
+def _function_of(value):
+  """The function in a property or method, as it stands in a class."""
+  if isinstance(value, property):
+    return value.fget
+  if isinstance(value, functools.cached_property):
+    return value.func
+  if isinstance(value, (staticmethod, classmethod)):
+    return value.__func__
+  return value
+
+
+def _names(code):
+  """The globals and the attributes that code names, functions in it too."""
+  used, attributes = set(), set()
+  for instruction in dis.get_instructions(code):
+    if instruction.opname in (
+        'LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_FROM_DICT_OR_GLOBALS'):
+      used.add(instruction.argval)
+    elif instruction.opname in ('LOAD_ATTR', 'LOAD_METHOD'):
+      attributes.add(instruction.argval)
+  for constant in filter(inspect.iscode, code.co_consts):
+    more_used, more_attributes = _names(constant)
+    used |= more_used
+    attributes |= more_attributes
+  return used, attributes
+
+
+def _hash_of_code(function):
+  digest = hashlib.sha256()
+
+  def add(code, documentation):
+    digest.update(repr((
+        code.co_code, code.co_names, code.co_argcount,
+        code.co_kwonlyargcount)).encode())
+    for k, constant in enumerate(code.co_consts):
+      if inspect.iscode(constant):
+        add(constant, None)
+      elif isinstance(constant, frozenset):
+        digest.update(repr(sorted(map(repr, constant))).encode())
+      elif k or constant is None or constant != documentation:
+        digest.update(repr(constant).encode())
+
+  add(function.__code__, function.__doc__)  # Whose words do not count.
+  version = '.'.join(platform.python_version_tuple()[:2])
+  return f'hash {digest.hexdigest()[:16]} in Python {version}'
+
+
+def _is_users(value):
+  """Whether a function, class or module is not of an installed library."""
+  if inspect.isfunction(value):
+    module, file = value.__module__, value.__code__.co_filename
+  else:
+    name = value.__name__ if inspect.ismodule(value) else value.__module__
+    module, file = name, getattr(sys.modules.get(name), '__file__', None)
+  package = (module or '').split('.')[0]
+  if package == 'tfp_sgmcmc' or package in sys.stdlib_module_names - {
+      '__main__'} or package in sys.builtin_module_names:
+    return False
+  return file is None or not (file.startswith(_LIBRARIES) or any(
+      part in _PACKAGES for part in pathlib.Path(file).parts))
 
 
 def _is_array(value):
-  return (tf.is_tensor(value) or hasattr(value, 'numpy')
-          or isinstance(value, (np.ndarray, np.generic)))
+  if isinstance(value, (np.ndarray, np.generic)) or tf.is_tensor(value):
+    return not isinstance(value, (tf.SparseTensor, tf.RaggedTensor))
+  return not (inspect.isclass(value) or inspect.ismodule(value)) and (
+      callable(getattr(value, 'numpy', None)) or hasattr(value, '__array__'))
 
 
-def _describe_array(value):
-  array = np.asarray(value.numpy() if hasattr(value, 'numpy') else value)
-  if array.ndim == 0:
-    return f'{array.dtype.name}({array})'
-  digest = hashlib.sha256(np.ascontiguousarray(array)).hexdigest()[:16]
-  shape = ','.join(map(str, array.shape))
-  return f'{array.dtype.name}[{shape}] with hash {digest}'
+def _hash(content):
+  return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _name(value):

@@ -1,34 +1,30 @@
-"""Progress of a long run: a bar of tqdm on standard error.
+"""Progress of a long run: the bar that `fit` shows."""
 
-tqdm and not Keras' `Progbar`, which takes the steps of an earlier call for
-steps made now, so that the remaining time of a resumed run comes out too short.
-"""
+import keras
 
-import tqdm
-
-__all__ = ['Progress', 'progress']
+__all__ = ['Progress']
 
 
-def progress(total: int, initial: int, shown: bool) -> 'Progress':
-  """Makes a bar of `total` steps, `initial` of them made before.
+class Progress:
+  """A bar of Keras, which is there wherever this library is."""
 
-  Args:
-    total: Python `int`, number of steps.
-    initial: Python `int`, number of steps that an earlier call made.
-    shown: Python `bool`: False for a bar that is not shown.
+  def __init__(self, total: int, initial: int, shown: bool):
+    """Makes a bar.
 
-  Returns:
-    bar: A context manager with `update(steps, phase)`.
-  """
-  return Progress(
-      total=total, initial=initial, disable=not shown, unit=' steps',
-      dynamic_ncols=True)
+    Args:
+      total: Python `int`, number of steps.
+      initial: Python `int`, number of them that an earlier call made: the bar
+        is of the others, so that the time it tells is that of this call.
+      shown: Python `bool`: False for a bar that is not shown.
+    """
+    self._num_steps = 0
+    self._bar = None
+    if shown and total > initial:
+      self._bar = keras.utils.Progbar(
+          total - initial, unit_name='step', interval=0.5)
 
-
-class Progress(tqdm.tqdm):
-  """A bar that says which phase of the run it is in."""
-
-  def update(self, steps: int, phase: str) -> None:
-    """Moves on by `steps`, made in a phase such as 'burn-in'."""
-    self.set_description(phase, refresh=False)
-    super().update(steps)
+  def update(self, steps: int) -> None:
+    """Moves on by a number of steps, a Python `int`."""
+    self._num_steps += steps
+    if self._bar is not None:
+      self._bar.update(self._num_steps)

@@ -1,146 +1,167 @@
-"""Where draws are kept: in memory, or on disk one file a draw."""
+"""Draws of a model's weights: arrays by the weights' paths, and their steps.
 
+They are the sampled arrays as they are. Keras' own weights files are not: a
+layer with LoRA, for one, merges its low-rank part into its kernel when it
+writes one.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
-import json
-import os
-import pathlib
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-__all__ = ['DiskDraws', 'MemoryDraws']
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.keras import network
 
-_MANIFEST = 'manifest.json'
-_FORMAT = 'tfp_sgmcmc.keras draws, version 1'
-
-
-class MemoryDraws:
-  """Draws in memory: one stacked array a weight."""
-
-  def __init__(self, arrays: Sequence[np.ndarray] | None = None, steps=()):
-    """Makes the store.
-
-    Args:
-      arrays: None, or one array `[draws, ...]` a weight.
-      steps: The number of the step of each draw.
-    """
-    self._arrays = None if arrays is None else list(arrays)
-    self.steps = [int(step) for step in steps]
-
-  def __len__(self):
-    return len(self.steps)
-
-  def append(self, model: keras.Model, step: int) -> None:
-    """Keeps the model's trainable weights."""
-    weights = [v.numpy() for v in model.trainable_variables]
-    size = len(self.steps)
-    if self._arrays is None:
-      self._arrays = [np.empty((1, *w.shape), w.dtype) for w in weights]
-    if size == len(self._arrays[0]):  # Twice the room: few copies in all.
-      self._arrays = [np.concatenate([a, np.empty_like(a)])
-                      for a in self._arrays]
-    for array, weight in zip(self._arrays, weights):
-      array[size] = weight
-    self.steps.append(int(step))
-
-  def read(self, indices: Sequence[int]) -> list[np.ndarray]:
-    """The draws at `indices`: one array `[len(indices), ...]` a weight."""
-    return [array[list(indices)] for array in self._arrays]
+__all__ = ['ModelDraws', 'new_store', 'paths']
 
 
-class DiskDraws:
-  """Draws on disk: a manifest, and a Keras weights file each.
+class ModelDraws:
+  """Draws of a model's trainable weights, in memory or in a directory.
 
-  A file holds all of the model's variables, those that are not sampled too, so
-  `model.load_weights(file)` puts the draw into a model. The manifest is
-  replaced after each file is complete: what it lists can be read.
+  The array of a weight is called `state/<path>`; `step` holds the number of the
+  step at which each draw was made.
   """
 
-  def __init__(self, directory: Any, model: keras.Model, existing: bool):
-    """Opens a directory.
+  def __init__(
+      self,
+      model: keras.Model,
+      chunks: store_lib.Chunks | None = None,
+      store: store_lib.Store | None = None,
+  ):
+    """Makes draws of what there is, or of none yet.
 
     Args:
-      directory: Path.
-      model: The model whose weights are kept.
-      existing: Whether to read draws that are there, or to begin anew.
+      model: The model.
+      chunks: The draws; by default none yet.
+      store: An open `Store` with the draws, in place of `chunks`. By default
+        new draws stay in memory.
 
     Raises:
-      FileExistsError: If the directory is to be new and holds draws.
-      FileNotFoundError: If draws are to be read and there are none.
       ValueError: If the draws are of another model.
     """
-    self.directory = pathlib.Path(directory)
     self._model = model
-    self._draws = []
-    manifest = self.directory / _MANIFEST
-    if existing:
-      if not manifest.exists():
-        raise FileNotFoundError(
-            f'There are no draws in {str(self.directory)!r}: the file '
-            f'{_MANIFEST} is missing. Give the directory that '
-            'PosteriorSampling or PosteriorSamples.save wrote.')
-      self._read_manifest(manifest)
-    elif manifest.exists():
-      raise FileExistsError(
-          f'The directory {str(self.directory)!r} holds draws already: take '
-          'another one, or remove it. To read them, '
-          'PosteriorSamples.load(directory, model).')
+    self._store = store
+    self._chunks = store_lib.Chunks() if chunks is None else chunks
+    self._names = None
+    if len(self.chunks) and network.is_built(model):
+      self._names = _match(self.chunks.specs, model)
+
+  @property
+  def chunks(self) -> store_lib.Chunks:
+    """The draws, with all arrays that they have."""
+    return self._chunks if self._store is None else self._store.draws
+
+  @property
+  def store(self) -> store_lib.Store | None:
+    """The `Store` that draws go to, None where they stay in memory."""
+    return self._store
 
   @property
   def steps(self) -> list[int]:
     """The number of the step of each draw."""
-    return [draw['step'] for draw in self._draws]
+    every = range(len(self))
+    if not every:
+      return []
+    return self.chunks.read(every, ['step'])['step'].tolist()
 
-  def __len__(self):
-    return len(self._draws)
-
-  def append(self, model: keras.Model, step: int) -> None:
-    """Writes the model's weights, then the manifest."""
-    self.directory.mkdir(parents=True, exist_ok=True)
-    name = f'draw_{len(self._draws):06d}.weights.h5'
-    temporary = self.directory / f'writing_{name}'
-    model.save_weights(temporary, overwrite=True)
-    os.replace(temporary, self.directory / name)
-    self._draws.append({'file': name, 'step': int(step)})
-    temporary = self.directory / f'writing_{_MANIFEST}'
-    temporary.write_text(json.dumps({
-        'format': _FORMAT, 'weights': _describe(model), 'draws': self._draws,
-    }, indent=1))
-    os.replace(temporary, self.directory / _MANIFEST)
+  def __len__(self) -> int:
+    return len(self.chunks)
 
   def read(self, indices: Sequence[int]) -> list[np.ndarray]:
-    """The draws at `indices`: one array `[len(indices), ...]` a weight."""
-    model = self._model
-    kept = [v.numpy() for v in model.variables]
-    draws = []
-    try:
-      for index in indices:
-        model.load_weights(self.directory / self._draws[index]['file'])
-        draws.append([v.numpy() for v in model.trainable_variables])
-    finally:
-      for variable, value in zip(model.variables, kept):
-        variable.assign(value)
-    return [np.stack(arrays) for arrays in zip(*draws)]
+    """Some draws: one array `[len(indices), ...]` for each trainable weight."""
+    names = self._names_of_weights()
+    arrays = self.chunks.read(indices, names)
+    return [arrays[name] for name in names]
 
-  def _read_manifest(self, manifest):
-    content = json.loads(manifest.read_text())
-    if content.get('format') != _FORMAT:
-      raise ValueError(
-          f'{str(manifest)!r} is not a manifest of draws that this version '
-          f'reads: its format is {content.get("format")!r}, and {_FORMAT!r} is '
-          'known.')
-    shapes = [weight['shape'] for weight in content['weights']]
-    wanted = [weight['shape'] for weight in _describe(self._model)]
-    if shapes != wanted:
-      raise ValueError(
-          f'The draws in {str(self.directory)!r} are of weights of shapes '
-          f'{shapes}, and the model has trainable weights of shapes {wanted}: '
-          'build the model as it was, with the same layers frozen.')
-    self._draws = content['draws']
+  def append(self, step: int) -> None:
+    """Adds the model's trainable weights as they are now.
+
+    Args:
+      step: Python `int`, the number of the step.
+    """
+    variables = self._model.trainable_variables
+    keeper = self._chunks if self._store is None else self._store
+    keeper.append({
+        **{name: variable.numpy()[np.newaxis]
+           for name, variable in zip(self._names_of_weights(), variables)},
+        'step': np.array([step], np.int64)})
+
+  def open(self) -> None:
+    """Makes a directory ready to be written to, after `close`."""
+    if self._store is not None:
+      self._store.open(take_over=True)
+
+  def close(self) -> None:
+    """Lets go of a directory; the draws can still be read."""
+    if self._store is not None:
+      self._store.close()
+
+  def _names_of_weights(self):
+    """The names of the weights' arrays: those of the draws before, if any."""
+    if self._names is None:
+      variables = self._model.trainable_variables
+      self._names = _match(self.chunks.specs, self._model) if len(
+          self.chunks) else [f'state/{path}' for path in paths(variables)]
+    return self._names
 
 
-def _describe(model):
-  return [
-      {'path': v.path, 'shape': list(v.shape), 'dtype': v.dtype}
-      for v in model.trainable_variables]
+def new_store(directory: Any) -> store_lib.Store:
+  """An open store of draws of a model, none yet, without a chain.
+
+  Args:
+    directory: Path of a directory without draws.
+
+  Returns:
+    store: `Store`.
+
+  Raises:
+    FileExistsError: If the directory holds draws.
+    RuntimeError: If another run is writing to it.
+  """
+  store = store_lib.Store(directory, 'fit')
+  if not store.is_new:
+    raise FileExistsError(
+        f'The directory {str(store.path)!r} holds draws already: take another '
+        'one, or remove it. To read them, PosteriorSamples.load(directory, '
+        'model).')
+  return store_lib.Store(directory, 'fit', {}).open(take_over=True)
+
+
+def paths(variables: Sequence[keras.Variable]) -> list[str]:
+  """The variables' paths, with a number where several have the same."""
+  seen = Counter()
+  found = []
+  for variable in variables:
+    number = seen[variable.path]
+    seen[variable.path] += 1
+    found.append(f'{variable.path}#{number}' if number else variable.path)
+  return found
+
+
+def _match(specs, model):
+  """The names of the arrays of a model's trainable weights, in their order.
+
+  Where the paths are others, as after Keras has numbered layers anew, the order
+  counts.
+  """
+  kept = [name for name in specs if name.startswith('state/')]
+  variables = model.trainable_variables
+  names = [f'state/{path}' for path in paths(variables)]
+  if set(names) != set(kept):
+    names = kept
+  ours = [(tuple(v.shape), tf.as_dtype(v.dtype)) for v in variables]
+  theirs = [(tuple(specs[n].shape), specs[n].dtype) for n in names]
+  if ours != theirs:
+    raise ValueError(
+        f'The draws are of weights of shapes {_show(theirs)}, and the model '
+        f'has trainable weights of shapes {_show(ours)}: build the model as it '
+        'was, with the same layers frozen.')
+  return names
+
+
+def _show(weights):
+  return ', '.join(f'{dtype.name}{list(shape)}' for shape, dtype in weights)

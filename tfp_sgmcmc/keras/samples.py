@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import pathlib
 from typing import Any
 from typing import NamedTuple
 
@@ -12,11 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras import predictions
 
 __all__ = ['PosteriorSamples', 'PredictiveEntropy']
 
@@ -41,8 +44,9 @@ class PosteriorSamples:
   """Draws of a model's trainable weights.
 
   Predictions run through one compiled function for all draws, with
-  `draw_batch_size` draws and `batch_size` examples at a time: memory does not
-  grow with the number of either, but for the results.
+  `draw_batch_size` draws and `batch_size` examples at a time. The data are gone
+  through once; memory does not grow with the number of draws or examples, but
+  for the results.
 
   #### Examples
 
@@ -59,20 +63,22 @@ class PosteriorSamples:
   def __init__(
       self,
       model: keras.Model,
-      draws: Any,
+      draws: draws_lib.ModelDraws,
       indices: Sequence[int] | None = None,
   ):
-    """Makes samples of a store of draws; see also `load`, `from_arrays`.
+    """Makes samples of draws; see also `load`, `from_arrays`.
 
     Args:
       model: The model. It is left as it is.
-      draws: The store, `MemoryDraws` or `DiskDraws`.
+      draws: `ModelDraws`.
       indices: The draws to take; None for all, also those to come.
     """
+    network.check_kind(model)
     self._model = model
     self._draws = draws
     self._indices = indices
-    self._compiled = {}
+    self._variables = list(model.trainable_variables)
+    self._predictor = predictions.Predictor(model)
 
   @classmethod
   def from_arrays(
@@ -90,6 +96,7 @@ class PosteriorSamples:
     Raises:
       ValueError: If the shapes are not those of the model's weights.
     """
+    network.check_kind(model)
     arrays = [np.asarray(array) for array in arrays]
     shapes = [array.shape[1:] for array in arrays]
     wanted = [tuple(v.shape) for v in model.trainable_variables]
@@ -99,8 +106,15 @@ class PosteriorSamples:
           f'The arrays have shapes {[array.shape for array in arrays]}: one is '
           'needed for each trainable weight of the model, [draws, ...] with '
           f'the same number of draws and shapes {wanted} after it.')
-    return cls(
-        model, draws_lib.MemoryDraws(arrays, range(1, len(arrays[0]) + 1)))
+    chunks = store_lib.Chunks()
+    variables = model.trainable_variables
+    chunks.append({
+        **{f'state/{path}': array.astype(
+            tf.as_dtype(variable.dtype).as_numpy_dtype)
+           for path, variable, array in zip(
+               draws_lib.paths(variables), variables, arrays)},
+        'step': np.arange(1, len(arrays[0]) + 1)})
+    return cls(model, draws_lib.ModelDraws(model, chunks))
 
   @classmethod
   def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
@@ -109,19 +123,24 @@ class PosteriorSamples:
     Args:
       directory: Path of the directory.
       model: A built model of the same architecture, the same layers frozen;
-        compiled, for predictions. Its weights do not matter.
+        compiled, for predictions. Its trainable weights do not matter; the
+        others, frozen or computed while training, have to be as they were.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
 
     Raises:
       FileNotFoundError: If there are no draws.
-      ValueError: If they are of another model.
+      ValueError: If they are of another model, or damaged.
     """
-    return cls(model, draws_lib.DiskDraws(directory, model, existing=True))
+    return cls(model, draws_lib.ModelDraws(
+        model, store_lib.read_draws(directory, 'fit')))
 
   def save(self, directory: Any) -> None:
-    """Writes a Keras weights file for each draw, and a manifest.
+    """Writes the draws to a directory, from which `load` reads them.
+
+    They are kept as arrays, several draws to a file; for files that Keras reads
+    see `export_weights`.
 
     Args:
       directory: Path of a directory without draws.
@@ -129,25 +148,62 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If there are draws in it.
     """
-    store = draws_lib.DiskDraws(directory, self._model, existing=False)
+    indices = self._all()
+    chunks = self._draws.chunks
+    step = self.steps[-1] if indices else 0
+    with draws_lib.new_store(directory) as store:
+      for index in indices:
+        store.append(chunks.read([index]))
+        if store.commit_is_due:
+          store.commit(step, {})
+      store.commit(step, {})
+
+  def export_weights(self, directory: Any) -> list[str]:
+    """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....
+
+    `model.load_weights(file)` puts such a draw into a model without this
+    library. Weights that are not sampled are written as the model has them now.
+    The files are for use elsewhere, and `load` does not read them: Keras need
+    not write what was sampled (a layer with LoRA writes its kernel with the
+    low-rank part merged into it).
+
+    Args:
+      directory: Path of a directory without such files, made if need be.
+
+    Returns:
+      paths: The paths of the files, one for each draw.
+
+    Raises:
+      FileExistsError: If one of the files is there.
+    """
+    folder = pathlib.Path(directory).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f'draw_{k:06}.weights.h5' for k in range(len(self))]
+    for file in files:
+      if file.exists():
+        raise FileExistsError(
+            f'{file} is there already: give another directory.')
+    self._check_weights()
     variables = self._model.trainable_variables
-    steps = self.steps
     with network.put_back(variables):
-      for k in range(len(self)):
-        network.assign(variables, self[k])
-        store.append(self._model, steps[k])
+      for file, weights in zip(files, self):
+        network.assign(variables, weights)
+        self._model.save_weights(file)
+    return [str(file) for file in files]
 
   @property
   def steps(self) -> list[int]:
     """The step of the chain at which each draw was made."""
-    return [self._draws.steps[k] for k in self._all()]
+    steps = self._draws.steps
+    return [steps[k] for k in self._all()]
 
   @property
   def weights(self) -> dict[str, np.ndarray]:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
-    arrays = self._draws.read(self._all())
+    self._check_weights()
     return dict(zip(
-        [v.path for v in self._model.trainable_variables], arrays))
+        draws_lib.paths(self._model.trainable_variables),
+        self._draws.read(self._all())))
 
   def __len__(self) -> int:
     return len(self._all())
@@ -157,7 +213,8 @@ class PosteriorSamples:
     chosen = self._all()[index]
     if isinstance(index, slice):
       samples = PosteriorSamples(self._model, self._draws, chosen)
-      samples._compiled = self._compiled
+      samples._predictor = self._predictor
+      samples._variables = self._variables
       return samples
     return [array[0] for array in self._draws.read([chosen])]
 
@@ -170,6 +227,7 @@ class PosteriorSamples:
       batch_size: int = 128,
       return_samples: bool = False,
       draw_batch_size: int = 8,
+      steps: int | None = None,
   ) -> Any:
     """The mean of the predictive distribution.
 
@@ -177,45 +235,51 @@ class PosteriorSamples:
     the distribution's mean for the package's likelihoods, the outputs as they
     are else.
 
+    The data are gone through once, in blocks that fit in memory, with all draws
+    on each: a pipeline that shuffles gives its predictions in the order of that
+    one pass.
+
     Args:
-      x: Inputs: arrays in the model's structure, or a `tf.data.Dataset` of
-        batches.
-      batch_size: Python `int`, examples at a time; a dataset has its own.
+      x: Inputs: arrays in the model's structure; or a `tf.data.Dataset`, a
+        `keras.utils.PyDataset` or a generator of batches, as `model.predict`
+        takes them.
+      batch_size: Python `int`, examples at a time; batches of a dataset have
+        their own size.
       return_samples: Python `bool`: each draw's prediction, `[draws, n, ...]`,
         in place of their mean `[n, ...]`.
       draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
 
     Returns:
       predictions: Arrays in the structure of the model's outputs.
 
     Raises:
-      ValueError: If there are no draws or the model is not compiled.
+      ValueError: If there are no draws, the model is not compiled, or the data
+        have no end and `steps` is None.
+      TypeError: If `x` holds no arrays.
     """
     likelihood = self._likelihood()
 
     def means(outputs, batch):
       del batch
-      return likelihood.map_outputs(
+      return [likelihood.map_outputs(
           lambda term, output: output if term is None
-          else term.predictive_mean(output), outputs)
+          else term.predictive_mean(output), outputs)]
 
-    if return_samples:
-      chunks = [
-          self._over_data('means', means, parts, x, batch_size)
-          for parts in self._chunks(draw_batch_size)]
-      return keras.tree.map_structure(
-          lambda *arrays: np.concatenate(arrays), *chunks)
-    total = None
-    for parts in self._chunks(draw_batch_size):
-      chunk = self._over_data(
-          'means', means, parts, x, batch_size, reduce_draws=True)
-      total = chunk if total is None else keras.tree.map_structure(
-          np.add, total, chunk)
+    found = [means for _, (means,) in self._over_batches(
+        'means', means, _inputs(x, batch_size, steps), draw_batch_size,
+        None if return_samples else [np.add])]
     return keras.tree.map_structure(
-        lambda a: (a / len(self)).astype(keras.config.floatx()), total)
+        lambda *arrays: np.concatenate(
+            arrays, axis=int(return_samples)).astype(keras.config.floatx()),
+        *found)
 
   def predictive_entropy(
-      self, x: Any, batch_size: int = 128, draw_batch_size: int = 8,
+      self,
+      x: Any,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
   ) -> PredictiveEntropy:
     """How uncertain the class of each example is, and why.
 
@@ -225,6 +289,7 @@ class PosteriorSamples:
       x: Inputs, as for `predict`.
       batch_size: Python `int`, examples at a time.
       draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
 
     Returns:
       entropy: `PredictiveEntropy`, in nats; shape `[n]`, or `[n, ...]` where
@@ -237,17 +302,13 @@ class PosteriorSamples:
 
     def probabilities(outputs, batch):
       del batch
-      term = self._class_term(likelihood, outputs)
-      p = _probabilities(term, outputs)
-      return p, _entropy(p)
+      p = _probabilities(self._class_term(likelihood, outputs), outputs)
+      return [p, _entropy(p)]
 
-    total = None
-    for parts in self._chunks(draw_batch_size):
-      chunk = self._over_data(
-          'entropy', probabilities, parts, x, batch_size, reduce_draws=True)
-      total = chunk if total is None else [
-          a + b for a, b in zip(total, chunk)]
-    mean, aleatoric = (a / len(self) for a in total)
+    found = [results for _, results in self._over_batches(
+        'entropy', probabilities, _inputs(x, batch_size, steps),
+        draw_batch_size, [np.add, np.add])]
+    mean, aleatoric = map(np.concatenate, zip(*found))
     entropy = _entropy(mean).numpy()
     return PredictiveEntropy(entropy, aleatoric, entropy - aleatoric)
 
@@ -258,6 +319,7 @@ class PosteriorSamples:
       batch_size: int = 128,
       sample_weight: Any = None,
       draw_batch_size: int = 8,
+      steps: int | None = None,
   ) -> dict[str, float]:
     """Scores of the predictive distribution.
 
@@ -265,18 +327,20 @@ class PosteriorSamples:
       brier = mean_i sum_k (p_ik - [y_i = k])^2
       ece   = sum over 15 bins of share of examples |accuracy - confidence|
 
-    beside the compiled metrics, which see the pooled outputs: for classes the
-    mean probabilities (their logarithms, where the model gives logits), else
-    the mean of the outputs.
+    beside the compiled metrics, which see the mean of the predictive
+    distribution: for classes the mean probabilities (their logarithms, where
+    the model gives logits), for the package's likelihoods the distribution's
+    mean, else the mean of the outputs.
 
     Args:
-      x: Inputs, or a `tf.data.Dataset` of batches `(x, y)` or `(x, y,
-        sample_weight)`.
+      x: Inputs; or a `tf.data.Dataset`, `keras.utils.PyDataset` or generator of
+        batches `(x, y)` or `(x, y, sample_weight)`.
       y: Targets.
       batch_size: Python `int`, examples at a time.
       sample_weight: None, or weights `[n]` of the examples, for `nll` and
         weighted metrics.
       draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
 
     Returns:
       scores: Dict of floats: the compiled metrics, `nll` in nats an example,
@@ -284,69 +348,72 @@ class PosteriorSamples:
         where there are several outputs).
 
     Raises:
-      ValueError: If there are no draws or the model is not compiled.
+      ValueError: If there are no draws, the model is not compiled, or there are
+        no targets, or two kinds of them.
     """
     likelihood = self._likelihood()
-    if not isinstance(x, tf.data.Dataset):
-      x = (x, y) if sample_weight is None else (x, y, sample_weight)
+    if not predictions.is_stream(x):
+      x = (x, y, sample_weight)
+    elif y is not None or sample_weight is not None:
+      raise ValueError(
+          'x gives batches of its own, and y or sample_weight were passed '
+          'beside it: let each batch be (x, y) or (x, y, sample_weight).')
 
     def scores(outputs, batch):
-      _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
-      pooled = likelihood.map_outputs(
-          lambda term, output: _probabilities(term, output)
-          if term is not None and term.is_classification else output, outputs)
-      return pooled, likelihood.log_likelihood(y, outputs, None)
+      pooled = likelihood.map_outputs(_pooled, outputs)
+      return [pooled, likelihood.log_likelihood(batch[1], outputs, None)]
 
-    pooled, log_likelihood = None, None
-    for parts in self._chunks(draw_batch_size):
-      sums, values = self._over_data(
-          'scores', scores, parts, x, batch_size, has_targets=True,
-          reduce_draws=[np.sum, np.logaddexp.reduce])
-      if pooled is None:
-        pooled, log_likelihood = sums, values
-      else:
-        pooled = keras.tree.map_structure(np.add, pooled, sums)
-        log_likelihood = np.logaddexp(log_likelihood, values)
-    pooled = keras.tree.map_structure(lambda a: a / len(self), pooled)
-    nll = np.log(len(self)) - log_likelihood
-    return self._scores(likelihood, x, batch_size, pooled, nll)
+    return self._scores(likelihood, self._over_batches(
+        'scores', scores, predictions.batches(x, batch_size, steps),
+        draw_batch_size, [np.add, np.logaddexp]))
 
-  def _scores(self, likelihood, data, batch_size, pooled, nll):
-    """All scores, from pooled predictions and each example's NLL."""
+  def _scores(self, likelihood, results):
+    """All scores, from batches with pooled predictions and likelihoods."""
     model = self._model
     model.reset_metrics()
-    position, targets, weights, results = 0, [], [], {}
-    for batch in _batches(data, batch_size):
-      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-      length = _length(x)
-      outputs = keras.tree.map_structure(
-          lambda a, k=position, n=length: a[k:k + n], pooled)
-      position += length
-      as_outputs = likelihood.map_outputs(_unlink, outputs)
-      results = model.compute_metrics(x, y, as_outputs, sample_weight)
-      targets.append(y)
+    weights, nll, metrics, classes = [], [], {}, {}
+    for batch, (outputs, log_likelihood) in results:
+      x, y, sample_weight = batch
+      metrics = model.compute_metrics(
+          x, y, likelihood.map_outputs(_unlink, outputs), sample_weight)
+      length = predictions.length(batch)
       weights.append(
           np.ones(length) if sample_weight is None or keras.tree.is_nested(
               sample_weight) else np.reshape(sample_weight, [length]))
+      nll.append(-log_likelihood)
+      for term in likelihood.terms(outputs):
+        if term.is_classification:
+          classes.setdefault(term, []).append(_classes(
+              term, likelihood.target(y, outputs, term),
+              likelihood.flat_outputs(outputs)[term.index]))
     model.reset_metrics()
     scores = {
-        name: float(value) for name, value in results.items()
+        name: float(value) for name, value in metrics.items()
         if name != 'loss' and not name.endswith('_loss')}
-    scores['nll'] = float(np.average(nll, weights=np.concatenate(weights)))
-    y = keras.tree.map_structure(
-        lambda *parts: np.concatenate([np.asarray(p) for p in parts]), *targets)
-    for term in likelihood.terms(pooled):
-      if term.is_classification:
-        prefix = '' if term.name is None else f'{term.name}_'
-        p = likelihood.flat_outputs(pooled)[term.index]
-        brier, ece = _calibration(term, likelihood.target(y, pooled, term), p)
-        scores[f'{prefix}brier'], scores[f'{prefix}ece'] = brier, ece
+    scores['nll'] = float(np.average(
+        np.concatenate(nll), weights=np.concatenate(weights)))
+    for term, pairs in classes.items():
+      prefix = '' if term.name is None else f'{term.name}_'
+      labels, p = map(np.concatenate, zip(*pairs))
+      scores[f'{prefix}brier'] = float(calibration.brier_score(p, labels))
+      scores[f'{prefix}ece'] = float(
+          calibration.expected_calibration_error(p, labels, _NUM_BINS))
     return scores
 
   def _all(self):
     if self._indices is None:
       return list(range(len(self._draws)))
     return list(self._indices)
+
+  def _check_weights(self):
+    """Raises where the draws are no longer of the model's trainable weights."""
+    now = self._model.trainable_variables
+    if [id(v) for v in now] != [id(v) for v in self._variables]:
+      raise ValueError(
+          f'The draws are of {len(self._variables)} weights, '
+          f'{_show(self._variables)}, and the model now has {len(now)} '
+          f'trainable ones, {_show(now)}: layers have been frozen or unfrozen '
+          'since. Set `trainable` as it was and compile again.')
 
   def _likelihood(self):
     if not len(self):
@@ -368,102 +435,56 @@ class PosteriorSamples:
           'crossentropy. For others use predict(x, return_samples=True).')
     return terms[0]
 
-  def _chunks(self, draw_batch_size):
+  def _over_batches(self, name, fn, data, draw_batch_size, reduce_draws):
+    """`(batch, results)` for each batch, the results means over all draws.
+
+    Where `reduce_draws` is None they are stacked; a reduction by `logaddexp` is
+    the logarithm of a mean.
+    """
+    self._check_weights()
     size = checks.positive_integer('draw_batch_size', draw_batch_size)
     indices = self._all()
-    for k in range(0, len(indices), size):
-      yield [
-          tf.convert_to_tensor(array)
-          for array in self._draws.read(indices[k:k + size])]
 
-  def _over_data(
-      self, name, fn, parts, data, batch_size, has_targets=False,
-      reduce_draws=False):
-    """`fn(outputs, batch)` for some draws and all examples.
+    def read_draws():
+      for k in range(0, len(indices), size):
+        yield self._draws.read(indices[k:k + size])
 
-    Args:
-      name: Name of `fn`, under which its compiled function is kept.
-      fn: Callable of the outputs of one draw, and of a batch.
-      parts: List of stacked weights.
-      data: As `_batches` takes it.
-      batch_size: Examples at a time.
-      has_targets: Whether `data` has targets beside inputs.
-      reduce_draws: False to keep the draws apart, True to sum over them, or
-        a list of ways to reduce, one for each result of `fn`.
-
-    Returns:
-      results: Arrays `[draws, n, ...]`, or `[n, ...]` where reduced.
-    """
-    run = self._function(name, fn, has_targets)
-    pieces = []
-    for batch in _batches(data if has_targets else _inputs(data), batch_size):
-      result = keras.tree.map_structure(
-          lambda t: np.asarray(t, np.float64), run(parts, batch))
-      if isinstance(reduce_draws, list):
-        result = [
-            keras.tree.map_structure(lambda a, f=f: f(a, axis=0), part)
-            for f, part in zip(reduce_draws, result)]
-      elif reduce_draws:
-        result = keras.tree.map_structure(lambda a: a.sum(axis=0), result)
-      pieces.append(result)
-    axis = 0 if reduce_draws else 1
-    joined = keras.tree.map_structure(
-        lambda *arrays: np.concatenate(arrays, axis=axis), *pieces)
-    if reduce_draws:
-      return joined
-    return keras.tree.map_structure(
-        lambda a: a.astype(keras.config.floatx()), joined)
-
-  def _function(self, name, fn, has_targets):
-    """The compiled function `(stacked parts, batch) -> stacked results`."""
-    model = self._model
-    compiled_with, function = self._compiled.get(name, (None, None))
-    tracker = network.loss_tracker(model)
-    if compiled_with is tracker:
-      return function
-
-    @tf.function(reduce_retracing=True, autograph=False)
-    def run(parts, batch):
-      x = batch
-      if has_targets:
-        x, _, _ = keras.utils.unpack_x_y_sample_weight(batch)
-
-      def one_draw(parts):
-        return fn(network.forward(model, x, parts).outputs, batch)
-
-      first = tf.nest.map_structure(
-          lambda t: tf.TensorSpec(None, t.dtype),
-          one_draw([part[0] for part in parts]))
-      return tf.map_fn(one_draw, parts, fn_output_signature=first)
-
-    self._compiled[name] = (tracker, run)
-    return run
+    for batch, results in self._predictor.over_batches(
+        name, fn, data, read_draws, reduce_draws):
+      if reduce_draws is not None:
+        results = [
+            keras.tree.map_structure(
+                lambda a, how=how: _over_number(a, how, len(indices)), result)
+            for how, result in zip(reduce_draws, results)]
+      yield batch, results
 
 
-def _inputs(data):
-  """The inputs alone, of data that may be a dataset with targets."""
-  if isinstance(data, tf.data.Dataset):
-    if isinstance(data.element_spec, tuple):
-      return data.map(lambda x, *rest: x)
-  return data
+def _show(variables):
+  paths = [variable.path for variable in variables]
+  return ', '.join(paths[:4]) + (', ...' if len(paths) > 4 else '')
 
 
-def _length(x):
-  return int(keras.tree.flatten(x)[0].shape[0])
+def _over_number(total, how, number):
+  """The mean from a sum, or the logarithm of the one from that of the other."""
+  return total - np.log(number) if how is np.logaddexp else total / number
 
 
-def _batches(data, batch_size):
-  """Batches of nested arrays, or those of a dataset."""
-  if isinstance(data, tf.data.Dataset):
-    yield from data
-    return
-  size = checks.positive_integer('batch_size', batch_size)
-  leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-  number = int(np.shape(leaves[0])[0])
-  for k in range(0, number, size):
-    yield keras.tree.map_structure(
-        lambda a, k=k: None if a is None else tf.convert_to_tensor(
-            a[k:k + size]), data)
+def _inputs(x, batch_size, steps):
+  """Batches of the inputs alone, of data that may have targets."""
+  if not predictions.is_stream(x):
+    x = (x, None, None)
+  return (
+      (batch[0], None, None)
+      for batch in predictions.batches(x, batch_size, steps))
+
+
+def _pooled(term, output):
+  """What is averaged over draws: the mean of the target, of one draw."""
+  if term is None:
+    return output
+  if term.is_classification:
+    return _probabilities(term, output)
+  return term.predictive_mean(output)
 
 
 def _probabilities(term, output):
@@ -495,16 +516,12 @@ def _unlink(term, output):
   return tf.math.log(p)
 
 
-def _calibration(term, y, p):
-  """Brier score and expected calibration error."""
+def _classes(term, y, p):
+  """The classes as integers `[n]`, and their probabilities `[n, classes]`."""
   if term.is_binary:
     p = np.reshape(p, [-1])
-    y = np.reshape(y, [-1]).astype(np.int64)
-    p = np.stack([1. - p, p], axis=-1)
-  else:
-    p = np.reshape(p, [-1, p.shape[-1]])
-    if isinstance(term.loss, keras.losses.CategoricalCrossentropy):
-      y = np.argmax(np.reshape(y, p.shape), axis=-1)
-    y = np.reshape(y, [-1]).astype(np.int64)
-  return (float(calibration.brier_score(p, y)),
-          float(calibration.expected_calibration_error(p, y, _NUM_BINS)))
+    return np.reshape(y, [-1]).astype(np.int64), np.stack([1. - p, p], axis=-1)
+  p = np.reshape(p, [-1, p.shape[-1]])
+  if isinstance(term.loss, keras.losses.CategoricalCrossentropy):
+    y = np.argmax(np.reshape(y, p.shape), axis=-1)
+  return np.reshape(y, [-1]).astype(np.int64), p

@@ -92,13 +92,13 @@ class PDMPKernel(kernel.GradientKernel):
 
     Args:
       parameters: The arguments of the subclass's constructor, by name; among
-        them `refresh_rate`, `refreshment` and `temperature`.
+        them `refresh_rate`, `refresh_share` and `temperature`.
     """
     checks.numeric('refresh_rate', parameters['refresh_rate'], 0., strict=False)
     checks.scalar('refresh_rate', parameters['refresh_rate'])
-    checks.fraction('refreshment', parameters['refreshment'])
-    checks.numeric('refreshment', parameters['refreshment'], 0.)
-    checks.scalar('refreshment', parameters['refreshment'])
+    checks.fraction('refresh_share', parameters['refresh_share'])
+    checks.numeric('refresh_share', parameters['refresh_share'], 0.)
+    checks.scalar('refresh_share', parameters['refresh_share'])
     checks.numeric('temperature', parameters['temperature'], 0.)
     checks.scalar('temperature', parameters['temperature'])
     super().__init__(parameters)
@@ -118,7 +118,7 @@ class PDMPKernel(kernel.GradientKernel):
   def _refresh(self, velocity, is_refreshed, seed):
     """The velocity, drawn anew in the chains where `is_refreshed`."""
     refreshed = refresh_velocity(
-        self._velocity_law, velocity, self._parameters['refreshment'],
+        self._velocity_law, velocity, self._parameters['refresh_share'],
         is_refreshed.shape.rank, seed)
     return select(is_refreshed, refreshed, velocity)
 
@@ -202,14 +202,14 @@ def draw_velocity(
 
 
 def refresh_velocity(
-    law: str, velocity: Sequence[tf.Tensor], share: Any, chain_rank: int,
-    seed: tf.Tensor,
+    law: str, velocity: Sequence[tf.Tensor], refresh_share: Any,
+    chain_rank: int, seed: tf.Tensor,
 ) -> list[tf.Tensor]:
-  """A new velocity: a `share` of the old one's variance is replaced.
+  """A new velocity: a share of the old one's variance is replaced.
 
-    gaussian:  v' = sqrt(1 - share) v + sqrt(share) xi
+    gaussian:  v' = sqrt(1 - s) v + sqrt(s) xi,  s = refresh_share
     sphere:    the same with sqrt(d) v, and then v' / |v'|
-    signs:     each is drawn anew with probability share
+    signs:     each is drawn anew with probability s
 
   Each leaves the law of the velocity as it is; the second since it has no
   preferred direction. A share of 1 is an independent draw.
@@ -220,7 +220,7 @@ def refresh_velocity(
     return [
         tf.where(
             random.uniform(compat.shape(v), seed, v.dtype, stream)
-            < states.cast(share, v.dtype), new, v)
+            < states.cast(refresh_share, v.dtype), new, v)
         for stream, (v, new) in enumerate(zip(velocity, fresh))]
   scale = 1.
   if law == 'sphere':
@@ -228,7 +228,7 @@ def refresh_velocity(
         states.num_coordinates(velocity, chain_rank), tf.float64))
   mixed = []
   for v, xi in zip(velocity, random.normal_like(velocity, seed)):
-    r = states.cast(share, v.dtype)
+    r = states.cast(refresh_share, v.dtype)
     mixed.append(
         tf.sqrt(1. - r) * tf.cast(scale, v.dtype) * v + tf.sqrt(r) * xi)
   return _normalize(mixed, chain_rank) if law == 'sphere' else mixed
@@ -289,5 +289,5 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
   return errors.non_finite(
       state, rate_ratio.shape.rank,
       'The gradient of the log density is NaN or infinite there, or there is '
-      'no further event, the rate being 0 for ever (raise refresh_rate). Look '
-      'for log(0), 0/0 or overflow in the log density.')
+      'no further event, the rate being 0 for ever (raise refresh_rate). '
+      f'{errors.OTHER_CAUSES}.')

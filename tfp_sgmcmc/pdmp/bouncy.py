@@ -20,7 +20,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
-from tfp_sgmcmc.pdmp import bounds
+from tfp_sgmcmc.pdmp import rate_bounds
 from tfp_sgmcmc.pdmp import thinning
 
 __all__ = ['BouncyParticleSampler']
@@ -90,7 +90,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       rate_bound: Any = None,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       refresh_rate: Any = 1.,
-      refreshment: Any = 1.,
+      refresh_share: Any = 1.,
       velocity: str = 'sphere',
       temperature: Any = 1.,
       name: str | None = None,
@@ -111,7 +111,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       refresh_rate: Refreshments in a unit of time, a number, at least 0. On
         some targets (a standard normal one) 0 never reaches all of the space;
         many times the rate of bounces makes the path a random walk.
-      refreshment: Number in (0, 1], the share of the velocity's variance that
+      refresh_share: Number in (0, 1], the share of the velocity's variance that
         is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a new draw.
       velocity: "sphere" (|v| = 1) or "gaussian" (N(0, I)), the law of v.
       temperature: T, a positive number: the law is that of density^(1/T).
@@ -128,7 +128,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
         rate_bound=rate_bound,
         gradient_estimator=gradient_estimator,
         refresh_rate=refresh_rate,
-        refreshment=refreshment,
+        refresh_share=refresh_share,
         velocity=velocity,
         temperature=temperature,
         name=name))
@@ -139,7 +139,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
     dtype = start.state_parts[0].dtype
     intercept, slope, horizon = (
         tf.broadcast_to(states.cast(x, dtype), chains) for x in rate)
-    return bounds.AffineRate(
+    return rate_bounds.AffineRate(
         intercept[..., tf.newaxis], slope[..., tf.newaxis], horizon)
 
   def _rates(self, velocity, gradients, chain_rank):

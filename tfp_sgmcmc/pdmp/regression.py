@@ -25,6 +25,12 @@ is nowhere below it; beyond the last interpolated knot gamma goes on with the
 band's asymptotic slope, beta_1 + k / sqrt(P), which no slope of the band
 exceeds.
 
+Besides the line, the sampler learns as it goes: the prior on the slope, from
+the lines fitted between changes of velocity; c^2, from the minibatches; and the
+lack of fit, by which predictions err more than c^2 and rho say, since the
+potential is no parabola. `State` holds all of it, `predict` reads it, `learn`
+takes in an event.
+
 All functions are of tensors in the chains' shape, with knots on a last axis.
 
 #### References
@@ -39,23 +45,36 @@ import tensorflow as tf
 
 __all__ = [
     'Line',
+    'Observation',
     'PiecewiseLinear',
+    'Prediction',
     'SlopePrior',
+    'State',
     'Statistics',
     'band',
     'band_rate',
     'first_arrival',
     'fit',
     'learn',
+    'learn_slope',
     'observe',
+    'predict',
     'restart',
+    'start',
     'surprise',
+    'typical_slope',
 ]
 
 # Knots of the interpolation, besides its start; the integral of the rate up to
 # the last of them is at least the level. Beyond, the asymptotic slope serves.
 _NUM_KNOTS = 6
 _LEVEL = 3.
+# The weight of one more fit in the prior on the slope, and of one more
+# prediction in the lack of fit; of one more minibatch in c^2.
+_LEARNING_RATE = 0.02
+_NOISE_RATE = 0.25
+# The least standard deviation of the noise, over that of G in a Gaussian.
+_NOISE_FLOOR = 0.03
 
 
 class Statistics(NamedTuple):
@@ -96,6 +115,57 @@ class Line(NamedTuple):
   value_variance: tf.Tensor
   slope: tf.Tensor
   slope_variance: tf.Tensor
+
+
+class State(NamedTuple):
+  """All that is kept of the derivatives seen so far.
+
+  Attributes:
+    time: t, the time since the velocity last changed.
+    statistics: `Statistics` of the derivatives seen since then.
+    slope_prior: `SlopePrior`, learned from the lines fitted so far.
+    noise_variance: c^2 as it is expected of the next derivative.
+    lack_of_fit: By how much the squared errors of predictions have been larger
+      than rho^2, on average; 0 where the derivative is linear along the path.
+  """
+  time: tf.Tensor
+  statistics: Statistics
+  slope_prior: SlopePrior
+  noise_variance: tf.Tensor
+  lack_of_fit: tf.Tensor
+
+
+class Prediction(NamedTuple):
+  """What is expected of the next derivative.
+
+  Attributes:
+    line: `Line`, its mean as a function of t.
+    noise_variance: Its variance about the line: c^2, the lack of fit and a
+      least value.
+  """
+  line: Line
+  noise_variance: tf.Tensor
+
+
+class Observation(NamedTuple):
+  """What an event has shown.
+
+  Attributes:
+    duration: The time since the event before.
+    value: G along the direction in which the particle came; after a
+      refreshment, in which it goes on.
+    next_value: G, on the same minibatch, along the direction in which it goes
+      on: -G after a bounce.
+    variance: c^2, estimated on the minibatch.
+    is_bounce: Boolean.
+    is_refreshed: Boolean.
+  """
+  duration: tf.Tensor
+  value: tf.Tensor
+  next_value: tf.Tensor
+  variance: tf.Tensor
+  is_bounce: tf.Tensor
+  is_refreshed: tf.Tensor
 
 
 class PiecewiseLinear(NamedTuple):
@@ -158,7 +228,109 @@ def fit(statistics: Statistics, prior: SlopePrior) -> Line:
       slope_variance)
 
 
-def learn(prior: SlopePrior, line: Line, rate: float) -> SlopePrior:
+def start(
+    value: tf.Tensor, variance: tf.Tensor, slope_prior: SlopePrior) -> State:
+  """The state after the first derivative of a chain.
+
+  Args:
+    value: G.
+    variance: c^2.
+    slope_prior: `SlopePrior`, a guess.
+
+  Returns:
+    state: `State`.
+  """
+  zero = tf.zeros_like(value)
+  return State(
+      zero, restart(value, variance + _floor(slope_prior)), slope_prior,
+      variance, zero)
+
+
+def predict(state: State) -> Prediction:
+  """What is expected of the next derivative: equation 11.
+
+  Args:
+    state: `State`.
+
+  Returns:
+    prediction: `Prediction`.
+  """
+  return Prediction(
+      fit(state.statistics, state.slope_prior),
+      state.noise_variance + state.lack_of_fit + _floor(state.slope_prior))
+
+
+def learn(
+    state: State, prediction: Prediction, observation: Observation,
+    decay: float = 1.,
+) -> State:
+  """Takes in an event.
+
+  A rejected proposal is one more point of the line. At a bounce or a
+  refreshment the line is finished, the prior on the slope learns from it, and
+  the next line starts with the derivative of the same minibatch along the new
+  direction.
+
+  Args:
+    state: `State` before the event.
+    prediction: `Prediction` that was made of it.
+    observation: `Observation`.
+    decay: Number in (0, 1]; below 1 the regression is a local one.
+
+  Returns:
+    state: `State`.
+  """
+  is_refreshed = observation.is_refreshed
+  is_new = observation.is_bounce | is_refreshed
+  time = state.time + observation.duration
+  # After a refreshment the line in the old direction has no new point.
+  lack_of_fit = tf.where(
+      is_refreshed, state.lack_of_fit,
+      tf.nn.relu(state.lack_of_fit + _LEARNING_RATE * surprise(
+          prediction.line, time, observation.value,
+          prediction.noise_variance)))
+  noise_variance = tf.where(
+      is_refreshed, observation.variance,
+      state.noise_variance + _NOISE_RATE * (
+          observation.variance - state.noise_variance))
+  variance = noise_variance + lack_of_fit + _floor(state.slope_prior)
+  observed = observe(
+      state.statistics, time,
+      tf.where(
+          observation.is_bounce, observation.value, observation.next_value),
+      variance, decay)
+  finished = fit(
+      _where(is_refreshed, state.statistics, observed), state.slope_prior)
+  return State(
+      tf.where(is_new, tf.zeros_like(time), time),
+      _where(is_new, restart(observation.next_value, variance), observed),
+      _where(
+          is_new, learn_slope(state.slope_prior, finished, _LEARNING_RATE),
+          state.slope_prior),
+      noise_variance, lack_of_fit)
+
+
+def typical_slope(mean: tf.Tensor, variance: tf.Tensor) -> tf.Tensor:
+  """The root mean square of slopes of that mean and variance.
+
+  In a Gaussian the mean square of G is its mean slope, so that this is also a
+  typical G^2.
+  """
+  return tf.sqrt(tf.square(mean) + variance)
+
+
+def _floor(slope_prior):
+  """The least variance about the line."""
+  return _NOISE_FLOOR**2 * typical_slope(*slope_prior)
+
+
+def _where(mask, new, old):
+  """`new` in the chains of `mask`, `old` elsewhere, of tuples of tensors."""
+  return tf.nest.map_structure(
+      lambda a, b: tf.where(mask, a, b), new, old)
+
+
+def learn_slope(prior: SlopePrior, line: Line, rate: float) -> SlopePrior:
   """A step of stochastic EM on the marginal likelihood of the slope's prior.
 
   Args:

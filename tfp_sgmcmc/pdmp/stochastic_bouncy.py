@@ -29,8 +29,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
+from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
@@ -41,16 +43,11 @@ __all__ = [
     'StochasticBouncyParticleSampler', 'StochasticBouncyResults',
 ]
 
-# Weight of one more fit in the prior on the slope, and of one more prediction
-# in the lack of fit; of one more minibatch in the variance of the noise.
-_LEARNING_RATE = 0.02
-_NOISE_RATE = 0.25
-# The shortest standard deviation of the noise, over that of G in a Gaussian.
-_NOISE_FLOOR = 0.03
-# The automatic `step_size`, in standard deviations of a Gaussian posterior.
-_STEPS = 5.
+# The automatic `max_duration`, in standard deviations of a Gaussian posterior.
+_LONGEST = 5.
 
 
+@kernel.refuses_corrections
 class StochasticBouncyResults(NamedTuple):
   """Results of `StochasticBouncyParticleSampler`.
 
@@ -68,11 +65,7 @@ class StochasticBouncyResults(NamedTuple):
     rate_ratio: [Gtilde]_+ over the proposals' rate, where a bounce was
       proposed, else 0; above 1 the event came too rarely. The share of such
       proposals, `Trajectory.violation_share`, tells of the sampler's bias.
-    time: t of the regression: time since the velocity last changed.
-    statistics: `regression.Statistics` since then.
-    slope_prior: `regression.SlopePrior`, learned from the fits so far.
-    noise_variance: c^2 as expected at the next event.
-    lack_of_fit: What the variance of predictions had besides c^2.
+    regression: `regression.State`, what has been learned of the derivative.
     preconditioner_results: The state of the preconditioner, `()` for none.
   """
   step: tf.Tensor
@@ -82,14 +75,49 @@ class StochasticBouncyResults(NamedTuple):
   duration: tf.Tensor
   event: tf.Tensor
   rate_ratio: tf.Tensor
-  time: tf.Tensor
-  statistics: regression.Statistics
-  slope_prior: regression.SlopePrior
-  noise_variance: tf.Tensor
-  lack_of_fit: tf.Tensor
+  regression: regression.State
   preconditioner_results: Any
 
   failure = base.failure
+
+
+class Proposal(NamedTuple):
+  """The next event as the regression proposes it.
+
+  Attributes:
+    prediction: `regression.Prediction` of the derivative there.
+    duration: The time to it.
+    event: `REFRESHMENT`, `HORIZON`, or `REJECTION` for a proposed bounce.
+    rate: [gamma]_+ there.
+  """
+  prediction: regression.Prediction
+  duration: tf.Tensor
+  event: tf.Tensor
+  rate: tf.Tensor
+
+
+class Outcome(NamedTuple):
+  """What was found at an event, on its minibatch.
+
+  Attributes:
+    derivative: `gradients.directional.Derivative` of U, not of log p, along the
+      direction in which the particle came; after a refreshment, in which it
+      goes on.
+    event: What happened, a `pdmp.Event`.
+    rate_ratio: [Gtilde]_+ over the proposal's rate; 0 where none was proposed.
+    velocity: List with v for each part, after the event.
+    gradients: List with the gradient of the log density; zeros where no chain
+      needs it.
+    estimator_results: The estimator's results, the cost counted.
+    can_tell_variance: Whether `derivative.variance` means anything.
+  """
+  derivative: directional.Derivative
+  event: tf.Tensor
+  rate_ratio: tf.Tensor
+  velocity: list[tf.Tensor]
+  gradients: list[tf.Tensor]
+  estimator_results: Any
+  can_tell_variance: Any
 
 
 class StochasticBouncyParticleSampler(base.PDMPKernel):
@@ -160,13 +188,13 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   def __init__(
       self,
       target_log_prob_fn: Any,
-      step_size: Any = None,
+      max_duration: Any = None,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       confidence: Any = 3.,
       refresh_rate: Any = 1.,
-      refreshment: Any = 1.,
+      refresh_share: Any = 1.,
       velocity: str = 'sphere',
-      preconditioner: preconditioners.RMSProp | None = None,
+      preconditioner: preconditioners.Preconditioner | None = None,
       decay: Any = 1.,
       temperature: Any = 1.,
       name: str | None = None,
@@ -176,7 +204,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     Args:
       target_log_prob_fn: `Posterior`, or a callable of the state's parts that
         returns the log density, one value a chain.
-      step_size: The longest time from event to event: after it the regression
+      max_duration: The longest time between events: after it the regression
         takes in a new derivative, whether or not a bounce is due. A positive
         number; None is five standard deviations of a Gaussian with the slope
         that the regression gives. It changes the cost, not the law: lower it
@@ -190,7 +218,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         some targets (a standard normal one without noise) 0 never reaches all
         of the space; many times the rate of bounces makes the path a random
         walk. |v| = 1 moves one unit of the parameters in a unit of time.
-      refreshment: Number in (0, 1], the share of the velocity's variance that
+      refresh_share: Number in (0, 1], the share of the velocity's variance that
         is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a new draw.
       velocity: "sphere" (|v| = 1) or "gaussian" (N(0, I)), the law of v.
       preconditioner: None, or `preconditioners.RMSProp(normalize=True)` for
@@ -203,34 +231,35 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If a number is out of its range or the estimator does not fit
-        the posterior.
-      TypeError: If the estimator is none that gives a derivative for each
-        example, or an argument is of the wrong type.
+      ValueError: If a number is out of its range, or the estimator does not
+        fit the posterior or gives no derivative for each example.
+      TypeError: If an argument is of the wrong type.
     """
-    if step_size is not None:
-      checks.numeric('step_size', step_size, 0.)
-      checks.scalar('step_size', step_size)
+    if max_duration is not None:
+      checks.numeric('max_duration', max_duration, 0.)
+      checks.scalar('max_duration', max_duration)
     checks.numeric('confidence', confidence, 0.)
     checks.scalar('confidence', confidence)
     checks.one_of('velocity', velocity, ('sphere', 'gaussian'))
     checks.fraction('decay', decay)
     checks.numeric('decay', decay, 0.)
     checks.scalar('decay', decay)
-    _check_estimator(gradient_estimator)
-    _check_preconditioner(preconditioner)
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
-        step_size=step_size,
+        max_duration=max_duration,
         gradient_estimator=gradient_estimator,
         confidence=confidence,
         refresh_rate=refresh_rate,
-        refreshment=refreshment,
+        refresh_share=refresh_share,
         velocity=velocity,
         preconditioner=preconditioner,
         decay=decay,
         temperature=temperature,
         name=name))
+    _check_derivatives(self.gradient_estimator)
+    if preconditioner is None:
+      preconditioner = preconditioners.Identity()
+    _check_preconditioner(preconditioner)
     self._preconditioner = preconditioner
 
   @property
@@ -239,264 +268,163 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     return False
 
   def _start(self, parts, estimate, estimator_results, seeds):
-    target_log_prob, gradients = estimate
-    chain_rank = target_log_prob.shape.rank
-    zero = tf.zeros_like(target_log_prob)
+    chain_rank = estimate.target_log_prob.shape.rank
+    zero = tf.zeros_like(estimate.target_log_prob)
     velocity = base.draw_velocity(
         self._velocity_law, parts, chain_rank, seeds.velocity)
-    preconditioner_results = ()
-    if self._preconditioner is not None:
-      preconditioner_results = self._preconditioner.bootstrap_results(
-          self._mean_gradients(gradients))
-    diagonal = self._diagonal(preconditioner_results, chain_rank)
-    minibatch = self._minibatch(target_log_prob, seeds)
-    derivative = minibatch.derivative(parts, _times(diagonal, velocity))
+    preconditioner_results = self._preconditioner.bootstrap_results(
+        self._mean_gradients(estimate.grads_target_log_prob))
+    minibatch, estimator_results = self._estimator.directional(
+        self._target, parts, estimator_results, seeds.gradient)
+    derivative = self._derivative(
+        minibatch, parts, self._preconditioner.times(
+            velocity, preconditioner_results, chain_rank))
     slope_prior = _first_slope_prior(
-        velocity, _times(diagonal, minibatch.potential(gradients)),
+        velocity, self._preconditioner.times(
+            self._potential(estimate.grads_target_log_prob),
+            preconditioner_results, chain_rank),
         minibatch.share, chain_rank)
     return StochasticBouncyResults(
         step=tf.zeros([], tf.int64),
-        target_log_prob=target_log_prob,
-        gradient_estimator_results=self._count(
-            estimator_results, minibatch, tf.zeros_like(zero, tf.bool)),
+        target_log_prob=estimate.target_log_prob,
+        gradient_estimator_results=estimator_results,
         velocity=velocity,
         duration=zero,
         event=tf.fill(compat.shape(zero), int(base.Event.REFRESHMENT)),
         rate_ratio=zero,
-        time=zero,
-        statistics=regression.restart(
-            derivative.value, derivative.variance + _floor(slope_prior)),
-        slope_prior=slope_prior,
-        noise_variance=derivative.variance,
-        lack_of_fit=zero,
+        regression=regression.start(
+            derivative.value, derivative.variance, slope_prior),
         preconditioner_results=preconditioner_results)
 
   def _one_step(self, parts, previous, seeds):
-    chain_rank, dtype = previous.duration.shape.rank, previous.duration.dtype
-    chains = compat.shape(previous.duration)
-    diagonal = self._diagonal(previous.preconditioner_results, chain_rank)
+    chain_rank = previous.duration.shape.rank
+    proposal = self._propose(previous, seeds)
+    parts = base.move(
+        parts, self._preconditioner.times(
+            previous.velocity, previous.preconditioner_results, chain_rank),
+        proposal.duration)
+    outcome = self._observe(parts, previous, proposal, seeds)
+    learned, preconditioner_results = self._learn(previous, proposal, outcome)
+    has_failed = ~(
+        tf.math.is_finite(outcome.derivative.value)
+        & tf.math.is_finite(outcome.derivative.target_log_prob)
+        & base.all_finite(outcome.gradients, chain_rank))
+    return base.fail(parts, has_failed), StochasticBouncyResults(
+        step=previous.step + 1,
+        target_log_prob=outcome.derivative.target_log_prob,
+        gradient_estimator_results=outcome.estimator_results,
+        velocity=outcome.velocity,
+        duration=proposal.duration,
+        event=outcome.event,
+        rate_ratio=tf.where(
+            has_failed, tf.zeros_like(outcome.rate_ratio), outcome.rate_ratio),
+        regression=learned,
+        preconditioner_results=preconditioner_results)
 
-    # The time of the next event.
-    line = regression.fit(previous.statistics, previous.slope_prior)
-    noise_variance = (
-        previous.noise_variance + previous.lack_of_fit
-        + _floor(previous.slope_prior))
-    horizon = self._longest(line)
+  def _propose(self, previous, seeds):
+    """`Proposal` of the next event: equations 11 to 13."""
+    chains, dtype = compat.shape(previous.duration), previous.duration.dtype
+    prediction = regression.predict(previous.regression)
+    longest = self._longest(prediction.line)
     rate = regression.band_rate(
-        line, previous.time, horizon, noise_variance,
+        prediction.line, previous.regression.time, longest,
+        prediction.noise_variance,
         states.cast(self._parameters['confidence'], dtype))
-    time, bound, arrived = regression.first_arrival(
+    time, at_arrival, arrived = regression.first_arrival(
         rate, base.exponential(chains, seeds.time, dtype))
     duration, event = base.next_event(
         tf.where(arrived, time, tf.constant(float('inf'), dtype)),
-        self._refreshment_time(chains, dtype, seeds.time), horizon)
-    is_proposal = event == int(base.Event.REJECTION)
-    is_refreshed = event == int(base.Event.REFRESHMENT)
-    parts = base.move(parts, _times(diagonal, previous.velocity), duration)
-    velocity = self._refresh(previous.velocity, is_refreshed, seeds.velocity)
+        self._refreshment_time(chains, dtype, seeds.time), longest)
+    return Proposal(prediction, duration, event, at_arrival)
 
-    # The derivative there, on a new minibatch, and whether it bounces.
-    minibatch = self._minibatch(previous.target_log_prob, seeds)
-    derivative = minibatch.derivative(parts, _times(diagonal, velocity))
+  def _observe(self, parts, previous, proposal, seeds):
+    """`Outcome` of the event, on a new minibatch: equations 4 and 16."""
+    chain_rank = proposal.duration.shape.rank
+    velocity = self._refresh(
+        previous.velocity, proposal.event == int(base.Event.REFRESHMENT),
+        seeds.velocity)
+
+    def times(tensors):
+      return self._preconditioner.times(
+          tensors, previous.preconditioner_results, chain_rank)
+
+    minibatch, estimator_results = self._estimator.directional(
+        self._target, parts, previous.gradient_estimator_results,
+        seeds.gradient)
+    derivative = self._derivative(minibatch, parts, times(velocity))
     rate_ratio = tf.where(
-        is_proposal,
-        tf.math.divide_no_nan(tf.nn.relu(derivative.value), bound), 0.)
-    is_bounce = random.uniform(chains, seeds.accept, dtype) < rate_ratio
-    event = tf.where(is_bounce, int(base.Event.BOUNCE), event)
-    gradients = tf.cond(
+        proposal.event == int(base.Event.REJECTION),
+        tf.math.divide_no_nan(
+            tf.nn.relu(derivative.value), proposal.rate), 0.)
+    is_bounce = random.uniform(
+        compat.shape(rate_ratio), seeds.accept, rate_ratio.dtype) < rate_ratio
+    gradients = self._gradients(minibatch, parts, is_bounce)
+    return Outcome(
+        derivative,
+        tf.where(is_bounce, int(base.Event.BOUNCE), proposal.event),
+        rate_ratio,
+        base.select(
+            is_bounce, base.reflect(
+                velocity, times(self._potential(gradients)), chain_rank),
+            velocity),
+        gradients,
+        gradients_lib.count(
+            estimator_results,
+            minibatch.size * tf.cast(
+                is_bounce | self._preconditioner.learns, tf.int64)),
+        minibatch.has_variance)
+
+  def _learn(self, previous, proposal, outcome):
+    """What the regression and the preconditioner know after the event."""
+    chain_rank, dtype = outcome.rate_ratio.shape.rank, outcome.rate_ratio.dtype
+    is_bounce = outcome.event == int(base.Event.BOUNCE)
+    value, variance, _ = outcome.derivative
+    preconditioner_results = previous.preconditioner_results
+    next_value = tf.where(is_bounce, -value, value)
+    if self._preconditioner.learns:
+      preconditioner_results = self._preconditioner.one_step(
+          self._mean_gradients(outcome.gradients), preconditioner_results)
+      next_value = base.dot(
+          self._preconditioner.times(
+              outcome.velocity, preconditioner_results, chain_rank),
+          self._potential(outcome.gradients), chain_rank)
+    observation = regression.Observation(
+        proposal.duration, value, next_value,
+        tf.where(
+            outcome.can_tell_variance, variance,
+            previous.regression.noise_variance),
+        is_bounce, outcome.event == int(base.Event.REFRESHMENT))
+    return regression.learn(
+        previous.regression, proposal.prediction, observation,
+        states.cast(self._parameters['decay'], dtype)), preconditioner_results
+
+  def _derivative(self, minibatch, parts, direction):
+    """The derivative of U: that of log p over -T."""
+    value, variance, target_log_prob = minibatch.derivative(parts, direction)
+    temperature = states.cast(self._temperature, value.dtype)
+    return directional.Derivative(
+        -value / temperature, variance / temperature**2, target_log_prob)
+
+  def _gradients(self, minibatch, parts, is_bounce):
+    """The gradients of log p; zeros where no chain needs them."""
+    if self._preconditioner.learns:
+      return minibatch.gradients(parts)
+    return tf.cond(
         tf.reduce_any(is_bounce), lambda: minibatch.gradients(parts),
         lambda: [tf.zeros_like(part) for part in parts])
-    potential = minibatch.potential(gradients)
-    velocity = base.select(
-        is_bounce,
-        base.reflect(velocity, _times(diagonal, potential), chain_rank),
-        velocity)
-    preconditioner_results = previous.preconditioner_results
-    first_value = tf.where(is_bounce, -derivative.value, derivative.value)
-    if self._preconditioner is not None:
-      adapted = self._preconditioner.one_step(
-          self._mean_gradients(gradients), preconditioner_results)
-      preconditioner_results = adapted._replace(second_moment=base.select(
-          is_bounce, adapted.second_moment,
-          preconditioner_results.second_moment))
-      diagonal = self._diagonal(preconditioner_results, chain_rank)
-      first_value = tf.where(
-          is_bounce,
-          base.dot(_times(diagonal, velocity), potential, chain_rank),
-          derivative.value)
 
-    # What the regression learns from it.
-    time = previous.time + duration
-    lack_of_fit = tf.where(
-        is_refreshed, previous.lack_of_fit,
-        tf.nn.relu(previous.lack_of_fit + _LEARNING_RATE * (
-            regression.surprise(line, time, derivative.value, noise_variance))))
-    # One example (a last batch of fit) says nothing of how they differ.
-    observed_variance = tf.where(
-        minibatch.has_variance, derivative.variance, previous.noise_variance)
-    noise_variance = tf.where(
-        is_refreshed, observed_variance,
-        previous.noise_variance + _NOISE_RATE * (
-            observed_variance - previous.noise_variance))
-    variance = noise_variance + lack_of_fit + _floor(previous.slope_prior)
-    observed = regression.observe(
-        previous.statistics, time, derivative.value, variance,
-        states.cast(self._parameters['decay'], dtype))
-    is_new = is_bounce | is_refreshed
-    finished = regression.fit(
-        _where(is_refreshed, previous.statistics, observed),
-        previous.slope_prior)
-    slope_prior = _where(
-        is_new,
-        regression.learn(previous.slope_prior, finished, _LEARNING_RATE),
-        previous.slope_prior)
-    statistics = _where(
-        is_new, regression.restart(first_value, variance), observed)
-
-    has_failed = ~(
-        tf.math.is_finite(derivative.value)
-        & tf.math.is_finite(derivative.target_log_prob)
-        & base.all_finite(gradients, chain_rank))
-    return base.fail(parts, has_failed), StochasticBouncyResults(
-        step=previous.step + 1,
-        target_log_prob=derivative.target_log_prob,
-        gradient_estimator_results=self._count(
-            previous.gradient_estimator_results, minibatch, is_bounce),
-        velocity=velocity,
-        duration=duration,
-        event=event,
-        rate_ratio=tf.where(has_failed, tf.zeros_like(rate_ratio), rate_ratio),
-        time=tf.where(is_new, tf.zeros_like(time), time),
-        statistics=statistics,
-        slope_prior=slope_prior,
-        noise_variance=noise_variance,
-        lack_of_fit=lack_of_fit,
-        preconditioner_results=preconditioner_results)
-
-  def _minibatch(self, target_log_prob, seeds):
-    """The event's minibatch."""
-    target, estimator = self._target, self._estimator
-    batch = None
-    if isinstance(estimator, gradients_lib.Uniform):
-      batch = target.gather(estimator.draw(
-          target, compat.shape(target_log_prob), seeds.gradient))
-      return _Minibatch(
-          target, batch, estimator.batch_size,
-          None if estimator.replacement else target.num_rows,
-          self._temperature)
-    if target.has_examples:
-      if target.num_rows == 1 < target.num_examples:
-        raise ValueError(
-            f'The posterior holds 1 example, as a sample of '
-            f'{target.num_examples}, and the noise of the derivative is '
-            'estimated from how it differs between examples: 2 are needed at '
-            'least, and 100 are better.')
-      return _Minibatch(
-          target, target.data, compat.shape(tf.nest.flatten(target.data)[0])[0],
-          target.num_examples, self._temperature)
-    return _Minibatch(target, None, 1, 1, self._temperature)
-
-  def _longest(self, line):
-    """The longest time to the next event."""
-    if self._parameters['step_size'] is not None:
-      return tf.fill(
-          compat.shape(line.slope),
-          states.cast(self._parameters['step_size'], line.slope.dtype))
-    return _STEPS * tf.math.rsqrt(
-        _typical_slope(line.slope, line.slope_variance))
-
-  def _diagonal(self, preconditioner_results, chain_rank):
-    """A, or None for the identity."""
-    if self._preconditioner is None:
-      return None
-    return self._preconditioner.diagonal(preconditioner_results, chain_rank)
-
-  def _count(self, estimator_results, minibatch, is_bounce):
-    """The estimator's results, with the gradients that the event took."""
-    used = minibatch.size * (1 + tf.cast(is_bounce, tf.int64))
-    return gradients_lib.count(estimator_results, used)
-
-
-class _Derivative(NamedTuple):
-  """A derivative of the potential, estimated, and its noise's variance."""
-  value: tf.Tensor
-  variance: tf.Tensor
-  target_log_prob: tf.Tensor
-
-
-class _Minibatch:
-  """What an event needs of a minibatch, on which U is estimated.
-
-  Args:
-    target: `Posterior`, or a callable that returns the log density.
-    batch: The examples, None for a callable.
-    size: n, how many there are.
-    population: Of how many they are drawn, None if with replacement.
-    temperature: T.
-  """
-
-  def __init__(self, target, batch, size, population, temperature):
-    self._target = target
-    self._batch = batch
-    self._population = population
-    self._temperature = temperature
-    self.size = tf.cast(size, tf.int64)
-
-  @property
-  def share(self):
-    """n / N."""
-    if self._batch is None:
-      return 1.
-    return self.size / self._target.num_examples
-
-  @property
-  def has_variance(self):
-    """Whether the derivatives of the examples tell the noise of their sum."""
-    return (self._batch is None or self._target.num_examples == 1
-            or self.size > 1)
-
-  def derivative(self, parts, direction):
-    """u . grad U, of the direction u, by one pass in forward mode."""
-    parts = [tf.identity(part) for part in parts]
-    with tf.autodiff.ForwardAccumulator(parts, direction) as accumulator:
-      if self._batch is None:
-        value, each = self._target(*parts), None
-      else:
-        value = self._target.log_prior(*parts)
-        each = self._target.log_likelihood(*parts, batch=self._batch)
-
-    def jvp(tensor):
-      return accumulator.jvp(tensor, tf.UnconnectedGradients.ZERO)
-
-    temperature = states.cast(self._temperature, value.dtype)
-    slope, variance = jvp(value), tf.zeros_like(value)
-    if each is not None:
-      size = tf.cast(self.size, value.dtype)
-      scale = self._target.num_examples / size
-      slopes = jvp(each)
-      value += scale * tf.reduce_sum(each, axis=-1)
-      slope += scale * tf.reduce_sum(slopes, axis=-1)
-      variance = self._noise_factor(size) * tf.math.reduce_variance(
-          slopes, axis=-1)
-    return _Derivative(
-        -slope / temperature, variance / temperature**2, value)
-
-  def gradients(self, parts):
-    """The gradients of the log density."""
-    if self._batch is None:
-      return states.value_and_gradients(self._target, parts)[1]
-    return states.value_and_gradients(
-        lambda *parts: self._target.log_prob_estimate(
-            *parts, batch=self._batch), parts)[1]
-
-  def potential(self, gradients):
+  def _potential(self, gradients):
     """The gradients of U from those of the log density."""
     return [-g / states.cast(self._temperature, g.dtype) for g in gradients]
 
-  def _noise_factor(self, size):
-    """N^2 / n (1 - n / N), over the variance with divisor n: equation 10."""
-    left = 1. if self._population is None else 1. - size / self._population
-    return self._target.num_examples**2 * left / tf.maximum(size - 1., 1.)
+  def _longest(self, line):
+    """The longest time to the next event."""
+    if self._parameters['max_duration'] is not None:
+      return tf.fill(
+          compat.shape(line.slope),
+          states.cast(self._parameters['max_duration'], line.slope.dtype))
+    return _LONGEST * tf.math.rsqrt(
+        regression.typical_slope(line.slope, line.slope_variance))
 
 
 def _first_slope_prior(velocity, potential, share, chain_rank):
@@ -514,50 +442,23 @@ def _first_slope_prior(velocity, potential, share, chain_rank):
   return regression.SlopePrior(mean, mean * mean)
 
 
-def _typical_slope(mean, variance):
-  """The square of a typical derivative of a Gaussian with such slopes."""
-  return tf.sqrt(tf.square(mean) + variance)
-
-
-def _floor(slope_prior):
-  """The least variance of the noise."""
-  return _NOISE_FLOOR**2 * _typical_slope(*slope_prior)
-
-
-def _times(diagonal, parts):
-  """A times the parts; A is None for the identity."""
-  if diagonal is None:
-    return parts
-  return [a * part for a, part in zip(diagonal, parts)]
-
-
-def _where(mask, new, old):
-  """`new` in the chains of `mask`, `old` elsewhere, of tuples of tensors."""
-  return tf.nest.map_structure(
-      lambda a, b: tf.where(mask, a, b), new, old)
-
-
-def _check_estimator(estimator):
-  """Raises where the estimator gives no derivative for each example."""
-  if isinstance(estimator, gradients_lib.Uniform):
-    if estimator.batch_size == 1:
-      raise ValueError(
-          'batch_size is 1, and the noise of the derivative is estimated from '
-          'how it differs between the examples of a minibatch: take at least '
-          '2, and better 100. With minibatches of 1 and a bound on the rate, '
-          'use BouncyParticleSampler.')
-  elif estimator is not None and not isinstance(
-      estimator, gradients_lib.Exact):
-    raise TypeError(
+def _check_derivatives(estimator):
+  """Raises where the estimator gives no derivative with its variance."""
+  if not estimator.gives_derivatives:
+    raise ValueError(
         f'gradient_estimator is {estimator!r}: this kernel takes the '
-        'derivative of each example of a minibatch, for which it needs '
-        'gradients.Uniform(batch_size), or None for all of the data.')
+        'derivative of each example of a minibatch, and the noise from how '
+        'they differ. It needs gradients.Uniform(batch_size), with a '
+        'batch_size of 2 at least and better 100, or None for all of the '
+        'data. With minibatches of 1 and a bound on the rate, use '
+        'BouncyParticleSampler.')
 
 
 def _check_preconditioner(preconditioner):
-  if preconditioner is not None and not (
-      isinstance(preconditioner, preconditioners.RMSProp)
-      and preconditioner.keeps_scale):
-    raise TypeError(
-        f'preconditioner is {preconditioner!r}: it has to be '
+  """Raises where it is none, or would change the speed of the particle."""
+  preconditioners.check_preconditioner(preconditioner)
+  if not preconditioner.keeps_scale:
+    raise ValueError(
+        f'preconditioner is {preconditioner!r}: its diagonal has to have the '
+        'mean 1, so that it does not change the speed of the particle. Take '
         'preconditioners.RMSProp(normalize=True), or None for none.')

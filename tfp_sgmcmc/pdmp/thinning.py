@@ -26,15 +26,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
-from tfp_sgmcmc.pdmp import bounds
+from tfp_sgmcmc.pdmp import rate_bounds
 
 __all__ = ['ThinnedKernel', 'ThinnedResults']
 
 
+@kernel.refuses_corrections
 class ThinnedResults(NamedTuple):
   """Results of the exact continuous-time kernels.
 
@@ -90,12 +92,12 @@ class ThinnedKernel(base.PDMPKernel):
           'is known, StochasticBouncyParticleSampler learns one, with a small '
           'bias.')
     if not callable(rate_bound) and not isinstance(
-        rate_bound, bounds.RateBound):
+        rate_bound, rate_bounds.RateBound):
       raise TypeError(
           f'rate_bound is {rate_bound!r}: it has to be one of the bounds of '
           'tfp_sgmcmc.pdmp, or a function of a pdmp.SegmentStart that returns '
           'a pdmp.AffineRate.')
-    if isinstance(rate_bound, bounds.RateBound):
+    if isinstance(rate_bound, rate_bounds.RateBound):
       rate_bound.check_estimator(self.gradient_estimator)
 
   @property
@@ -120,7 +122,7 @@ class ThinnedKernel(base.PDMPKernel):
 
     rate = self._bound(self._segment_start(parts, previous))
     intercept, slope = rate.intercept / temperature, rate.slope / temperature
-    times = bounds.affine_time(
+    times = rate_bounds.affine_time(
         intercept, slope,
         base.exponential(compat.shape(intercept), seeds.time, dtype))
     duration, event = base.next_event(
@@ -153,7 +155,7 @@ class ThinnedKernel(base.PDMPKernel):
 
   def _segment_start(self, parts, previous):
     exact = self.gradient_estimator.is_exact
-    return bounds.SegmentStart(
+    return rate_bounds.SegmentStart(
         parts, previous.velocity,
         previous.grads_target_log_prob if exact else None,
         previous.gradient_estimator_results,
@@ -162,10 +164,10 @@ class ThinnedKernel(base.PDMPKernel):
   def _call_bound(self, start, method):
     """The bound, of a ready one by its `method`."""
     rate_bound = self._parameters['rate_bound']
-    if isinstance(rate_bound, bounds.RateBound):
+    if isinstance(rate_bound, rate_bounds.RateBound):
       return getattr(rate_bound, method)(start)
     rate = rate_bound(start)
-    if not isinstance(rate, bounds.AffineRate):
+    if not isinstance(rate, rate_bounds.AffineRate):
       raise TypeError(
           f'rate_bound returned {rate!r}: a pdmp.AffineRate(intercept, slope, '
           'horizon) is needed.')

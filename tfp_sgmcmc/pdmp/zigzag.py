@@ -16,7 +16,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
-from tfp_sgmcmc.pdmp import bounds
+from tfp_sgmcmc.pdmp import rate_bounds
 from tfp_sgmcmc.pdmp import thinning
 
 __all__ = ['ZigZagSampler']
@@ -72,7 +72,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
       rate_bound: Any = None,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       refresh_rate: Any = 0.,
-      refreshment: Any = 1.,
+      refresh_share: Any = 1.,
       temperature: Any = 1.,
       name: str | None = None,
   ):
@@ -90,7 +90,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
         independent from event to event (which that of `Stream`, going through
         the data in epochs, is not); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0.
-      refreshment: Number in (0, 1]: the probability with which each sign is
+      refresh_share: Number in (0, 1]: the probability with which each sign is
         drawn anew at a refreshment.
       temperature: T, a positive number: the law is that of density^(1/T).
       name: Python `str`, the name of the operations.
@@ -105,7 +105,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
         rate_bound=rate_bound,
         gradient_estimator=gradient_estimator,
         refresh_rate=refresh_rate,
-        refreshment=refreshment,
+        refresh_share=refresh_share,
         temperature=temperature,
         name=name))
 
@@ -124,7 +124,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
           tf.broadcast_to(states.cast(x, part.dtype), compat.shape(part))
           for x, part in zip(rates, parts)], rank)
 
-    return bounds.AffineRate(
+    return rate_bounds.AffineRate(
         flat(rate.intercept), flat(rate.slope),
         tf.broadcast_to(
             states.cast(rate.horizon, parts[0].dtype),

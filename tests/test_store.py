@@ -1,0 +1,494 @@
+"""The store of draws: what is written is whole, and only that is read."""
+
+import errno
+import json
+import os
+import pathlib
+import re
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import lock
+
+ARGUMENTS = {'seed': '1'}
+DRAWS = 'draws_00000000-00000001.npz'
+
+
+def draws(first, number):
+  """Draws that tell their own numbers."""
+  numbers = np.arange(first, first + number)
+  return {
+      'state/dense/kernel': np.tile(
+          numbers.astype(np.float32)[:, np.newaxis], [1, 3]),
+      'step': 10 * numbers}
+
+
+def checkpoint(number):
+  return {'state/0': np.full([2], number, np.float32)}
+
+
+def open_store(directory, arguments=ARGUMENTS, made_by='sample'):
+  return store_lib.Store(directory, made_by, arguments).open()
+
+
+def write(directory, sizes=(2, 3)):
+  """Commits so many draws at a time; returns the closed store."""
+  with open_store(directory) as store:
+    for size in sizes:
+      store.append(draws(len(store.draws), size))
+      store.commit(len(store.draws), checkpoint(len(store.draws)))
+  return store
+
+
+def change_manifest(directory, **changes):
+  """As an error in the library, or someone with intent, would."""
+  manifest = pathlib.Path(directory) / 'manifest.json'
+  content = {**json.loads(manifest.read_text()), **changes}
+  del content['digest']
+  manifest.write_text(
+      json.dumps({**content, 'digest': store_lib._digest(content)}))
+
+
+def names(directory):
+  return sorted(path.name for path in pathlib.Path(directory).iterdir())
+
+
+def test_reads_what_was_written(tmp_path):
+  write(tmp_path)
+  store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
+  assert (store.step, store.num_draws, len(store.draws)) == (5, 5, 5)
+  np.testing.assert_array_equal(store.checkpoint()['state/0'], [5., 5.])
+  assert [len(chunk['step']) for chunk in store.draws] == [2, 3]
+  arrays = store.draws.read([4, 0, 1, 2, 2])
+  np.testing.assert_array_equal(arrays['step'], [40, 0, 10, 20, 20])
+  np.testing.assert_array_equal(
+      arrays['state/dense/kernel'][:, 1], [4., 0., 1., 2., 2.])
+  assert arrays['state/dense/kernel'].dtype == np.float32
+  only = store_lib.read_draws(tmp_path, 'sample').read([], ['step'])
+  assert list(only) == ['step'] and only['step'].shape == (0,)
+  with pytest.raises(IndexError, match='no draw 5: there are 5'):
+    store.draws.read([5])
+  assert names(tmp_path) == [
+      'checkpoint_00000002.npz', DRAWS, 'draws_00000002-00000004.npz', 'lock',
+      'manifest.json']
+  np.testing.assert_array_equal(np.load(tmp_path / DRAWS)['step'], [0, 10])
+
+
+def test_memory_reads_as_files_do(tmp_path):
+  """What waits for a commit, too."""
+  memory = store_lib.Chunks()
+  with open_store(tmp_path) as store:
+    for k in range(6):
+      memory.append(draws(k, 1))
+      store.append(draws(k, 1))
+      if k in (1, 3):
+        store.commit(k, {})
+    assert len(memory) == len(store.draws) == 6 and store.num_draws == 4
+    for name, array in memory.read([5, 1, 3]).items():
+      np.testing.assert_array_equal(array, store.draws.read([5, 1, 3])[name])
+  assert len(store_lib.read_draws(tmp_path, 'sample')) == 4
+
+
+@pytest.mark.parametrize('dtype', [
+    tf.bfloat16, tf.float64, tf.bool, tf.int8, tf.complex64])
+def test_dtypes(tmp_path, dtype):
+  values = tf.cast(tf.constant([[0., 1.5], [-2., 3.]]), dtype)
+  with open_store(tmp_path) as store:
+    store.append({'state/0': values})
+    store.commit(1, {'state/0': values[0]})
+  store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
+  for array, wanted in (
+      (store.draws.read([0, 1])['state/0'], values),
+      (store.checkpoint()['state/0'], values[0])):
+    assert array.dtype == dtype.as_numpy_dtype
+    np.testing.assert_array_equal(array, wanted)
+
+
+def test_refuses_what_is_not_numbers_or_not_as_before(tmp_path):
+  chunks = store_lib.Chunks()
+  with pytest.raises(TypeError, match='trace/0 is an array of dtype object'):
+    chunks.append({'trace/0': tf.constant(['a'])})
+  chunks = store_lib.Chunks()
+  chunks.append(draws(0, 2))
+  with pytest.raises(ValueError, match=r'step was int64\[\] and is float32\['):
+    chunks.append({**draws(2, 1), 'step': np.zeros([1, 2], np.float32)})
+
+
+def test_the_manifest_does_not_grow(tmp_path):
+  with open_store(tmp_path) as store:
+    sizes = []
+    for k in range(30):
+      store.append(draws(k, 1))
+      store.commit(k + 10, checkpoint(k))
+      sizes.append((tmp_path / 'manifest.json').stat().st_size)
+  assert max(sizes) - min(sizes) < 10
+  assert len(store_lib.read_draws(tmp_path, 'sample')) == 30
+
+
+def test_a_kill_leaves_what_was_committed(tmp_path, monkeypatch):
+  """At each rename of a run in turn; what it left over is swept."""
+  replace = os.replace
+  left = None
+
+  def stop(source, target):
+    nonlocal left
+    left -= 1
+    if left < 0:
+      raise KeyboardInterrupt
+    replace(source, target)
+
+  monkeypatch.setattr(array_files.os, 'replace', stop)
+  for left_at_first in range(8):
+    directory = tmp_path / str(left_at_first)
+    left = left_at_first
+    with pytest.raises(KeyboardInterrupt):
+      write(directory, sizes=(2, 3, 4))
+    whole_commits = max(0, left_at_first - 1) // 3
+    left = 1000
+    with open_store(directory) as store:
+      assert len(store.draws) == (0, 2, 5)[whole_commits]
+      assert store.step == len(store.draws)
+      if whole_commits:
+        np.testing.assert_array_equal(
+            store.checkpoint()['state/0'], [store.step] * 2)
+      expected = {'lock', 'manifest.json', *(
+          f'checkpoint_{k:08}.npz' for k in [whole_commits] if k), *[
+              DRAWS, 'draws_00000002-00000004.npz'][:whole_commits]}
+      assert set(names(directory)) == expected
+      # It goes on with chunks of another size.
+      while len(store.draws) < 9:
+        store.append(draws(len(store.draws), 1))
+        store.commit(len(store.draws), checkpoint(len(store.draws)))
+    steps = store_lib.read_draws(directory, 'sample').read(range(9))['step']
+    np.testing.assert_array_equal(steps, 10 * np.arange(9))
+
+
+def test_the_commit_before_lasts_until_the_next_is_whole(tmp_path, monkeypatch):
+  """No checkpoint is removed or replaced while the manifest counts it."""
+  write(tmp_path, sizes=(2,))
+  before = (tmp_path / 'checkpoint_00000001.npz').read_bytes()
+
+  def stop(source, target):
+    if pathlib.Path(target).name == 'manifest.json':
+      raise KeyboardInterrupt
+    os.rename(source, target)
+
+  monkeypatch.setattr(array_files.os, 'replace', stop)
+  with open_store(tmp_path) as store, pytest.raises(KeyboardInterrupt):
+    store.commit(store.step, {'state/0': np.zeros([2], np.float32)})
+  assert (tmp_path / 'checkpoint_00000001.npz').read_bytes() == before
+
+
+def test_foreign_files_are_left_alone(tmp_path):
+  foreign = [
+      'notes.txt', 'draws_0-1.npz', 'draws_00000010-00000012.npz.old',
+      'checkpoint_best.npz', 'results.partial', 'chunk_00000.npz']
+  for name in foreign:
+    (tmp_path / name).write_text(name)
+  write(tmp_path)
+  with open_store(tmp_path):
+    pass
+  for name in foreign:
+    assert (tmp_path / name).read_text() == name
+
+
+@pytest.mark.parametrize('name', [DRAWS, 'checkpoint_00000001.npz'])
+def test_files_with_our_names_and_no_manifest_are_not_overwritten(
+    tmp_path, name):
+  (tmp_path / name).write_text('mine')
+  with pytest.raises(ValueError, match=f'{name} is there, and no manifest'):
+    open_store(tmp_path)
+  assert (tmp_path / name).read_text() == 'mine'
+  assert not (tmp_path / 'manifest.json').exists()
+
+
+@pytest.mark.parametrize('content', [
+    '{"name": "my web app", "icons": []}', '[1, 2]', '"text"'])
+def test_a_foreign_manifest_is_neither_read_nor_overwritten(tmp_path, content):
+  manifest = tmp_path / 'manifest.json'
+  manifest.write_text(content)
+  with pytest.raises(ValueError, match='is not one of draws') as error:
+    open_store(tmp_path)
+  assert str(manifest) in str(error.value)
+  assert manifest.read_text() == content
+
+
+def test_a_manifest_cannot_name_a_path(tmp_path):
+  """Every string and number in it, replaced by ways out of the directory."""
+  secret = tmp_path / 'secret.npz'
+  write(tmp_path / 'run')
+  manifest = tmp_path / 'run' / 'manifest.json'
+  commits = json.loads(manifest.read_text())['commits']
+  for place in ('number', 'step', 'num_draws', 'mark'):
+    for value in ('../secret', str(secret), -1, 1.5, True):
+      secret.write_text('secret')
+      change_manifest(
+          tmp_path / 'run', commits=[{**commits[-1], place: value}])
+      with pytest.raises(ValueError, match='manifest.json is damaged'):
+        open_store(tmp_path / 'run')
+      assert secret.read_text() == 'secret'
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(tmp_path):
+  target = tmp_path / 'mine.txt'
+  target.write_text('mine')
+  write(tmp_path / 'run', sizes=(2,))
+  for name in ('manifest.json.partial', 'draws_00000002-00000003.npz',
+               'draws_00000002-00000003.npz.partial'):
+    (tmp_path / 'run' / name).symlink_to(target)
+  write(tmp_path / 'run', sizes=(2,))
+  assert target.read_text() == 'mine'
+
+
+def replace_member(path, name, array):
+  with np.load(path) as file:
+    arrays = {**file}
+  np.savez(path, **{**arrays, name: array})
+
+
+def flip(path):
+  """Changes one byte of the data."""
+  content = bytearray(path.read_bytes())
+  with zipfile.ZipFile(path) as archive:
+    info = archive.infolist()[0]
+  content[info.header_offset + 190] ^= 255
+  path.write_bytes(content)
+
+
+DAMAGES = {
+    'is missing|no file with': lambda path: path.unlink(),
+    'not a zip file': lambda path: path.write_bytes(b'nonsense'),
+    'zip file': lambda path: path.write_bytes(b''),
+    'File is not': lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    'Bad CRC|is damaged': flip,
+    'has dtype int32': lambda path: replace_member(
+        path, 'state/0' if 'check' in path.name else 'step',
+        np.zeros([2], np.int32)),
+    'has dtype .* shape': lambda path: replace_member(
+        path, 'state/0' if 'check' in path.name else 'state/dense/kernel',
+        np.zeros([2, 5], np.float32)),
+    'no item named': lambda path: np.savez(path, other=np.zeros([2])),
+    'allow_pickle': lambda path: replace_member(
+        path, 'state/0' if 'check' in path.name else 'step',
+        np.array([{}, {}])),
+}
+
+
+@pytest.mark.parametrize('damage', DAMAGES)
+@pytest.mark.parametrize('name', [DRAWS, 'checkpoint_00000002.npz'])
+def test_a_damaged_file_is_one_sentence(tmp_path, name, damage):
+  write(tmp_path)
+  path = tmp_path / name
+  DAMAGES[damage](path)
+  with pytest.raises(ValueError, match=damage) as error:
+    store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
+    store.checkpoint()
+    store.draws.read([0])
+  message = str(error.value)
+  assert str(tmp_path) in message and message.endswith('another directory.')
+  assert 'is damaged' in message or 'is missing' in message or (
+      'no file with the draws 0 to 1' in message)
+
+
+def test_no_truncation_goes_unnoticed(tmp_path):
+  write(tmp_path, sizes=(2,))
+  path = tmp_path / DRAWS
+  content = path.read_bytes()
+  for length in range(0, len(content), 7):
+    path.write_bytes(content[:length])
+    with pytest.raises(ValueError, match='is damaged'):
+      store_lib.read_draws(tmp_path, 'sample').read([0])
+
+
+@pytest.mark.parametrize('content, message', [
+    (b'', 'is damaged'), (b'{"format": "tfp', 'is damaged'),
+    (b'\xff\xfe', 'is damaged'), (b'[' * 100_000, 'is damaged'),
+    (dict(commits=3), 'is damaged'), (dict(commits=[{}]), 'is damaged'),
+    (dict(draw={'step': ['float33', []]}), 'is damaged'),
+    (dict(draw={'step': ['int64', [-1]]}), 'is damaged'),
+    (dict(draw=None), 'is damaged'), (dict(arguments=7), 'is damaged'),
+    (dict(format='version 0'), "its format is 'version 0'"),
+    (dict(checkpoint={'other': ['float32', []]}), 'is damaged'),
+])
+def test_a_damaged_manifest_is_one_sentence(tmp_path, content, message):
+  write(tmp_path)
+  manifest = tmp_path / 'manifest.json'
+  if isinstance(content, dict):
+    change_manifest(tmp_path, **content)
+  else:
+    manifest.write_bytes(content)
+  with pytest.raises(ValueError, match=message) as error:
+    store_lib.Store(tmp_path, 'sample', ARGUMENTS).checkpoint()
+  assert str(tmp_path) in str(error.value)
+
+
+def test_a_changed_number_in_the_manifest_removes_nothing(tmp_path):
+  write(tmp_path, sizes=[1] * 12)
+  manifest = tmp_path / 'manifest.json'
+  before = names(tmp_path)
+  manifest.write_text(
+      manifest.read_text().replace('"num_draws": 12', '"num_draws": 2'))
+  with pytest.raises(ValueError, match='manifest.json is damaged .its digest'):
+    open_store(tmp_path)
+  assert names(tmp_path) == before
+
+
+def test_other_kinds_and_arguments(tmp_path):
+  write(tmp_path)
+  with pytest.raises(ValueError, match='holds draws of sample, not of fit'):
+    store_lib.read_draws(tmp_path, 'fit')
+  with pytest.raises(ValueError, match="seed was 1 and is 2"):
+    store_lib.Store(tmp_path, 'sample', {'seed': '2'})
+  store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
+  with pytest.raises(ValueError, match=r'state/0 was float32\[2\] and is int'):
+    store.checkpoint({'state/0': tf.TensorSpec([2], tf.int32)})
+  with pytest.raises(FileNotFoundError, match='no draws in'):
+    store_lib.read_draws(tmp_path / 'other', 'sample')
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(NotADirectoryError, match='is a file'):
+    open_store(tmp_path / 'file')
+
+
+def test_a_run_that_committed_nothing_may_become_another(tmp_path):
+  open_store(tmp_path).close()
+  with open_store(tmp_path, {'seed': '2'}, 'fit') as store:
+    store.append(draws(0, 1))
+    store.commit(1, {})
+  assert len(store_lib.read_draws(tmp_path, 'fit')) == 1
+
+
+def test_home_is_expanded(tmp_path, monkeypatch):
+  monkeypatch.setenv('HOME', str(tmp_path))
+  write('~/run')
+  assert len(store_lib.read_draws(tmp_path / 'run', 'sample')) == 5
+
+
+@pytest.mark.parametrize('name', ['draws', 'checkpoint', 'manifest'])
+def test_a_full_disk_names_the_path_and_loses_nothing(
+    tmp_path, monkeypatch, name):
+  write(tmp_path, sizes=(2,))
+  fsync = os.fsync
+
+  def full(handle):
+    if name in os.readlink(f'/proc/self/fd/{handle}'):
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    fsync(handle)
+
+  if not os.path.exists('/proc/self/fd'):
+    pytest.skip('Which file a handle is of cannot be read here.')
+  with open_store(tmp_path) as store:
+    before = names(tmp_path)
+    monkeypatch.setattr(array_files.os, 'fsync', full)
+    store.append(draws(2, 3))
+    with pytest.raises(OSError, match='No space left') as error:
+      store.commit(5, checkpoint(5))
+    assert error.value.errno == errno.ENOSPC
+    assert name in error.value.filename and str(tmp_path) in str(error.value)
+    assert not [n for n in names(tmp_path) if n.endswith('.partial')]
+    assert len(store_lib.read_draws(tmp_path, 'sample')) == 2
+    monkeypatch.undo()
+    store.commit(5, checkpoint(5))
+  assert set(before) - {'checkpoint_00000001.npz'} < set(names(tmp_path))
+  assert len(store_lib.read_draws(tmp_path, 'sample')) == 5
+
+
+def test_one_writer_at_a_time(tmp_path):
+  first = open_store(tmp_path)
+  first.append(draws(0, 2))
+  first.commit(2, checkpoint(2))
+  second = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
+  assert len(second.draws) == 2  # Reading takes no lock.
+  with pytest.raises(RuntimeError, match='Another run is writing to') as error:
+    second.open()
+  assert str(tmp_path) in str(error.value)
+  first.append(draws(2, 1))
+  first.commit(3, checkpoint(3))
+  first.close()
+  with second.open():
+    assert len(second.draws) == 3
+    second.append(draws(3, 1))
+    second.commit(4, checkpoint(4))
+  with pytest.raises(RuntimeError, match='has been written to by another run'):
+    first.open()
+  with pytest.raises(RuntimeError, match='is not open for writing'):
+    first.append(draws(4, 1))
+
+
+def test_a_run_left_behind_can_be_taken_over(tmp_path):
+  first = open_store(tmp_path)
+  second = store_lib.Store(tmp_path, 'sample', ARGUMENTS).open(take_over=True)
+  with pytest.raises(RuntimeError, match='another run of this process'):
+    first.commit(1, {})
+  first.close()
+  with pytest.raises(RuntimeError, match='Another run'):
+    open_store(tmp_path)
+  second.close()
+  open_store(tmp_path).close()
+  left = open_store(tmp_path)
+  del left
+  open_store(tmp_path).close()
+
+
+def test_a_file_system_without_locks_is_said(tmp_path, monkeypatch):
+  def refuse(file, flags):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  if lock.fcntl is None:
+    pytest.skip('This system has other locks.')
+  monkeypatch.setattr(lock.fcntl, 'lockf', refuse)
+  with pytest.warns(UserWarning, match='file system without locks'):
+    write(tmp_path)
+
+
+def test_rewinding_to_a_mark(tmp_path):
+  with open_store(tmp_path) as store:
+    for epoch in range(4):
+      for mark in (None, epoch):
+        store.append(draws(len(store.draws), 2))
+        store.commit(len(store.draws), checkpoint(epoch), mark)
+    store.append(draws(len(store.draws), 1))
+    store.commit(len(store.draws), checkpoint(9))
+    assert store.marks == (2, 3)
+    with pytest.raises(ValueError, match='no commit marked 1'):
+      store.rewind(1)
+    store.rewind(2)
+  store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
+  assert (store.step, len(store.draws), store.marks) == (12, 12, (2,))
+  np.testing.assert_array_equal(store.checkpoint()['state/0'], [2., 2.])
+  assert len([n for n in names(tmp_path) if re.match('draws|check', n)]) == 7
+  with store:
+    store.append(draws(12, 1))
+    store.commit(13, checkpoint(3))
+  np.testing.assert_array_equal(
+      store_lib.read_draws(tmp_path, 'sample').read(range(13))['step'],
+      10 * np.arange(13))
+
+
+def test_when_a_commit_is_due(tmp_path, monkeypatch):
+  now = 0.
+  monkeypatch.setattr(store_lib.time, 'monotonic', lambda: now)
+  with open_store(tmp_path) as store:
+    store.append({'state/0': np.zeros([1, 2**20])})
+    assert not store.commit_is_due
+    now = 1.
+    assert store.commit_is_due
+    fsync = os.fsync
+
+    def slow(handle):
+      nonlocal now
+      now += 0.1
+      fsync(handle)
+
+    monkeypatch.setattr(array_files.os, 'fsync', slow)
+    store.commit(1, {})
+    monkeypatch.undo()
+    monkeypatch.setattr(store_lib.time, 'monotonic', lambda: now)
+    now += 2.
+    assert not store.commit_is_due  # Writing would take a tenth of the time.
+    store.append({'state/0': np.zeros([8, 2**20])})
+    assert store.commit_is_due
