@@ -113,7 +113,7 @@ def report(temperatures, scores, farther, settings):
       f'{longer:.4f}')
 
   def compared(column, name):
-    # The chains of a seed start alike: differences are by seed.
+    # All temperatures of a seed start alike, so each seed has a difference.
     gain = scores[one, :, column] - scores[best, :, column]
     error = gain.std(ddof=1) / np.sqrt(len(gain))
     limit = float(tfd.StudentT(len(gain) - 1., 0., 1.).quantile(0.975))

@@ -72,7 +72,7 @@ def sizes(arguments: argparse.Namespace, tiny: Any, default: Any, full: Any):
 
 
 def progress(iterable: Any, arguments: argparse.Namespace, name: str) -> Any:
-  """The iterable, with a bar on the terminal."""
+  """The iterable, with a progress bar where --quiet is not given."""
   return tqdm.tqdm(
       iterable, desc=name, disable=arguments.quiet, dynamic_ncols=True)
 
@@ -171,7 +171,7 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def markdown_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-  """The same for a Markdown page."""
+  """A table for a Markdown page."""
   lines = [columns, ['---'] * len(columns), *(
       [_text(cell) for cell in row] for row in rows)]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
@@ -226,7 +226,8 @@ def sample_chain(
     state, results = kernel.one_step(
         state, results, seed=sgmcmc.random.fold_in(seed, step + 1))
     kept = state, results.gradient_estimator_results.num_gradients
-    return step + 1, state, results, [  # The last write to a place counts.
+    # A place is written `num_steps` times, and keeps what was written last.
+    return step + 1, state, results, [
         array.write(step // num_steps, x) for array, x in zip(arrays, kept)]
 
   *_, arrays = tf.while_loop(
@@ -274,8 +275,10 @@ def ratio_of_means(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
   return a.mean() / b.mean(), without.std() * np.sqrt(len(a) - 1)
 
 
-# The random numbers of an experiment come from its seed by this path alone.
 def seed_of(arguments: argparse.Namespace, use: int) -> tf.Tensor:
-  """A stateless seed for one use, 0, 1, ..., of an experiment."""
+  """A stateless seed for one use, 0, 1, ..., of an experiment.
+
+  All random numbers of TensorFlow that an experiment draws come from these.
+  """
   return sgmcmc.random.fold_in(
       tf.constant([0, arguments.seed], tf.int32), use)

@@ -16,11 +16,12 @@ from experiments import common
 from experiments import logistic_bouncy
 import tfp_sgmcmc as sgmcmc
 
-NUM_NODES = 64  # A piece has up to a hundred radians where r / b = 0.01.
+# Of the quadrature: at r / b = 0.01 a piece of the path has up to 100 radians.
+NUM_NODES = 64
 
 
 def estimates(path, mode, r):
-  """By the whole path, and by as many draws as it has pieces; [chains]."""
+  """Estimates by the path, and by as many draws as it has pieces: [chains]."""
   def fn(w):
     return tf.sin((w[..., 0] - mode) / r)
 

@@ -31,7 +31,8 @@ GRIDS = {
     'SGHMC': MOMENTUM_GRID,
     'EWSG': MOMENTUM_GRID,
     'FlyMC': (2e-7, 5e-7, 1e-6, 2e-6, 5e-6, 1e-5, 2e-5)}
-# The table's header is lost in the text at hand: read as the figures suggest.
+# Accuracy in percent and mean log likelihood. The names of the columns are lost
+# in our text of the paper: the numbers suggest these.
 PUBLISHED = {
     'SGLD': (None, -0.525), 'pSGLD': (75.079, -0.527),
     'SGHMC': (75.272, -0.525),
@@ -72,7 +73,7 @@ def make_kernel(name, target, step_size, mode):
 
 
 def sampler(name, data=None, mode=None):
-  """Compiled: states `[NUM_RECORDS, chains, d]` and gradients used."""
+  """A compiled function: states `[NUM_RECORDS, chains, d]`, gradients used."""
 
   @tf.function(jit_compile=True, autograph=False)
   def sample(x, y, step_size, start, stride, seed):
@@ -129,7 +130,7 @@ class Sampling:
     self._trains, self._modes = [train for train, _, _ in parts], modes
     self._is_exact = name == 'FlyMC'
     self._num_chains = common.sizes(arguments, 10, 50, 50)
-    # 9,300 updates; from the mode, FlyMC needs fewer.
+    # Steps between records, 9,300 in all. FlyMC starts at the mode: 1,860 do.
     self.stride = common.sizes(
         arguments, 5, 93 if self._is_exact else 465, 465)
     # FlyMC sums its bounds over the data before the step is compiled.

@@ -56,7 +56,7 @@ def kernel_of(name, is_cyclical, eta, friction, num_steps):
 
 
 def modes(name, is_cyclical, settings, num_repeats, seed, arguments):
-  """Modes found, `[settings, repeats]`; draws of the first, chains in turn."""
+  """Modes found, `[settings, repeats]`, and the draws of the first setting."""
   num_steps = common.sizes(arguments, 3000, 50_000, 50_000)
   eta, friction = np.array(settings, np.float32).T[..., None, None, None]
   shape = [len(settings), num_repeats, NUM_PARALLEL, 2]

@@ -64,7 +64,7 @@ def run(arguments):
   num_chains = common.sizes(arguments, 50, 1000, 100)
   noisy = sgmcmc.gradients.Noisy(noise_scale=np.sqrt(2. * NOISE / STEP_SIZE))
   friction = tf.constant(FRICTIONS)[:, tf.newaxis]
-  # No noise is added where all of it is said to be in the gradient already.
+  # With a noise estimate as large as the friction SGHMC adds no noise itself.
   fixed = sgmcmc.SGHMC(
       log_prob, STEP_SIZE, friction, gradient_estimator=noisy,
       noise_estimate=friction)

@@ -31,7 +31,7 @@ FIRST_STEP = 4  # Of STEP_SIZES: where h is not small any more.
 
 
 def programs(name):
-  """Compiled: the first results; some steps, adding up phi as they go."""
+  """Two compiled functions: the first results; steps, and the sum of phi."""
   make_kernel = ewsg_gaussian.kernel_maker(name, N)
 
   @tf.function(jit_compile=True, autograph=False)

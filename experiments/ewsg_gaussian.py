@@ -25,7 +25,7 @@ FRICTION, PASSES = 10., 30
 GRID = (5e-1, 5e-2, 5e-3, 5e-4)
 LENGTHS = (1, 2, 4, 9, 19)  # M.
 SMALLER = 2e-2  # A step size tried besides for n > 20.
-# Of one example, the same law as without replacement, and quicker.
+# For one example this is the same law as without replacement, and faster.
 UNIFORM = sgmcmc.gradients.Uniform(1, replacement=True)
 SHIFTS = {
     'default': 'stationary', 'x = 0': 'zero', 'x = 1': 1.,
@@ -64,7 +64,10 @@ def posterior(c):
 
 
 def sampler(make_kernel, n, cost):
-  """Compiled: states `[records, chains, 2]` and gradients used, PASSES long."""
+  """A compiled function: states `[records, chains, 2]`, and gradients used.
+
+  The chains take as many steps, of `cost` gradients each, as PASSES pay for.
+  """
   num_steps, stride = PASSES * n // cost, max(1, n // cost)
 
   @tf.function(jit_compile=True, autograph=False)

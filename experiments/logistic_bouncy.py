@@ -25,10 +25,11 @@ import tfp_sgmcmc as sgmcmc
 
 PRIOR_SCALE = 10.
 BATCH_SIZE, CONFIDENCE = 100, 3.
-# With a step of 1 mSGNHT diverges from afar.
+# mSGNHT has no step of 1: started far from the mode, it diverges.
 GRID = {
     'SGLD': (0.01, 0.03, 0.1, 0.3, 1.), 'mSGNHT': (0.01, 0.03, 0.1, 0.3)}
-# -log density, over the mode's, that counts as there: times the stationary one.
+# Chains have arrived where their mean excess of -log density over the mode's is
+# below this many times its mean under the posterior.
 ARRIVED = 1.5
 LAG = 10.  # Epochs, for autocorrelations.
 COLORS = {
@@ -100,7 +101,10 @@ def sbps(problem, **options):
 
 
 class Law(NamedTuple):
-  """By HMC: moments along Laplace's eigenvectors, smallest first."""
+  """The posterior by HMC, with moments along Laplace's eigenvectors.
+
+  These are in the order of their eigenvalues, the smallest first.
+  """
   draws: np.ndarray
   axes: np.ndarray
   mean: np.ndarray
@@ -124,14 +128,14 @@ def hmc(problem, num_results, num_chains, seed):
 
 
 class Record(NamedTuple):
-  """Draws at equal weights, and the epochs that each chain had used."""
+  """Draws at equal weights, and the epochs that each chain had used by then."""
   draws: np.ndarray  # [num, chains, d].
   cost: np.ndarray  # [num, chains].
   notes: dict
 
 
 def record_steps(name, start, epochs, problem, num_draws, seed):
-  """Of SGLD or mSGNHT, with all steps of the grid at once: {step: Record}."""
+  """Runs SGLD or mSGNHT with all steps of the grid at once: {step: Record}."""
   total = int(epochs * problem.posterior.num_examples / BATCH_SIZE)
   thinning = max(1, total // num_draws)
   draws = sgmcmc.sample(
@@ -145,7 +149,7 @@ def record_steps(name, start, epochs, problem, num_draws, seed):
 
 
 def record_path(kernel, start, epochs, problem, num_draws, seed):
-  """Of SBPS: its path at equal times."""
+  """Runs SBPS; the draws are its path at equal times."""
   size = problem.posterior.num_examples
   draws = sgmcmc.sample(
       kernel, int(epochs * size / BATCH_SIZE), start, seed=seed,
@@ -164,7 +168,7 @@ def record_path(kernel, start, epochs, problem, num_draws, seed):
 
 
 def record_exact(name, start, epochs, problem, num_draws, seed):
-  """Of lipSBPS or ZZ-SS, n = 1."""
+  """Runs lipSBPS or ZZ-SS with n = 1; the draws are at equal times."""
   kernel, rate = exact_kernel(name, problem)
   events = epochs * problem.posterior.num_examples / num_draws
   draws = sgmcmc.sample(
@@ -212,7 +216,7 @@ def sd_error(law, record):
 
 
 def excess_by_epoch(problem, record, epochs):
-  """-log density over the mode's, mean in each epoch, [epochs, chains]."""
+  """The mean excess of -log density in each epoch, [epochs, chains]."""
   excess = problem.negative_log_density(record.draws)
   epoch = record.cost.astype(int)
   with np.errstate(invalid='ignore', divide='ignore'):
@@ -250,7 +254,7 @@ def mixing(law, record, coordinate):
   z = law.project(record.draws)[..., coordinate]
   lags, values = autocovariance(z, record, len(z) // 4)
   root = np.sqrt(z.shape[1])
-  # Over the variance of the same chains.
+  # The autocovariance at one lag, over the variance of the same chains.
   at_lag = common.ratio_of_means(
       np.array([np.interp(LAG, lags, v) for v in values.T]), values[0])
   squares = np.square(z).mean(axis=0)
@@ -291,7 +295,11 @@ def cpu_seconds(problem, epochs, repeats):
 
 
 def judge(problem, law, record, num_far, epochs):
-  """What is reported: the first chains start from afar, others in the law."""
+  """What is reported: the first chains started far away, the others did not.
+
+  The first ones show when a sampler reaches the posterior, the others, which
+  start in it, how it mixes.
+  """
   far = Record(record.draws[:, :num_far], record.cost[:, :num_far], {})
   near = Record(record.draws[:, num_far:], record.cost[:, num_far:], {})
   far = Record(*(x[far.cost.min(axis=1) < epochs] for x in far[:2]), {})
@@ -303,7 +311,7 @@ def judge(problem, law, record, num_far, epochs):
 
 
 def compare(problem, law, names, arguments, sizes, use):
-  """Runs the samplers: {name: what `judge` says}, and how steps were tuned."""
+  """Runs the samplers: {name: what `judge` found}, and how steps were tuned."""
   num_chains, num_slow, num_tune, epochs, long_epochs, num_draws = sizes
   far = problem.draw(num_chains, 10., common.seed_of(arguments, use))
   near = tf.constant(law.draws[0], tf.float32)
@@ -342,7 +350,8 @@ def compare(problem, law, names, arguments, sizes, use):
 
 
 def run(arguments):
-  # Chains, those of n = 1, those that tune; epochs, of the long run; draws.
+  # Chains, those of the samplers with n = 1, those that tune the steps; epochs
+  # to reach the posterior, and of the whole run; draws.
   sizes = common.sizes(
       arguments, (4, 2, 8, 2, 4, 20), (96, 16, 96, 100, 400, 800),
       (32, 16, 256, 100, 2000, 4000))

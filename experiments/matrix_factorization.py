@@ -128,7 +128,7 @@ def grid(data, arguments, use):
         0.1 * sgmcmc.random.normal(
             [len(SETTINGS), num_chains, n, NUM_FACTORS],
             sgmcmc.random.fold_in(seed, k)) for k, n in enumerate(shape)]
-    with warnings.catch_warnings():  # Of kernels without a Metropolis test.
+    with warnings.catch_warnings():  # TFP warns of uncalibrated kernels.
       warnings.simplefilter('ignore')
       return tfp.mcmc.sample_chain(
           num_draws, start, kernel=kernel, trace_fn=None, seed=seed,
@@ -153,7 +153,7 @@ def grid(data, arguments, use):
 
 
 def peak_memory():
-  """Of this process so far, in MB."""
+  """The peak memory of this process so far, in MB."""
   status = pathlib.Path('/proc/self/status')
   if status.exists():
     line = next(x for x in status.read_text().splitlines() if 'VmHWM' in x)
@@ -205,7 +205,7 @@ def sample_stream(folder, num_steps, batch_size, seed):
 def stream(shape, num_steps, batch_size, arguments):
   """Writes the shards and samples, each in a process of its own."""
   def alone(function, *values):
-    if arguments.size == 'tiny':  # To start one takes longer than the work.
+    if arguments.size == 'tiny':  # A process takes longer to start than to run.
       return function(*values)
     with futures.ProcessPoolExecutor(
         1, multiprocessing.get_context('spawn')) as executor:
@@ -245,7 +245,7 @@ def run(arguments):
 
 
 def least_squares(data):
-  """Test RMSE over the noise that d fitted parameters cost."""
+  """The test RMSE, in units of the noise, of a fit by least squares."""
   num_parameters = NUM_FACTORS * sum(data['users_and_items'])
   return np.sqrt(1. + num_parameters / data['num_train'])
 

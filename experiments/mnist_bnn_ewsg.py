@@ -108,7 +108,7 @@ class Batches:
     return tf.data.Dataset.from_tensor_slices(indices).map(gather).prefetch(8)
 
   def _draw(self, group, num_steps, number):
-    """Rows without repetition, `[num_steps, number]`, from shuffled turns."""
+    """Rows `[num_steps, number]`, each once before any comes a second time."""
     turns = -(-num_steps * number // len(group))
     order = np.concatenate([
         self._random.permutation(group) for _ in range(turns)])

@@ -57,7 +57,7 @@ def times_to_bounce(trace, num_chains):
 
 
 def autocorrelation(x, num_lags):
-  """Of each chain, with the known mean and variance: [num_lags, chains]."""
+  """Of each chain, by the exact mean and variance: `[num_lags, chains]`."""
   z = x - MEAN[0]
   return np.stack([
       (z[:len(z) - k] * z[k:]).mean(axis=0) / COVARIANCE[0, 0]
@@ -99,7 +99,8 @@ def report(draws, bounces, corners, paths, arguments):
   num_chains = draws[0].shape[1]
   quantiles, errors, lags, rows = [], [], [], []
   for k, x in enumerate(draws):
-    # The share below a true quantile, a mean over chains, has a simple error.
+    # The share below a true quantile is a mean over chains, and so has a simple
+    # standard error.
     below = (x[..., np.newaxis] < true).mean(axis=0)
     error = below.std(axis=0, ddof=1) / np.sqrt(num_chains)
     errors.append(((below.mean(axis=0) - levels) / error, error))

@@ -51,7 +51,7 @@ def exact(x):
 
 
 def densities(draws, edges):
-  """The density in each bin by chain: `[chains, bins]`; draws lead."""
+  """The density in each bin, `[chains, bins]`, of draws `[draws, chains]`."""
   return np.stack([
       np.histogram(chain, edges)[0] for chain in draws.T]) / (
           len(draws) * (edges[1] - edges[0]))

@@ -76,7 +76,7 @@ def compare(
     runs: One for each method, a and eta.
   """
   estimator = sgmcmc.gradients.Uniform(batch_size)
-  jit_compile = arguments.size != 'tiny'  # There it takes the most time.
+  jit_compile = arguments.size != 'tiny'  # Compiling takes longer there.
 
   def kinetic_energy(_, results):
     squares = [tf.reshape(p**2, [p.shape[0], -1]) for p in results.momentum]

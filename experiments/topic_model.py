@@ -95,7 +95,7 @@ def run(arguments):
       batch_size=100, diffusions=[0.01, 0.1], etas=[2e-5, 4e-5, 6e-5, 8e-5],
       alpha=ALPHA, prior='N(0.1, 1)')
   train, first, second = load(arguments, settings['num_words'])
-  first = tf.constant(first)  # Once, not in each compiled function.
+  first = tf.constant(first)  # One tensor for all compiled functions.
   prior = tfd.Normal(0.1, 1.)
   posterior = sgmcmc.Posterior(
       lambda theta: tf.reduce_sum(prior.log_prob(theta), [-2, -1]),

@@ -124,7 +124,7 @@ def load(arguments, names, num_splits, num_held_out):
 
 
 def residuals(w1, b1, w2, b2, batch, mask=1.):
-  """Of each row for each network, `[p, networks, n]`."""
+  """Targets less predictions: by data set, network and row."""
   x = tf.transpose(batch['x'], [1, 0, 2])[:, tf.newaxis]
   units = tf.nn.relu(tf.matmul(x, w1) + b1) * mask
   mean = tf.matmul(units, w2) / math.sqrt(w2.shape[-2]) + b2
@@ -132,7 +132,7 @@ def residuals(w1, b1, w2, b2, batch, mask=1.):
 
 
 def log_density(*parts_and_batch, mask=1.):
-  """Of each row for each network, `[p, networks, n]`."""
+  """Log density of the targets: by data set, network and row."""
   *network, rho, batch = parts_and_batch
   return tfd.Normal(0., tf.exp(rho - 1.)[..., 0]).log_prob(
       residuals(*network, batch, mask))
@@ -144,7 +144,7 @@ def log_prior(*parts):
 
 
 def scores(densities, data, over):
-  """Mean log of the mean density over axes: `[2, p]`, validation and test."""
+  """Mean log of the density, averaged over axes: `[2, p]`, validation, test."""
   count = math.prod(densities.shape[axis] for axis in over)
   mixture = tf.reduce_logsumexp(densities, over) - math.log(count)
   if mixture.shape.rank == 3:
@@ -154,7 +154,7 @@ def scores(densities, data, over):
 
 
 def make_posterior(data, unit=1.):
-  """The posterior of the parameters over `unit`."""
+  """The posterior of the parameters, measured in `unit`s."""
   share = data.sizes / len(data.train['y'])
 
   def log_likelihood(*parts_and_batch):
@@ -246,7 +246,7 @@ def bouncy(data, settings):
 
 
 def optimizer(method, data, settings):
-  """Networks that Adam trains: a compiled function; its scores, and they."""
+  """A compiled function that trains networks by Adam: scores, and networks."""
   batch_size, num_rows = settings['batch_size'], len(data.train['y'])
 
   @tf.function(jit_compile=settings['compiled'], autograph=False)
@@ -278,8 +278,8 @@ def optimizer(method, data, settings):
       parts = [
           p - size * m / (tf.sqrt(v) + 1e-8)
           for p, m, v in zip(parts, first, second)]
-      # The next mask goes through the loop: fused into its uses, it would be
-      # computed once for each of them.
+      # The next mask is made here, as a variable of the loop: XLA would compute
+      # one that is made where it is used again for each use.
       return t + 1, parts, first, second, mask(batch_size, 2 * t + 3)
 
     zeros = [tf.zeros_like(part) for part in state]
