@@ -178,7 +178,7 @@ class RMSProp(Preconditioner):
     checks.numeric('regularizer', regularizer, 0.)
     self._decay = decay
     self._regularizer = regularizer
-    self._normalize = bool(normalize)
+    self._normalize = checks.boolean('normalize', normalize)
 
   @property
   def keeps_scale(self):

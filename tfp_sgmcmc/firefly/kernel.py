@@ -51,6 +51,7 @@ __all__ = ['FireflyMonteCarlo', 'FireflyResults']
 _NUM_ROUNDINGS = 1000.
 
 
+@kernel_lib.refuses_corrections
 class FireflyResults(NamedTuple):
   """Results of `FireflyMonteCarlo`.
 

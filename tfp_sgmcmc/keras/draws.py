@@ -36,9 +36,9 @@ class ModelDraws:
 
     Args:
       model: The model.
-      chunks: The draws, which can be read; by default those of `store`, or none
-        yet.
-      store: An open `Store` to append to; by default new draws stay in memory.
+      chunks: The draws; by default none yet.
+      store: An open `Store` with the draws, in place of `chunks`. By default
+        new draws stay in memory.
 
     Raises:
       ValueError: If the draws are of another model.
@@ -47,7 +47,7 @@ class ModelDraws:
     self._store = store
     self._chunks = store_lib.Chunks() if chunks is None else chunks
     self._names = None
-    if len(self.chunks) and network.is_built(model):
+    if len(self) and network.is_built(model):
       self._names = _match(self.chunks.specs, model)
 
   @property

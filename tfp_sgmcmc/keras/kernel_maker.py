@@ -208,6 +208,7 @@ class KernelMaker:
       raise ValueError(
           f'momentum is {self._momentum!r} without a learning_rate: the two '
           "go together. With the kernel's own step_size, pass its friction.")
+    self._check_nothing_is_missing(set(wanted))
     for own, ours in wanted.items():
       if own in given:
         raise ValueError(
@@ -235,6 +236,32 @@ class KernelMaker:
             'a schedule, or "optimizer" for that of the compiled optimizer.')
     elif self._learning_rate is not None:
       checks.schedule('learning_rate', self._learning_rate, 0.)
+
+  def _check_nothing_is_missing(self, set_here):
+    """Raises where the kernel needs an argument that nobody gives."""
+    _, *others = self._parameters.values()
+    missing = [
+        p.name for p in others
+        if p.default is p.empty and p.name not in set_here
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not missing:
+      return
+    kernel = getattr(self._kernel, 'func', self._kernel)
+    name = getattr(kernel, '__name__', repr(kernel))
+    way = ' Pass them:'
+    if 'step_size' in missing:
+      momentum = ', momentum=0.9' if self._friction_name else ''
+      way = (
+          f' In the units of SGD: PosteriorSampling({name}, '
+          f'learning_rate=0.01{momentum}, ...), for the rate of the mean loss. '
+          'Or in its own:')
+    arguments = ', '.join(
+        f'{argument}=...' for argument in [
+            *getattr(self._kernel, 'keywords', ()), *missing])
+    raise TypeError(
+        f'The kernel {name} needs {" and ".join(missing)}, which nobody has '
+        f'given.{way} PosteriorSampling(functools.partial({name}, '
+        f'{arguments}), ...).')
 
   def _check_made(self, made):
     if not isinstance(made, tfp.mcmc.TransitionKernel):

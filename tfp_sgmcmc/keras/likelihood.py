@@ -38,7 +38,8 @@ _WAY_OUT = (
     '"categorical_crossentropy", "binary_crossentropy" and "poisson" (or their '
     'classes), and sgmcmc.keras.GaussianLikelihood, LaplaceLikelihood, '
     'StudentTLikelihood and DistributionLoss(lambda outputs: '
-    'tfd.<Distribution>(...)). ')
+    'tfd.<Distribution>(...)). If a function of yours is -log p(y | outputs) '
+    'of each example, say so: sgmcmc.keras.NegativeLogLikelihood(function). ')
 _HINTS = {
     'mean_squared_error': (
         'For squared errors, compile with GaussianLikelihood(scale=...), scale '
@@ -148,10 +149,11 @@ class Likelihood:
   @property
   def parameters(self) -> dict[str, Any]:
     """The losses and their weights, to tell whether another is the same."""
-    # Keras writes the function of a DistributionLoss by its name.
+    # Keras describes a function by its name alone.
     return {
         'losses': _map(lambda loss: [
-            loss, getattr(loss, 'make_distribution', None)], self._losses),
+            loss, *(getattr(loss, name, None)
+                    for name in ('make_distribution', 'fn'))], self._losses),
         'weights': self._weights}
 
   def terms(self, y_pred: Any) -> list[Term]:
@@ -296,8 +298,9 @@ def _resolve(loss):
   resolved = keras.losses.get(loss)
   if resolved in _FUNCTIONS:
     return _FUNCTIONS[resolved]()
-  if isinstance(resolved, losses_lib.LikelihoodLoss) or (
-      type(resolved) in _FUNCTIONS.values()):
+  if type(resolved) in _FUNCTIONS.values() or isinstance(
+      resolved,
+      (losses_lib.LikelihoodLoss, losses_lib.NegativeLogLikelihood)):
     return resolved
   name = loss if isinstance(loss, str) else getattr(
       resolved, '__name__', type(resolved).__name__)

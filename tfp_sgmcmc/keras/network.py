@@ -16,6 +16,7 @@ __all__ = [
     'ForwardPass',
     'assign',
     'build_moving_average',
+    'check_kind',
     'check_model',
     'check_weights',
     'forward',
@@ -184,6 +185,15 @@ def is_built(model: keras.Model) -> bool:
       layer.built for layer in layers(model)))
 
 
+def check_kind(model: Any) -> None:
+  """Raises `TypeError` where the model is none of Keras 3."""
+  if not isinstance(model, keras.Model):
+    raise TypeError(
+        f'model is of type {type(model).__module__}.{type(model).__name__}: a '
+        'keras.Model of Keras 3 (import keras) is needed, and no model of '
+        'tf_keras, which is Keras 2. Build it with keras.layers.')
+
+
 def check_model(model: keras.Model) -> None:
   """Raises where the model makes its own steps or losses.
 
@@ -191,8 +201,10 @@ def check_model(model: keras.Model) -> None:
     model: `keras.Model`.
 
   Raises:
+    TypeError: If it is no Keras 3 model.
     ValueError: If it does, or runs on several replicas.
   """
+  check_kind(model)
   if model.distribute_strategy.num_replicas_in_sync > 1:
     raise ValueError(
         f'The model is distributed over '

@@ -34,6 +34,7 @@ from tfp_sgmcmc.mcmc import base
 __all__ = ['SGHMC', 'SGHMCResults']
 
 
+@kernel.refuses_corrections
 class SGHMCResults(NamedTuple):
   """Results of `SGHMC`.
 
@@ -54,7 +55,6 @@ class SGHMCResults(NamedTuple):
   momentum: list[tf.Tensor]
 
   failure = base.failure
-  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGHMC(base.LangevinKernel):

@@ -26,6 +26,7 @@ from tfp_sgmcmc.mcmc import base
 __all__ = ['SGLD', 'SGLDResults']
 
 
+@kernel.refuses_corrections
 class SGLDResults(NamedTuple):
   """Results of `SGLD`.
 
@@ -46,7 +47,6 @@ class SGLDResults(NamedTuple):
   preconditioner_results: Any
 
   failure = base.failure
-  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGLD(base.LangevinKernel):

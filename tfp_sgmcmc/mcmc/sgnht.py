@@ -31,6 +31,7 @@ from tfp_sgmcmc.mcmc import sghmc
 __all__ = ['SGNHT', 'SGNHTResults']
 
 
+@kernel.refuses_corrections
 class SGNHTResults(NamedTuple):
   """Results of `SGNHT`.
 
@@ -54,7 +55,6 @@ class SGNHTResults(NamedTuple):
   thermostat: Any
 
   failure = base.failure
-  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGNHT(base.LangevinKernel):
