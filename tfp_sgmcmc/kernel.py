@@ -237,18 +237,31 @@ def refuses_corrections(results: type[_Results]) -> type[_Results]:
        'it sets a step size in the results, to reach a rate of acceptance, and '
        'these hold none. Choose it as the docstring of SGLD says, or let it be '
        'a schedule')):
-    setattr(results, name, _refused(
-        f'tfp.mcmc.{wrapper} cannot take the kernel that made '
-        f'{results.__name__}: {reason}.'))
+    setattr(results, name, property(_refusal(results, wrapper, reason)))
+  # ReplicaExchangeMC asks for no field: it replaces one.
+  refuse = _refusal(
+      results, 'ReplicaExchangeMC',
+      'it swaps the proposals of Metropolis tests, and this kernel makes none. '
+      'Take tfp.mcmc.HamiltonianMonteCarlo there')
+  replace = results._replace
+
+  def replace_or_refuse(self, /, **fields):
+    if 'proposed_results' in fields:
+      refuse(self)
+    return replace(self, **fields)
+
+  results._replace = replace_or_refuse
   return results
 
 
-def _refused(message):
-  def refuse(results):
-    del results
-    raise TypeError(message)
+def _refusal(results, wrapper, reason):
+  """A function of the results that raises."""
+  def refuse(_):
+    raise TypeError(
+        f'tfp.mcmc.{wrapper} cannot take the kernel that made '
+        f'{results.__name__}: {reason}.')
 
-  return property(refuse)
+  return refuse
 
 
 def check_chains(

@@ -5,6 +5,8 @@ import functools
 import keras
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -231,6 +233,30 @@ def test_mixed_precision(reference, policy, tolerance):
   assert_same_draws(posterior, reference[0], atol=tolerance)
 
 
+@pytest.mark.parametrize('policy', ['float32', 'mixed_float16'])
+def test_masked_outputs_have_no_likelihood(policy):
+  rng = np.random.default_rng(0)
+  x = rng.integers(0, 3, [models.NUM_EXAMPLES, 6])
+  y = rng.integers(0, 3, x.shape)
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy(policy)
+  try:
+    model = keras.Sequential([
+        keras.Input([6]), keras.layers.Embedding(3, 2, mask_zero=True),
+        keras.layers.Dense(3)])
+  finally:
+    keras.config.set_dtype_policy('float32')
+  model.compile('sgd', models.classifier().loss)
+  value = estimate(model, x=x, y=y)
+  embedding, kernel, bias = (w.astype(np.float64) for w in model.get_weights())
+  log_p = scipy.special.log_softmax(embedding[x] @ kernel + bias, axis=-1)
+  log_p = np.take_along_axis(log_p, y[..., np.newaxis], axis=-1)[..., 0]
+  expected = np.sum(log_p[x > 0]) + sum(
+      np.sum(scipy.stats.norm.logpdf(w)) for w in model.get_weights())
+  tolerance = 1e-5 if policy == 'float32' else 1e-3
+  assert np.isclose(value, expected, rtol=tolerance)
+
+
 def test_frozen_layers_stay():
   model = models.classifier()
   model.get_layer('hidden').trainable = False
@@ -320,6 +346,19 @@ def test_fit_that_ends_before_its_batch_leaves_no_sampling():
         Raise(RuntimeError('stop'), at='on_train_batch_begin')])
   model.fit(x, y, batch_size=20, verbose=0)
   assert int(model.optimizer.iterations) == 3 and sampling.num_steps == 1
+
+
+def test_fit_again_after_one_that_ended_before_its_batch():
+  x, y = models.classes()
+  model = models.classifier()
+  sampling = models.make_sampling()
+  with pytest.raises(RuntimeError):
+    models.fit(model, sampling, callbacks=[
+        Raise(RuntimeError('stop'), at='on_train_batch_begin')])
+  models.fit(model, sampling)
+  assert sampling.num_steps == 7
+  model.fit(x, y, batch_size=20, verbose=0)
+  assert int(model.optimizer.iterations) == 3 and sampling.num_steps == 7
 
 
 def test_exception_in_the_step_restores():
@@ -490,7 +529,7 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(jit_compile):
      'all the data at each step'),
     (dict(kernel=functools.partial(
         models.SGHMC, gradient_estimator=sgmcmc.gradients.Uniform(3))),
-     'leave it out, and set batch_size in fit'),
+     'Leave it out, and set batch_size in fit'),
     (dict(kernel=functools.partial(
         models.SGHMC, gradient_estimator=sgmcmc.gradients.SVRG(3, 10))),
      r'SVRG\(.* no pass over all the data at an anchor.*sgmcmc.sample'),

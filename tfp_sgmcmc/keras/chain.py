@@ -183,6 +183,7 @@ class Chain:
       first = next(iterator)
       if self._step is None:
         self._begin(first)
+        function.trace(iterator.element_spec)
       logs = function.on_batches(
           self._drawing_between(itertools.chain([first], iterator)))
     else:

@@ -47,7 +47,7 @@ class ModelDraws:
     self._store = store
     self._chunks = store_lib.Chunks() if chunks is None else chunks
     self._names = None
-    if len(self) and network.is_built(model):
+    if len(self.chunks) and network.is_built(model):
       self._names = _match(self.chunks.specs, model)
 
   @property

@@ -170,6 +170,15 @@ def has_moving_average(optimizer: Any) -> bool:
   return bool(getattr(optimizer, 'use_ema', False))
 
 
+def check_kind(model: Any) -> None:
+  """Raises `TypeError` where the model is none of Keras 3."""
+  if not isinstance(model, keras.Model):
+    raise TypeError(
+        f'model is of type {type(model).__module__}.{type(model).__name__}: a '
+        'keras.Model of Keras 3 (import keras) is needed, and no model of '
+        'tf_keras, which is Keras 2. Build it with keras.layers.')
+
+
 def build_moving_average(model: keras.Model) -> None:
   """Makes the average that `fit` puts in place of the weights at its end.
 
@@ -183,15 +192,6 @@ def is_built(model: keras.Model) -> bool:
   """Whether the model has all its weights."""
   return bool(model.built and model.trainable_variables and all(
       layer.built for layer in layers(model)))
-
-
-def check_kind(model: Any) -> None:
-  """Raises `TypeError` where the model is none of Keras 3."""
-  if not isinstance(model, keras.Model):
-    raise TypeError(
-        f'model is of type {type(model).__module__}.{type(model).__name__}: a '
-        'keras.Model of Keras 3 (import keras) is needed, and no model of '
-        'tf_keras, which is Keras 2. Build it with keras.layers.')
 
 
 def check_model(model: keras.Model) -> None:
