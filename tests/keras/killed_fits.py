@@ -26,7 +26,7 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 
 tfd = tfp.distributions
-EPOCHS, BATCHES = 30, 40
+EPOCHS, BATCHES = 12, 20
 
 
 def run(directory, backup=None, order=1):
@@ -41,16 +41,15 @@ def run(directory, backup=None, order=1):
   model = keras.Sequential([
       keras.Input([4]), keras.layers.Dense(8, 'tanh'), keras.layers.Dense(4)])
   model.compile(
-      'adam', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+      'adam', keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      run_eagerly=True)  # Else most of each run would be compilation.
   sampling = sgmcmc.keras.PosteriorSampling(
       functools.partial(sgmcmc.SGNHT, step_size=0.005, diffusion=20.),
-      num_examples=len(x), prior=tfd.Normal(0., 1.), num_burnin_steps=100,
+      num_examples=len(x), prior=tfd.Normal(0., 1.), num_burnin_steps=50,
       num_steps_between_results=4, start_epoch=2, seed=3, directory=directory)
   callbacks = [sampling]
   if backup is not None:
     callbacks.append(keras.callbacks.BackupAndRestore(str(backup)))
-  callbacks.append(keras.callbacks.LambdaCallback(
-      on_train_batch_end=lambda batch, logs: time.sleep(0.004)))
   model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks[::order])
 
 
@@ -88,7 +87,7 @@ def main(num_kills, with_backup):
     while _manifest(draws) == before and os.waitpid(
         child, os.WNOHANG) == (0, 0):
       time.sleep(0.002)
-    time.sleep(random.uniform(0., 0.4))
+    time.sleep(random.uniform(0., 1.))
     os.kill(child, signal.SIGKILL)
     assert _wait(child) == -signal.SIGKILL
     killed = store.Store(draws, 'fit')

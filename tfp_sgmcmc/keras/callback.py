@@ -263,8 +263,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
       self._begin_chain(likelihood)
-    self._chain.set_likelihood(likelihood)
     self._chain.draws.open()
+    self._chain.set_likelihood(likelihood)
     if network.has_moving_average(model.optimizer) and network.is_built(model):
       network.build_moving_average(model)
       if self._has_begun:

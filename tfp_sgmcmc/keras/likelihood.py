@@ -149,10 +149,11 @@ class Likelihood:
   @property
   def parameters(self) -> dict[str, Any]:
     """The losses and their weights, to tell whether another is the same."""
-    # Keras writes the function of a DistributionLoss by its name.
+    # Keras describes a function by its name alone.
     return {
         'losses': _map(lambda loss: [
-            loss, getattr(loss, 'make_distribution', None)], self._losses),
+            loss, *(getattr(loss, name, None)
+                    for name in ('make_distribution', 'fn'))], self._losses),
         'weights': self._weights}
 
   def terms(self, y_pred: Any) -> list[Term]:
