@@ -8,6 +8,7 @@ from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
 
 __all__ = [
+    'dataset_of',
     'find_result',
     'in_xla_context',
     'maximum',
@@ -19,6 +20,12 @@ shape = prefer_static.shape
 
 # The same of numbers.
 maximum = prefer_static.maximum
+
+
+def dataset_of(iterator: Any) -> tf.data.Dataset | None:
+  """The dataset that an iterator goes through, None where it does not tell."""
+  dataset = getattr(iterator, '_dataset', None)
+  return dataset if isinstance(dataset, tf.data.Dataset) else None
 
 
 def find_result(kernel_results: Any, name: str) -> Any:

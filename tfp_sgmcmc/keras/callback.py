@@ -9,11 +9,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import random
-from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import examples
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
@@ -94,7 +94,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def __init__(
       self,
       kernel: Callable[..., tfp.mcmc.TransitionKernel],
-      num_examples: int,
+      num_examples: int | None = None,
       prior: Any = None,
       num_burnin_steps: int = 0,
       num_steps_between_results: int = 0,
@@ -115,7 +115,13 @@ class PosteriorSampling(keras.callbacks.Callback):
         `SGLD`, `SGHMC`, `SGNHT` or `StochasticBouncyParticleSampler` with its
         arguments, or one of the first three where `learning_rate` gives them.
         The batches come from `fit`: leave `gradient_estimator` out.
-      num_examples: Python `int`, N, the number of training examples.
+      num_examples: Python `int`, N, the number of training examples: how much
+        the data weigh against the prior. None to count the rows of the data,
+        by a pass over them or in the first epoch of the compiled optimizer;
+        needed where data are endless or do not say how many they are. An epoch
+        that shows another number of rows is warned of. Where rows are repeated,
+        or are augmented copies of examples, N is the number of different
+        examples: a copy says nothing new.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`); or None:
@@ -153,10 +159,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         on given batches.
     """
     super().__init__()
-    self._num_examples = checks.positive_integer('num_examples', num_examples)
+    self._examples = examples.ExampleCount(num_examples)
     self._start_epoch = checks.non_negative_integer('start_epoch', start_epoch)
     self._make_kernel = kernel_maker.KernelMaker(
-        kernel, self._num_examples, learning_rate, momentum, temperature)
+        kernel, self._examples.number, learning_rate, momentum, temperature)
     self._schedule = draw_schedule.DrawSchedule(
         num_burnin_steps, num_steps_between_results, max_results, keep_draw,
         draw_interval, self._make_kernel.is_continuous)
@@ -169,6 +175,15 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._is_checked = False
     self._is_sampling = False
     self._last_weights = None
+    self._num_batches, self._num_rows = 0, None
+
+  def __getstate__(self):
+    if self._chain is not None:
+      raise TypeError(
+          'A PosteriorSampling that has been passed to fit cannot be pickled or '
+          'copied: it holds the chain and its compiled step. Pickle '
+          'its .posterior, or give a directory.')
+    return self.__dict__
 
   @property
   def posterior(self) -> samples.PosteriorSamples:
@@ -218,8 +233,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._chain.draws.open()
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
-          model, self._chain.train_step, self._chain.execute)
+          model, self._chain.train_step, self._execute)
     self._train_function.begin_fit()
+    self._examples.begin_fit(self.params.get('steps'))
     self._is_checked = False
 
   def on_epoch_begin(self, epoch, logs=None):
@@ -228,17 +244,32 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._check_reachable(epoch)
       self._is_checked = True
     self._is_sampling = self._has_begun or epoch >= self._start_epoch
+    self._num_batches, self._num_rows = 0, None
     if self._is_sampling:
       self._make_kernel.check_learning_rate()
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if self._is_sampling:
+    if self._is_sampling or not self._examples.has_looked:
       self._train_function.swap_in()
 
+  def on_train_batch_end(self, batch, logs=None):
+    del logs
+    self._num_batches = batch + 1
+
+  def on_test_begin(self, logs=None):
+    del logs
+    self._note_rows()  # Before validation forgets them.
+
   def on_epoch_end(self, epoch, logs=None):
-    del epoch, logs
+    del epoch
     self._train_function.put_back()
+    self._note_rows()
+    if not self.model.stop_training:
+      self._examples.end_epoch(self._num_rows, self._num_batches)
+    self._chain.end_epoch((logs or {}).get('loss'))
+    if logs is not None and len(self._chain.draws):
+      logs['draws'] = len(self._chain.draws)
     self._chain.draws.commit(self.num_steps)
     if self._is_sampling and network.has_moving_average(self.model.optimizer):
       self._last_weights = network.values(self.model.trainable_variables)
@@ -246,6 +277,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_train_end(self, logs=None):
     del logs
     self._train_function.put_back()
+    self._chain.end_fit()
     self._chain.draws.close()
     if self._last_weights is not None:
       # fit has just replaced the weights by the optimizer's moving average.
@@ -261,12 +293,25 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _has_begun(self):
     return self._chain is not None and self._chain.has_begun
 
+  def _execute(self, iterator, function):
+    """An execution: the first of a fit, or one of the chain's."""
+    if not self._examples.has_looked:
+      self._examples.look(iterator, self._is_sampling)
+    if not self._is_sampling:
+      return function.own(iterator)
+    return self._chain.execute(iterator, function)
+
+  def _note_rows(self):
+    """Reads how many rows the epoch's loss is a mean of."""
+    if self._num_rows is None and self._num_batches:
+      self._num_rows = int(network.loss_tracker(self.model).count.numpy())
+
   def _make_chain(self):
     draws = draws_lib.ModelDraws(
         self.model, store=None if self._directory is None
         else draws_lib.new_store(self._directory))
     return chain_lib.Chain(
-        self.model, self._make_kernel, self._prior, self._num_examples,
+        self.model, self._make_kernel, self._prior, self._examples,
         self._seed, self._schedule, draws)
 
   def _check_reachable(self, epoch):

@@ -5,7 +5,6 @@ layer with LoRA, for one, merges its low-rank part into its kernel when it
 writes one.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +14,17 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.keras import extras as extras_lib
+from tfp_sgmcmc.keras import network
 
-__all__ = ['ModelDraws', 'new_store', 'paths']
+__all__ = ['ModelDraws', 'new_store']
 
 
 class ModelDraws:
   """Draws of a model's trainable weights, in memory or in a directory.
 
-  The array of a weight is called `state/<path>`; `step` holds the number of the
+  The array of a weight is called `state/<path>`; that of a moving statistic,
+  which predictions with these weights need, `extra/<path>`; `step` holds the number of the
   step at which each draw was made.
   """
 
@@ -48,6 +50,7 @@ class ModelDraws:
     self._chunks = chunks if chunks is not None else (
         store_lib.Chunks() if store is None else store.draws)
     self._names = None
+    self._extras = []
     if len(self._chunks):
       self._names = _match(self._chunks.specs, model)
 
@@ -74,8 +77,31 @@ class ModelDraws:
     arrays = self._chunks.read(indices, self._names)
     return [arrays[name] for name in self._names]
 
+  def set_extras(self, variables: Sequence[keras.Variable]) -> None:
+    """Takes the variables to keep beside the weights, before the first draw.
+
+    Args:
+      variables: Variables of the model that are not trainable.
+    """
+    self._extras = list(variables)
+
+  @property
+  def extras(self) -> list[keras.Variable]:
+    """The model's variables that the draws have values of, beside weights."""
+    return [variable for _, variable in self._named_extras()]
+
+  def read_extras(self, indices: Sequence[int]) -> list[np.ndarray]:
+    """Some draws: one array `[len(indices), ...]` for each of `extras`."""
+    names = [name for name, _ in self._named_extras()]
+    arrays = self._chunks.read(indices, names)
+    return [arrays[name] for name in names]
+
+  def _named_extras(self):
+    return extras_lib.match(self._chunks.specs, self._model) if len(
+        self) else []
+
   def append(self, step: int) -> None:
-    """Adds the model's trainable weights as they are now.
+    """Adds the model's trainable weights as they are now, and the extras.
 
     Args:
       step: Python `int`, the number of the step.
@@ -84,7 +110,9 @@ class ModelDraws:
     keeper = self._chunks if self._store is None else self._store
     keeper.append({
         **{f'state/{path}': variable.numpy()[np.newaxis]
-           for path, variable in zip(paths(variables), variables)},
+           for path, variable in zip(network.paths(variables), variables)},
+        **{name: variable.numpy()[np.newaxis]
+           for name, variable in extras_lib.named(self._extras)},
         'step': np.array([step], np.int64)})
 
   def commit(self, step: int) -> None:
@@ -134,17 +162,6 @@ def new_store(
       directory, 'fit', arguments or {}).open(take_over=True)
 
 
-def paths(variables: Sequence[keras.Variable]) -> list[str]:
-  """The variables' paths, with a number where several have the same."""
-  seen = Counter()
-  found = []
-  for variable in variables:
-    number = seen[variable.path]
-    seen[variable.path] += 1
-    found.append(f'{variable.path}#{number}' if number else variable.path)
-  return found
-
-
 def _match(specs, model):
   """The names of the arrays of a model's trainable weights, in their order.
 
@@ -153,7 +170,7 @@ def _match(specs, model):
   """
   kept = [name for name in specs if name.startswith('state/')]
   variables = model.trainable_variables
-  names = [f'state/{path}' for path in paths(variables)]
+  names = [f'state/{path}' for path in network.paths(variables)]
   if set(names) != set(kept):
     names = kept
   ours = [(tuple(v.shape), tf.as_dtype(v.dtype)) for v in variables]
