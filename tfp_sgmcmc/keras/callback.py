@@ -5,10 +5,12 @@ from typing import Any
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import draw_schedule
@@ -33,6 +35,16 @@ class PosteriorSampling(keras.callbacks.Callback):
   model's regularisers and other added losses, in the units of the loss: an l2
   regulariser of strength c is the prior N(0, 1 / (2 c N)), and counts beside
   `prior` where both are given.
+
+  Layers that normalise by the batch while they train (BatchNormalization) have
+  fixed statistics while the kernel samples, so that each example has a
+  likelihood of its own. They are estimated before the first step, at its
+  weights, on up to 100 of the epoch's batches (256 MiB), and belong to the
+  draws: predictions of a draw use the statistics that it was drawn with. (Those
+  of batch renormalisation, and of layers that call the layer with
+  `training=False`, stay as they were.) What else trains a model and has no part
+  in the posterior, `weight_decay` and augmentation layers, is named in a
+  warning, as is a model that is random in prediction too.
 
   From `start_epoch` on each training step is a step of the transition kernel,
   on the posterior as that step's batch estimates it,
@@ -67,8 +79,13 @@ class PosteriorSampling(keras.callbacks.Callback):
   weights at the events themselves have unequal weights in any average.) The
   model's weights after `fit` are those at the last event.
 
-  The logs hold `draws`, the number of draws, and for kernels with momentum
-  `kinetic_temperature`, r' r / d, whose mean is the temperature. Callbacks that
+  The logs hold, at the end of an epoch, `draws`, the number of draws, and for
+  kernels with momentum `kinetic_temperature`, r' r / d, and `temperature`, T,
+  which is its mean. A mean above 1.5 T in the second half of burn-in, or after
+  burn-in, is warned of, as is a mean loss that grows by ten times d T / (2 N)
+  and twice its first value. Sampling stops, with the draws that it has, where
+  100 steps and a whole epoch were above 100 T without cooling, or the loss has
+  left all bounds. Callbacks that
   change the optimizer's learning rate (`LearningRateScheduler`,
   `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`, and are
   an error else.
@@ -118,10 +135,10 @@ class PosteriorSampling(keras.callbacks.Callback):
       num_examples: Python `int`, N, the number of training examples: how much
         the data weigh against the prior. None to count the rows of the data,
         by a pass over them or in the first epoch of the compiled optimizer;
-        needed where data are endless or do not say how many they are. An epoch
-        that shows another number of rows is warned of. Where rows are repeated,
-        or are augmented copies of examples, N is the number of different
-        examples: a copy says nothing new.
+        needed where data are endless, or come from Python and `start_epoch` is
+        0. If the data have another number of rows, a warning says so. Where
+        rows are repeated, or are augmented copies of examples, N is the number
+        of different examples: a copy says nothing new.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`); or None:
@@ -180,9 +197,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   def __getstate__(self):
     if self._chain is not None:
       raise TypeError(
-          'A PosteriorSampling that has been passed to fit cannot be pickled or '
-          'copied: it holds the chain and its compiled step. Pickle '
-          'its .posterior, or give a directory.')
+          'A PosteriorSampling that has been passed to fit cannot be pickled '
+          'or copied, for it holds compiled functions. Its posterior can be.')
     return self.__dict__
 
   @property
@@ -245,12 +261,13 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._is_checked = True
     self._is_sampling = self._has_begun or epoch >= self._start_epoch
     self._num_batches, self._num_rows = 0, None
+    self._examples.begin_epoch()
     if self._is_sampling:
       self._make_kernel.check_learning_rate()
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if self._is_sampling or not self._examples.has_looked:
+    if self._is_sampling or self._examples.wants_to_look:
       self._train_function.swap_in()
 
   def on_train_batch_end(self, batch, logs=None):
@@ -268,8 +285,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     if not self.model.stop_training:
       self._examples.end_epoch(self._num_rows, self._num_batches)
     self._chain.end_epoch((logs or {}).get('loss'))
-    if logs is not None and len(self._chain.draws):
-      logs['draws'] = len(self._chain.draws)
+    if logs is not None and self._is_sampling:
+      logs.update(self._draws_log())
     self._chain.draws.commit(self.num_steps)
     if self._is_sampling and network.has_moving_average(self.model.optimizer):
       self._last_weights = network.values(self.model.trainable_variables)
@@ -295,11 +312,20 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
-    if not self._examples.has_looked:
+    if self._examples.wants_to_look:
       self._examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
       return function.own(iterator)
-    return self._chain.execute(iterator, function)
+    logs = self._chain.execute(iterator, function)
+    done = self._num_batches + self.model.steps_per_execution
+    if done >= (self.params.get('steps') or np.inf):
+      # Once an epoch: a bar shows the mean of what it is given.
+      logs.update(self._draws_log())
+    return logs
+
+  def _draws_log(self):
+    number = len(self._chain.draws)
+    return {'draws': number} if number else {}
 
   def _note_rows(self):
     """Reads how many rows the epoch's loss is a mean of."""

@@ -66,7 +66,7 @@ class Chain:
     self._draws = draws
     self._ahead = lookahead.Lookahead()
     self._heat = None
-    self._is_hot = False
+    self._has_stopped = False
     self._num_watched, self._epoch_start = 0, 1
 
   @property
@@ -148,7 +148,7 @@ class Chain:
       reason = self._heat.stop_reason()
     self._epoch_start = self._num_steps + 1
     if reason is not None:
-      self._model.stop_training = self._is_hot = True
+      self._model.stop_training = self._has_stopped = True
       warnings.warn(
           f'Training stops at step {self._num_steps} of the chain: {reason} '
           f'The {len(self._draws)} draw(s) made before are kept, and are not '
@@ -158,7 +158,7 @@ class Chain:
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
-    if self._heat is not None and not self._is_hot:
+    if self._heat is not None and not self._has_stopped:
       _warn(self._heat.warning(
           'after burn-in', since=self._schedule.num_burnin_steps + 1))
 
@@ -213,7 +213,7 @@ class Chain:
     """Ends training after NaN or Inf."""
     if self._model.stop_training:
       return
-    self._model.stop_training = True
+    self._model.stop_training = self._has_stopped = True
     weights = self._model.trainable_variables
     failure = errors.find_failure(
         self._step.results(), network.values(weights)) or errors.Failure(

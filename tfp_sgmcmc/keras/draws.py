@@ -24,8 +24,8 @@ class ModelDraws:
   """Draws of a model's trainable weights, in memory or in a directory.
 
   The array of a weight is called `state/<path>`; that of a moving statistic,
-  which predictions with these weights need, `extra/<path>`; `step` holds the number of the
-  step at which each draw was made.
+  which predictions with these weights need, `extra/<path>`; `step` holds
+  the number of the step at which each draw was made.
   """
 
   def __init__(

@@ -20,9 +20,12 @@ _PASS_IT = (
 class ExampleCount:
   """N as the user gave it, or as the data show it.
 
-  Data of known length are counted by one pass over them, or by the first epoch
-  of the compiled optimizer, where there is one. Of other data an epoch has to
-  have shown the end.
+  Arrays say how many rows they have. Other data that can be gone through again
+  are counted by a pass, or by the first epoch of the compiled optimizer, where
+  there is one; what Python makes, only by such an epoch.
+
+  An epoch shows all the data if its iterator was new and the next epoch has
+  another one: Keras goes on with the same where an epoch is a part.
   """
 
   def __init__(self, given: int | None):
@@ -39,13 +42,7 @@ class ExampleCount:
       given = checks.positive_integer('num_examples', given)
     self._given = given
     self._number = given
-    self._begin()
-
-  def _begin(self):
-    self._steps = None
-    self._has_looked = False
-    self._epoch_is_all = False
-    self._is_compared = False
+    self.begin_fit(None)
 
   @property
   def number(self) -> int | None:
@@ -53,9 +50,9 @@ class ExampleCount:
     return self._number
 
   @property
-  def has_looked(self) -> bool:
-    """Whether this `fit`'s data have been looked at."""
-    return self._has_looked
+  def wants_to_look(self) -> bool:
+    """Whether `look` is due, at the first batch of an epoch."""
+    return self._is_new_epoch and not self._is_compared
 
   def begin_fit(self, steps: int | None) -> None:
     """Takes note that other data may come.
@@ -64,11 +61,19 @@ class ExampleCount:
       steps: Python `int`, the number of batches in an epoch, as far as `fit`
         knows it before the first.
     """
-    self._begin()
     self._steps = steps
+    self._iterators = [None, None]
+    self._is_new_epoch = False
+    self._is_compared = False
+    self._length = tf.data.UNKNOWN_CARDINALITY
+    self._epoch = (0, 1)
+
+  def begin_epoch(self) -> None:
+    """Takes note that an epoch begins."""
+    self._is_new_epoch = True
 
   def look(self, iterator: Any, is_sampling: bool) -> None:
-    """Looks at the data that `fit` goes through, before its first batch.
+    """Looks at the data that `fit` goes through, before an epoch's first batch.
 
     Args:
       iterator: The iterator that `fit` passes to its train function.
@@ -78,42 +83,56 @@ class ExampleCount:
     Raises:
       ValueError: If N is to be counted and cannot be.
     """
-    self._has_looked = True
-    dataset = compat.dataset_of(iterator)
-    length = (tf.data.UNKNOWN_CARDINALITY if dataset is None
-              else int(dataset.cardinality()))
-    if length < 0:
-      self._epoch_is_all = (
-          length == tf.data.UNKNOWN_CARDINALITY and self._steps is None)
+    self._is_new_epoch = False
+    before, last = self._iterators
+    self._iterators = [last, iterator]
+    if last is not None:
+      if last is not before and last is not iterator:
+        self._compare(*self._epoch)
     else:
-      self._epoch_is_all = self._steps is None or self._steps == length
-    if self._number is not None:
+      self._look_first(iterator)
+    if self._number is None and is_sampling:
+      self._number = self._count(compat.dataset_of(iterator))
+
+  def _look_first(self, iterator):
+    dataset = compat.dataset_of(iterator)
+    if dataset is None:
       return
-    if length == tf.data.INFINITE_CARDINALITY:
+    self._length = int(dataset.cardinality())
+    if self._length == tf.data.INFINITE_CARDINALITY and self._number is None:
       raise ValueError(
           'The data are repeated without end, and so cannot be counted. '
           f'{_PASS_IT}')
-    if length < 0 and not self._epoch_is_all:
-      raise ValueError(
-          'The data come from Python (a PyDataset, or a generator) or do not '
-          f'say how many they are, and an epoch takes {self._steps} batches of '
-          f'them, which may be all or a part. {_PASS_IT}')
-    if length < 0 and is_sampling:
-      raise ValueError(
-          'The data do not say how many they are, and sampling begins with the '
-          f'first batch. {_PASS_IT} Or pass start_epoch=1: they are counted in '
-          'the epoch of training.')
-    if length >= 0 and (is_sampling or not self._epoch_is_all):
-      self._number = _count(dataset, length)
+    num_rows = compat.num_rows_of_arrays(dataset)
+    if num_rows is not None:
+      self._compare(num_rows, self._steps or 1)
 
-  def end_epoch(self, num_rows: int, num_batches: int) -> None:
-    """Counts, or compares, after a whole epoch.
+  def _count(self, dataset):
+    """The number of rows, by a pass over the data."""
+    if dataset is not None:
+      if self._length >= 0 or (
+          self._steps is None and not compat.is_made_in_python(dataset)):
+        return _count(dataset, self._length)
+    raise ValueError(
+        'The data do not say how many they are (those of a PyDataset or a '
+        f'generator never do), and sampling begins with this batch. {_PASS_IT} '
+        'Where an epoch goes through all of them, start_epoch=1 counts them in '
+        'an epoch of training.')
+
+  def end_epoch(self, num_rows: int | None, num_batches: int) -> None:
+    """Takes note of what an epoch had.
 
     Args:
-      num_rows: Python `int`, the rows that the epoch had.
+      num_rows: Python `int`, its rows; None where there were none.
       num_batches: Python `int`, the number of its batches.
     """
-    if not self._epoch_is_all or not num_rows or self._is_compared:
+    self._epoch = (num_rows or 0, num_batches or 1)
+    if self._length == num_batches and self._steps in (None, self._length):
+      self._compare(*self._epoch)
+
+  def _compare(self, num_rows, num_batches):
+    """Counts, or compares N, with all the rows there are."""
+    if not num_rows or self._is_compared:
       return
     self._is_compared = True
     if self._number is None:
@@ -125,7 +144,7 @@ class ExampleCount:
       return
     ratio = self._given / num_rows
     warnings.warn(
-        f'num_examples is {self._given}, and an epoch of this fit had '
+        f'num_examples is {self._given}, and the data of this fit have '
         f'{num_rows} rows: each row counts as {ratio:.3g} examples, and the '
         f'posterior is {"narrower" if ratio > 1. else "wider"} for it, by a '
         f'factor of about {max(ratio, 1. / ratio)**0.5:.2g} where the data '

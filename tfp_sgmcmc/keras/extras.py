@@ -53,9 +53,9 @@ def match(
   for name, variable in pairs:
     if variable is None or tuple(variable.shape) != tuple(specs[name].shape):
       raise ValueError(
-          f'The draws hold the moving statistic {name[len(_GROUP):]!r}, and the '
-          'model has none of this path and shape: build the model as it was, '
-          'with the same layers frozen (after keras.utils.clear_session() '
+          f'The draws hold the moving statistic {name[len(_GROUP):]!r}, and '
+          'the model has none of this path and shape: build the model as it '
+          'was, with the same layers frozen (after keras.utils.clear_session() '
           'Keras gives layers the same names).')
   return pairs
 

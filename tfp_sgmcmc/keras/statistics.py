@@ -16,7 +16,8 @@ Keras' own, averages over the steps of training with momentum 0.99, lag behind
 the weights, for hundreds of steps behind their initial values 0 and 1. So they
 are estimated before the first step, at its weights: with B batches,
 
-  mean = 1/B sum_b mean_b,   variance = 1/B sum_b (variance_b + mean_b^2) - mean^2,
+  mean = 1/B sum_b mean_b,
+  variance = 1/B sum_b (variance_b + mean_b^2) - mean^2,
 
 where each layer gets its inputs from layers that normalise by the batch.
 """

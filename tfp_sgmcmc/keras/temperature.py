@@ -2,9 +2,9 @@
 
 At equilibrium the kinetic temperature r' r / d has the mean T. The noise of the
 gradient's estimate, of covariance C, heats a chain with friction gamma and step
-size h by about h C / (2 gamma), which with a learning rate l = N h^2 and a given
-momentum is in proportion to l; a step too large for the posterior's curvature
-heats it without bound.
+size h by about h C / (2 gamma). With a given momentum that is in proportion to
+the learning rate, N h^2; a step too large for the posterior's curvature heats
+without bound.
 
 A chain that comes from the mode loses, by equipartition, about d T / 2 of log
 posterior, d T / (2 N) of the mean loss.
