@@ -96,7 +96,7 @@ class Runner:
 
   @staticmethod
   def _count(results):
-    return int(results.gradient_estimator_results.num_gradients)
+    return int(np.max(results.gradient_estimator_results.num_gradients))
 
   @property
   def gradients_a_step(self):

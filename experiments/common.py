@@ -214,7 +214,7 @@ def sample_chain(
 
   Returns:
     states: `[num_results] + chains + event`.
-    num_gradients: `[num_results]`, or `[num_results] + chains`.
+    num_gradients: `float64[num_results]`, the mean over the chains.
   """
   results = kernel.bootstrap_results(state, seed=sgmcmc.random.fold_in(seed, 0))
   count = results.gradient_estimator_results.num_gradients
@@ -232,7 +232,14 @@ def sample_chain(
   *_, arrays = tf.while_loop(
       lambda step, *_: step < num_results * num_steps, one_step,
       [tf.zeros([], tf.int32), state, results, arrays])
-  return tuple(array.stack() for array in arrays)
+  states, counts = (array.stack() for array in arrays)
+  return states, tf.reduce_mean(
+      tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1)
+
+
+def num_gradients(kernel_results: Any) -> int:
+  """The most gradients of single examples that any chain used."""
+  return int(np.max(kernel_results.gradient_estimator_results.num_gradients))
 
 
 def bootstrap_error(

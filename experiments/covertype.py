@@ -153,7 +153,7 @@ class Sampling:
         tf.constant(self.stride), seed)
     passes = count.numpy() / len(y)
     if self._is_exact:
-      passes = passes.mean(axis=-1) + float(num_passes)
+      passes = passes + float(num_passes)
     return states.numpy(), passes
 
 

@@ -194,7 +194,7 @@ def sample_stream(folder, num_steps, batch_size, seed):
   prediction = MEAN + tf.reduce_sum(
       tf.gather(u, held_out.users) * tf.gather(v, held_out.items), axis=-1)
   error = np.sqrt(np.mean((prediction - held_out.ratings)**2))
-  read = int(draws.kernel_results.gradient_estimator_results.num_gradients)
+  read = common.num_gradients(draws.kernel_results)
   return dict(
       num_ratings=shards.num_ratings, ratings_read=read, num_steps=num_steps,
       rmse=float(error), constant_rmse=float(np.std(held_out.ratings)),

@@ -108,8 +108,7 @@ def run(arguments):
       num_chains=num_chains, num_draws=num_draws, thinning=thinning,
       num_burnin_steps=num_burnin_steps, batch_size=BATCH_SIZE,
       step_sizes=STEP_SIZES, diffusions=DIFFUSIONS,
-      gradients_per_chain=int(
-          chains.kernel_results.gradient_estimator_results.num_gradients))
+      gradients_per_chain=common.num_gradients(chains.kernel_results))
   return report({k: np.array(v) for k, v in points.items()}, settings)
 
 

@@ -58,12 +58,10 @@ def run(arguments):
         progress_bar=not arguments.quiet)
     draws[name] = chains.states.numpy()
     friction = chains.trace.numpy()
-  num_gradients = int(
-      chains.kernel_results.gradient_estimator_results.num_gradients)
   settings = dict(
       num_chains=num_chains, num_draws=num_draws, thinning=thinning,
       burn_in='the first quarter', start=0., batch_size=BATCH_SIZE,
-      gradients_per_chain=num_gradients)
+      gradients_per_chain=common.num_gradients(chains.kernel_results))
   return report(x.numpy(), draws, friction, settings)
 
 

@@ -130,8 +130,7 @@ def compare(
       kinetic_energies.append(kinetic.numpy())
     runs.append(Run(
         method, a, eta, np.array(steps), np.array(scores),
-        np.array(kinetic_energies),
-        int(results.gradient_estimator_results.num_gradients)))
+        np.array(kinetic_energies), common.num_gradients(results)))
   return runs
 
 

@@ -210,7 +210,7 @@ def langevin(method, data, settings):
         num_steps_between_results=thinning - 1, seed=seed,
         trace_fn=lambda *_: (), return_final_kernel_results=True)
     return (average(draws, data),
-            results.gradient_estimator_results.num_gradients)
+            tf.reduce_max(results.gradient_estimator_results.num_gradients))
 
   return function
 

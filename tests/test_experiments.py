@@ -1,5 +1,6 @@
 """Each experiment runs at its tiny size and writes what it says."""
 
+import functools
 import importlib
 import json
 import os
@@ -11,6 +12,8 @@ import tensorflow as tf
 pytest.importorskip('matplotlib')
 
 from experiments import __main__ as experiments  # noqa: E402
+import tfp_sgmcmc as sgmcmc  # noqa: E402
+from tfp_sgmcmc.datasets import mnist  # noqa: E402
 
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
@@ -32,8 +35,18 @@ def _without_xla(monkeypatch):
   monkeypatch.setattr(tf, 'function', plain)
 
 
+@functools.cache
+def _load_mnist(data_dir):
+  """To decode the images takes longer than most experiments."""
+  return mnist.load_mnist(data_dir)
+
+
 @pytest.mark.parametrize('name', experiments.NAMES)
-def test_runs(name, tmp_path, capsys, _without_xla):
+def test_runs(name, tmp_path, capsys, monkeypatch, _without_xla):
+  monkeypatch.setattr(sgmcmc.datasets, 'load_mnist', _load_mnist)
+  monkeypatch.setattr(
+      sgmcmc.datasets, 'load_small_mnist',
+      lambda data_dir: mnist.shrink_mnist(*_load_mnist(data_dir)))
   arguments = ['--tiny', '--quiet', f'--output={tmp_path}']
   if name in _NEED_DATA:
     folder = os.environ.get('TFP_SGMCMC_DATA')

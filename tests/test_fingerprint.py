@@ -1,5 +1,6 @@
 """The description of a call: what makes another posterior is seen."""
 
+import argparse
 import dataclasses
 import enum
 import functools
@@ -134,6 +135,9 @@ CASES = {
     'modules of the user': (lambda x: function(
         'def f(y): return y * config.S',
         config=module_with(S=x, unused=object())), 1., 2.),
+    'arguments of a program': (lambda x: function(
+        'def f(y): return y * args.S',
+        args=argparse.Namespace(S=x, unused=object())), 1., 2.),
     'constants': (lambda x: function(f'def f(y): return y * {x}'), 1., 2.),
     'code': (lambda x: function(f'def f(y): return y {x} 2.'), '+', '*'),
     'names of attributes': (
@@ -153,6 +157,10 @@ CASES = {
                         '+', '*'),
     'attributes of classes': (lambda x: function(
         f'class A:\n  scale = {x}\nclass B(A): pass\nf = B()'), 1., 2.),
+    'methods of tuples': (lambda x: function(
+        'from typing import NamedTuple\nclass A(NamedTuple):\n  s: float\n'
+        f'  def __call__(self, y): return y {x} self.s\nf = A(1.)'),
+                          '+', '*'),
     'properties': (lambda x: function(
         f'class A:\n  @property\n  def scale(self): return {x}\nf = A()'),
                    1., 2.),
@@ -238,6 +246,15 @@ def test_is_short_and_named():
 def test_words_and_lines_do_not_count():
   one = function('def f(y):\n  """One."""\n  return y + 1')
   other = function('# Two\n\ndef f(y):\n  """Two."""\n\n  return y + 1  # Two')
+  assert of(one) == of(other)
+
+
+def test_what_a_function_does_not_use_does_not_count():
+  source = 'def f(y): return y * args.S * config.S'
+  one, other = (
+      function(source, args=argparse.Namespace(S=1., num_results=k),
+               config=module_with(S=1., num_results=k), unused=k)
+      for k in range(2))
   assert of(one) == of(other)
 
 

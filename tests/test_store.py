@@ -45,6 +45,15 @@ def write(directory, sizes=(2, 3)):
   return store
 
 
+def change_manifest(directory, **changes):
+  """As an error in the library, or someone with intent, would."""
+  manifest = pathlib.Path(directory) / 'manifest.json'
+  content = {**json.loads(manifest.read_text()), **changes}
+  del content['digest']
+  manifest.write_text(
+      json.dumps({**content, 'digest': store_lib._digest(content)}))
+
+
 def names(directory):
   return sorted(path.name for path in pathlib.Path(directory).iterdir())
 
@@ -214,13 +223,12 @@ def test_a_manifest_cannot_name_a_path(tmp_path):
   secret = tmp_path / 'secret.npz'
   write(tmp_path / 'run')
   manifest = tmp_path / 'run' / 'manifest.json'
-  content = json.loads(manifest.read_text())
+  commits = json.loads(manifest.read_text())['commits']
   for place in ('number', 'step', 'num_draws', 'mark'):
     for value in ('../secret', str(secret), -1, 1.5, True):
       secret.write_text('secret')
-      broken = json.loads(json.dumps(content))
-      broken['commits'][-1][place] = value
-      manifest.write_text(json.dumps(broken))
+      change_manifest(
+          tmp_path / 'run', commits=[{**commits[-1], place: value}])
       with pytest.raises(ValueError, match='manifest.json is damaged'):
         open_store(tmp_path / 'run')
       assert secret.read_text() == 'secret'
@@ -311,12 +319,23 @@ def test_a_damaged_manifest_is_one_sentence(tmp_path, content, message):
   write(tmp_path)
   manifest = tmp_path / 'manifest.json'
   if isinstance(content, dict):
-    content = json.dumps(
-        {**json.loads(manifest.read_text()), **content}).encode()
-  manifest.write_bytes(content)
+    change_manifest(tmp_path, **content)
+  else:
+    manifest.write_bytes(content)
   with pytest.raises(ValueError, match=message) as error:
     store_lib.Store(tmp_path, 'sample', ARGUMENTS).checkpoint()
   assert str(tmp_path) in str(error.value)
+
+
+def test_a_changed_number_in_the_manifest_removes_nothing(tmp_path):
+  write(tmp_path, sizes=[1] * 12)
+  manifest = tmp_path / 'manifest.json'
+  before = names(tmp_path)
+  manifest.write_text(
+      manifest.read_text().replace('"num_draws": 12', '"num_draws": 2'))
+  with pytest.raises(ValueError, match='manifest.json is damaged .its digest'):
+    open_store(tmp_path)
+  assert names(tmp_path) == before
 
 
 def test_other_kinds_and_arguments(tmp_path):

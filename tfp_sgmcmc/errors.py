@@ -32,6 +32,11 @@ __all__ = [
 
 _MOST_NAMED = 5
 
+# What makes a log density NaN or infinite besides a step that is too large.
+OTHER_CAUSES = (
+    'Look for log(0), 0/0 or overflow in the log density, and for NaN in the '
+    'data')
+
 
 class NonFiniteError(ArithmeticError):
   """A chain has become NaN or infinite.
@@ -124,8 +129,7 @@ def find_failure(kernel_results: Any, state: Any) -> Failure | None:
   target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
   return non_finite(
       state, 0 if target_log_prob is None else target_log_prob.shape.rank,
-      'Look for log(0), 0/0 or overflow in the log density, or take a smaller '
-      'step size.')
+      f'{OTHER_CAUSES}, or take a smaller step size.')
 
 
 def non_finite(state: Any, chain_rank: int, advice: str) -> Failure | None:

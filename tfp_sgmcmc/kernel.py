@@ -8,13 +8,16 @@ import abc
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import TypeVar
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import errors
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import seeds as seeds_lib
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -22,8 +25,10 @@ __all__ = [
     'Kernel',
     'check_chains',
     'check_finite',
-    'no_acceptance_correction',
+    'refuses_corrections',
 ]
+
+_Results = TypeVar('_Results')
 
 
 class Kernel(tfp.mcmc.TransitionKernel):
@@ -131,7 +136,7 @@ class Kernel(tfp.mcmc.TransitionKernel):
     return self._parameters['name'] or type(self).__name__
 
   def _seeds(self, seed):
-    seed = tfp.random.sanitize_seed(seed)
+    seed = seeds_lib.sanitize(seed)
     return self._Seeds(*(
         random.fold_in(seed, k) for k in range(len(self._Seeds._fields))))
 
@@ -204,20 +209,59 @@ class GradientKernel(Kernel):
     return [g / self._target.num_examples for g in gradients]
 
 
-@property
-def no_acceptance_correction(results: Any) -> None:
-  """Refuses `tfp.mcmc.MetropolisHastings`, in the results of a kernel.
+def refuses_corrections(results: type[_Results]) -> type[_Results]:
+  """A class of kernel results that refuses what TFP's wrappers ask it for.
 
-  It would take the ratio of forward and backward proposals to be 1, and a log
-  density of the state before the step for that of the state after.
+  Some of them take any kernel for one of proposals with a Metropolis test, and
+  would be wrong in silence, or fail with a message about their own insides.
+
+  Args:
+    results: Class of the results of a kernel.
+
+  Returns:
+    results: The same.
   """
-  raise TypeError(
-      'tfp.mcmc.MetropolisHastings cannot correct the kernel that made '
-      f'{type(results).__name__}: its steps are no proposals with a known '
-      'ratio of densities, and the test would need the exact log density. '
-      'Sample the kernel as it is, with a small step size; or, for the exact '
-      'law on all the data, take '
-      'tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(posterior, step_size).')
+  for name, wrapper, reason in (
+      # Its default ratio of densities is 1, and the log density it compares
+      # is that of the state before the step.
+      ('log_acceptance_correction', 'MetropolisHastings',
+       'its steps are no proposals with a known ratio of densities. Sample the '
+       'kernel as it is: if it is exact it needs no correction, and else the '
+       'bias falls with the step size. Or, for the exact law on all the data, '
+       'take tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(posterior, '
+       'step_size)'),
+      ('proposed_results', 'sample_annealed_importance_chain',
+       'it weighs the proposals of a Metropolis test, and this kernel makes '
+       'none. Take tfp.mcmc.HamiltonianMonteCarlo there'),
+      ('step_size', 'SimpleStepSizeAdaptation (or another adaptation)',
+       'it sets a step size in the results, to reach a rate of acceptance, and '
+       'these hold none. Choose it as the docstring of SGLD says, or let it be '
+       'a schedule')):
+    setattr(results, name, property(_refusal(results, wrapper, reason)))
+  # ReplicaExchangeMC asks for no field: it replaces one.
+  refuse = _refusal(
+      results, 'ReplicaExchangeMC',
+      'it swaps the proposals of Metropolis tests, and this kernel makes none. '
+      'Take tfp.mcmc.HamiltonianMonteCarlo there')
+  replace = results._replace
+
+  def replace_or_refuse(self, /, **fields):
+    if 'proposed_results' in fields:
+      refuse(self)
+    return replace(self, **fields)
+
+  results._replace = replace_or_refuse
+  return results
+
+
+def _refusal(results, wrapper, reason):
+  """A function of the results that raises."""
+  def refuse(_):
+    raise TypeError(
+        f'tfp.mcmc.{wrapper} cannot take the kernel that made '
+        f'{results.__name__}: {reason}.')
+
+  return refuse
 
 
 def check_chains(
@@ -240,8 +284,7 @@ def check_finite(
   """Raises where the first log density or gradient is NaN or infinite."""
   message = (
       'At the first state the log density or its gradient is not finite: start '
-      'in a place of positive probability, and look for log(0), 0/0 or '
-      'overflow in log_prior_fn and log_likelihood_fn.')
+      f'in a place of positive probability. {errors.OTHER_CAUSES}.')
   tensors = [estimate.target_log_prob, *estimate.grads_target_log_prob]
   finite = tf.reduce_all(
       [tf.reduce_all(tf.math.is_finite(t)) for t in tensors])

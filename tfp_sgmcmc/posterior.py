@@ -5,8 +5,10 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import inspect
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -14,7 +16,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
-__all__ = ['Posterior', 'as_posterior']
+__all__ = ['Posterior', 'as_posterior', 'describe_error']
 
 
 class Posterior:
@@ -77,8 +79,9 @@ class Posterior:
         that they are started with.
 
     Raises:
-      ValueError: If the data are empty or differ in their leading axis, or a
-        function returns another shape than it has to.
+      ValueError: If the data are empty, differ in their leading axis or hold
+        NaN; or a function returns another shape than it has to, or a value of
+        an example that depends on the other examples.
       TypeError: If an argument is of the wrong type.
     """
     for name, fn in (('log_prior_fn', log_prior_fn),
@@ -302,7 +305,7 @@ class Posterior:
   def check_state(self, state_parts: Sequence[tf.Tensor]) -> None:
     """Tries both functions on a state and a few examples.
 
-    Nothing is checked where the posterior holds no data.
+    Where the posterior holds no data, only how many arguments they take.
 
     Args:
       state_parts: List of float tensors.
@@ -310,6 +313,7 @@ class Posterior:
     Raises:
       ValueError: If a function raises, or returns another shape than it has to.
     """
+    self._check_number(state_parts)
     if self._data is None:
       return
     batch = self._few_examples(state_parts)
@@ -317,11 +321,9 @@ class Posterior:
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     except Exception as error:
-      raise ValueError(
-          f'log_prior_fn or log_likelihood_fn raised '
-          f'{type(error).__name__} for a state of {_describe(state_parts)} and '
-          f'a batch of {_describe(batch)}: {error}') from error
+      raise ValueError(describe_error(error, state_parts, batch)) from error
     self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+    self._check_alone(state_parts, batch, log_likelihood)
 
   def _check_prior_draw(self):
     """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
@@ -338,6 +340,58 @@ class Posterior:
     except Exception:  # pylint: disable=broad-except
       return  # The functions may be written for states with chain axes only.
     self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+    self._check_alone(state_parts, batch, log_likelihood)
+
+  @property
+  def _functions(self):
+    """The functions of the state by name, with their further arguments."""
+    return {
+        'log_prior_fn': (self._log_prior_fn, 0),
+        'log_likelihood_fn': (self._log_likelihood_fn, 1)}
+
+  def _check_number(self, state_parts):
+    """Raises where the functions do not take so many parts."""
+    number = len(state_parts)
+    for name, (fn, more) in self._functions.items():
+      if not _takes(fn, number + more):
+        raise ValueError(
+            f'The state has {number} part(s), {_describe(state_parts)}, and '
+            f'{name} does not take {number + more} argument(s): each part of '
+            f'the state is one{", the batch the last" if more else ""}. Pass '
+            'a state with a part for each argument, or a function that takes '
+            'them all. (A joint prior of several parts is '
+            'tfd.JointDistributionSequential([...]).log_prob.)')
+
+  def _check_alone(self, state_parts, batch, log_likelihood):
+    """Raises where the value of an example depends on the other examples.
+
+    Such are a sum or a mean over examples that has been broadcast again, and
+    what is divided by the length of the batch: shapes do not show them.
+    """
+    if not tf.executing_eagerly():
+      return
+    first = tf.nest.map_structure(lambda leaf: leaf[:1], batch)
+    try:
+      alone = self.log_likelihood(*state_parts, batch=first).numpy()
+    except Exception:  # pylint: disable=broad-except
+      return  # The function may be written for longer batches only.
+    values = log_likelihood.numpy()
+    if alone.shape != (*values.shape[:-1], 1):
+      return
+    among = values[..., :1]
+    with np.errstate(invalid='ignore'):
+      far = np.abs(among - alone) > (
+          0.1 * np.maximum(np.abs(among), np.abs(alone))
+          + 1e-3 * np.max(np.abs(values)))
+    if np.any(far):
+      k = tuple(np.argwhere(far)[0])
+      raise ValueError(
+          f'log_likelihood_fn returned {among[k]:.6g} for the first example in '
+          f'a batch of {values.shape[-1]}, and {alone[k]:.6g} for the same '
+          'example on its own. The value of an example may not depend on the '
+          'others, nor be random: do not sum or average over examples, do not '
+          'divide by the length of the batch, and normalize the data before '
+          'they are passed.')
 
   def _few_examples(self, state_parts):
     """A batch whose length is no other axis' length, to show a wrong axis."""
@@ -363,7 +417,9 @@ class Posterior:
     if self._data is not None:
       batch_axis = leaf.shape.rank - tf.nest.flatten(self._data)[0].shape.rank
     wanted = chains + leaf.shape[batch_axis:batch_axis + 1]
-    if not log_likelihood.shape.is_compatible_with(wanted):
+    # One value where the length of the batch is known when it runs: a sum.
+    is_one = wanted[-1] is None and log_likelihood.shape[-1:] == [1]
+    if is_one or not log_likelihood.shape.is_compatible_with(wanted):
       raise ValueError(
           f'log_likelihood_fn returned shape {log_likelihood.shape}, and '
           f'{wanted} is needed: chains {chains} (the shape of the log prior) '
@@ -385,6 +441,10 @@ class _Density(Posterior):
     self._log_prior_fn = log_prob_fn
     self._data = None
     self._num_examples = 1
+
+  @property
+  def _functions(self):
+    return {'target_log_prob_fn': (self._log_prior_fn, 0)}
 
   @property
   def num_rows(self):
@@ -420,6 +480,34 @@ def as_posterior(target: Posterior | Callable[..., tf.Tensor]) -> Posterior:
   return _Density(target)
 
 
+def describe_error(
+    error: Exception, state_parts: Sequence[tf.Tensor], batch: Any) -> str:
+  """What to say of an error that a function of the user's has raised.
+
+  Args:
+    error: The error.
+    state_parts: List of tensors that the functions got.
+    batch: The examples that they got.
+
+  Returns:
+    message: `str`.
+  """
+  floats = {
+      leaf.dtype for leaf in tf.nest.flatten(batch) if leaf.dtype.is_floating}
+  others = floats - {part.dtype for part in state_parts}
+  hint = ''
+  if others:
+    wanted = state_parts[0].dtype.name
+    hint = (
+        f' The state is {wanted}, and the data are {others.pop().name}: '
+        f'convert them once, tf.cast(..., tf.{wanted}) (in a pipeline, '
+        'dataset.map(...)), or start from a state of their dtype.')
+  return (
+      'log_prior_fn or log_likelihood_fn raised '
+      f'{type(error).__name__} for a state of {_describe(state_parts)} and '
+      f'a batch of {_describe(batch)}: {error}{hint}')
+
+
 def _new(state_parts):
   """New tensors: of the old, a bijector's cache may hold another graph's."""
   return [tf.identity(part) for part in state_parts]
@@ -432,12 +520,18 @@ def _to_tensors(data):
         'The data are a tf.data.Dataset, and tensors are needed. For a '
         'pipeline give num_examples=... in place of data, and '
         'gradient_estimator=gradients.Stream(dataset) to the kernel.')
+  if inspect.isgenerator(data):
+    raise TypeError(
+        'The data are a generator, and tensors are needed: pass '
+        'tf.stack(list(data)), or read a tf.data.Dataset with '
+        'gradients.Stream.')
   leaves = tf.nest.flatten(data)
   if not leaves:
     raise ValueError('The data are an empty structure: there are no tensors.')
+  names = _names(data)
   # Outside any function being traced: an array would become a constant of it.
   with tf.init_scope():
-    tensors = [tf.convert_to_tensor(leaf) for leaf in leaves]
+    tensors = [checks.to_tensor(*pair) for pair in zip(names, leaves)]
   shapes = [tensor.shape for tensor in tensors]
   if any(shape.rank == 0 for shape in shapes):
     raise ValueError(
@@ -453,7 +547,62 @@ def _to_tensors(data):
     raise ValueError(
         f'The data are empty: leaves of shapes {[str(s) for s in shapes]}. At '
         'least one example is needed.')
+  if tf.executing_eagerly():  # In a traced function it would cost each step.
+    for name, tensor in zip(names, tensors):
+      _check_nan(name, tensor)
   return tf.nest.pack_sequence_as(data, tensors)
+
+
+def _check_nan(name, leaf):
+  """Raises where a leaf of the data holds NaN; infinities are the user's."""
+  if not leaf.dtype.is_floating:
+    return
+  is_nan = tf.math.is_nan(leaf)
+  if not tf.reduce_any(is_nan):
+    return
+  is_nan = is_nan.numpy()
+  row = np.argmax(is_nan.reshape([len(is_nan), -1]).any(axis=1))
+  raise ValueError(
+      f'{name} holds NaN: {np.count_nonzero(is_nan):,} of {is_nan.size:,} '
+      f'values, the first in row {row}. Each would make the log density NaN. '
+      'Leave these examples out; or, for missing values, put numbers in their '
+      'place and a mask beside them.')
+
+
+def _names(data):
+  """What each leaf of the data is called in messages, as in Python."""
+  def names(prefix, nest):
+    if isinstance(nest, dict):
+      return [n for key in sorted(nest)
+              for n in names(f'{prefix}[{key!r}]', nest[key])]
+    if isinstance(nest, (list, tuple)):
+      fields = getattr(nest, '_fields', None)
+      return [n for k, value in enumerate(nest) for n in names(
+          f'{prefix}.{fields[k]}' if fields else f'{prefix}[{k}]', value)]
+    return [prefix]
+
+  found, number = names('data', data), len(tf.nest.flatten(data))
+  if len(found) == number:
+    return found
+  return [f'leaf {k} of the data' for k in range(number)]
+
+
+def _takes(fn, number):
+  """Whether a function takes so many arguments, as far as it can be known."""
+  distribution = getattr(fn, '__self__', None)
+  if isinstance(distribution, tfp.distributions.Distribution) and (
+      fn.__name__ == 'log_prob'
+      and not isinstance(distribution, tfp.distributions.JointDistribution)):
+    return number == 1  # Its other arguments are no parts.
+  try:
+    signature = inspect.signature(fn)
+  except (TypeError, ValueError):
+    return True
+  try:
+    signature.bind(*range(number))
+  except TypeError:
+    return False
+  return True
 
 
 def _describe(tensors):

@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import seeds
 
 __all__ = [
     'bits',
@@ -131,7 +132,7 @@ def _compiled(fn):
   @functools.wraps(fn)
   def wrapper(shape, seed, *tensors, **static):
     shape = tf.convert_to_tensor(shape, tf.int32)
-    seed = tf.convert_to_tensor(seed, tf.int32)
+    seed = seeds.check(seed)
     # In a program that XLA compiles anyway, an ordinary function that is traced
     # once; elsewhere one that XLA compiles on its own.
     call = compiled(None if compat.in_xla_context() else True, **static)
@@ -405,7 +406,7 @@ def normal_like(
         normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
         for stream, part in enumerate(parts)]
   specs = tuple((part.shape.num_elements(), part.dtype) for part in parts)
-  flat = _compiled_normals(specs)(tf.convert_to_tensor(seed, tf.int32))
+  flat = _compiled_normals(specs)(seeds.check(seed))
   return [tf.reshape(z, part.shape) for z, part in zip(flat, parts)]
 
 
@@ -450,7 +451,7 @@ def indices(
     ValueError: If `num_examples` is below 1 or above 2^30; or if, without
       replacement, `shape` has no axis, or its last one is longer than there are
       examples (checked where it is known before the graph runs).
-    TypeError: If `num_examples` is no integer.
+    TypeError: If `num_examples` is no integer or `replacement` no `bool`.
 
   #### Examples
 
@@ -462,7 +463,7 @@ def indices(
     raise ValueError(
         f'There are {num_examples} examples, and indices are drawn among at '
         'most 2^30. Read larger data with gradients.Stream.')
-  if replacement:
+  if checks.boolean('replacement', replacement):
     return _indices_with_replacement(shape, seed, num_examples=num_examples)
   shape = tf.convert_to_tensor(shape, tf.int32)
   _check_distinct(shape, num_examples)

@@ -164,7 +164,8 @@ def sample(
         f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
         'as the version of the data.')
   compiles = _compiles(kernel)
-  jit_compile = bool(jit_compile) and compiles
+  jit_compile = checks.boolean('jit_compile', jit_compile) and compiles
+  progress_bar = checks.boolean('progress_bar', progress_bar)
   store = None
   if directory is not None:
     store = _store(
@@ -179,7 +180,7 @@ def sample(
       _check_not_longer(store, num_results)
     start = _start(
         kernel, current_state, previous_kernel_results, stateless_seed)
-    trace = None if trace_fn is None else _to_tensors(trace_fn(*start))
+    trace = None if trace_fn is None else _traced(trace_fn, start)
     structure = _specs((start.state, trace))
     chunk_size = _chunk_size(chunk_size, num_results, structure)
     plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
@@ -307,7 +308,7 @@ class _Program:
       position = tf.nest.pack_sequence_as(self._start, leaves)
       kept = [position.state]
       if trace_fn is not None:
-        kept.append(_to_tensors(trace_fn(*position)))
+        kept.append(_traced(trace_fn, position))
       arrays = [
           array.write(tf.cast(draw, tf.int32), leaf)
           for array, leaf in zip(arrays, tf.nest.flatten(kept))]
@@ -415,17 +416,29 @@ class _Run:
 
 
 def _start(kernel, current_state, kernel_results, seed):
-  state = _to_tensors(current_state)
+  state = _to_tensors('current_state', current_state)
   if kernel_results is None:
     takes_seed = 'seed' in inspect.signature(
         kernel.bootstrap_results).parameters
     kernel_results = kernel.bootstrap_results(
         state, **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
-  return _Position(state, _to_tensors(kernel_results))
+  return _Position(
+      state, _to_tensors('previous_kernel_results', kernel_results))
 
 
-def _to_tensors(structure):
-  return tf.nest.map_structure(tf.convert_to_tensor, structure)
+def _traced(trace_fn, position):
+  """What there is to keep of a position, as tensors."""
+  trace = trace_fn(*position)
+  if any(leaf is None for leaf in tf.nest.flatten(trace)):
+    raise TypeError(
+        f'trace_fn returned {trace!r}: it has to return what to keep of a '
+        'draw, tensors and no None. For no trace leave trace_fn out.')
+  return _to_tensors('What trace_fn returned', trace)
+
+
+def _to_tensors(name, structure):
+  return tf.nest.map_structure(
+      lambda leaf: checks.to_tensor(name, leaf), structure)
 
 
 def _specs(structure):

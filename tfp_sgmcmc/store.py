@@ -19,6 +19,7 @@ import bisect
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+import hashlib
 import itertools
 import json
 import os
@@ -477,10 +478,11 @@ class Store:
       self._write_waiting()
     number = self._commits[-1].number + 1 if self._commits else 1
     checkpoint = {name: np.asarray(a) for name, a in checkpoint.items()}
-    array_files.write(self._path / _checkpoint_name(number), checkpoint)
-    self._checkpoint_specs = {
+    specs = {
         name: _spec(name, array.dtype, array.shape)
         for name, array in checkpoint.items()}
+    array_files.write(self._path / _checkpoint_name(number), checkpoint)
+    self._checkpoint_specs = specs
     marked = [c for c in self._commits if c.mark is not None][-_NUM_MARKED:]
     commit = _Commit(number, int(step), len(self._draws), mark)
     self._write_manifest([*marked, commit])
@@ -528,7 +530,8 @@ class Store:
         'checkpoint': _to_json(self._checkpoint_specs),
         'arguments': self._arguments or {}}
     with array_files.replacing(self._path / _MANIFEST) as file:
-      file.write(json.dumps(content, indent=1).encode())
+      file.write(json.dumps(
+          {**content, 'digest': _digest(content)}, indent=1).encode())
     before = {commit.number for commit in self._commits}
     self._commits = commits
     self._has_committed = self._has_committed or bool(commits)
@@ -634,6 +637,8 @@ def _read_manifest(path):
         f'{path} is not one of draws that this version of the library reads: '
         f'its format is {found!r}, and has to be {_FORMAT!r}. Give another '
         'directory.')
+  if content.pop('digest', None) != _digest(content):
+    raise array_files.damaged(path, 'its digest is of another content')
   try:
     commits = [
         _Commit(*(_count(commit[n]) for n in ('number', 'step', 'num_draws')),
@@ -644,6 +649,11 @@ def _read_manifest(path):
         _from_json(content['checkpoint']), dict(content['arguments']))
   except (KeyError, TypeError, ValueError, AttributeError) as error:
     raise array_files.damaged(path, error) from error
+
+
+def _digest(content):
+  return hashlib.sha256(
+      json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _draws_name(first, last):

@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
+from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import predictions
 
 NUM_DRAWS = 5
@@ -201,6 +202,9 @@ def test_save_and_load(tmp_path):
   np.testing.assert_array_equal(some[1][0], posterior[1][0])
   with pytest.raises(FileExistsError, match='holds draws already'):
     posterior.save(tmp_path / 'draws')
+  with pytest.raises(FileExistsError, match='no chain that could go on'):
+    models.fit(
+        model, models.make_sampling(directory=tmp_path / 'draws'))
 
 
 def test_weights_are_found_by_their_paths_or_their_order(tmp_path):
@@ -286,9 +290,6 @@ def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
   for a, b in zip(on_disk.posterior.weights.values(),
                   in_memory.posterior.weights.values()):
     np.testing.assert_array_equal(a, b)
-  with pytest.raises(FileExistsError):
-    models.fit(models.classifier(), models.make_sampling(
-        directory=tmp_path / 'draws'))
   other = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
   with pytest.raises(ValueError, match='shapes'):
     sgmcmc.keras.PosteriorSamples.load(tmp_path / 'draws', other)
@@ -313,6 +314,20 @@ def test_draws_wait_for_a_commit_no_longer_than_an_epoch(tmp_path):
     loaded = sgmcmc.keras.PosteriorSamples.load(tmp_path, model)
     assert loaded.steps == sampling.posterior.steps
   assert committed == [3, 6, 9, 12]
+
+
+def test_draws_come_after_a_fit_without_any(tmp_path):
+  model = models.classifier()
+  kept = draws_lib.ModelDraws(model, store=draws_lib.new_store(tmp_path))
+  kept.close()
+  kept.open()
+  kept.append(7)
+  assert len(kept) == 1 and kept.steps == [7]
+  kept.commit(7)
+  kept.close()
+  kept.open()
+  kept.append(9)
+  assert kept.steps == [7, 9]
 
 
 def test_a_directory_in_use_and_one_left_by_an_interrupted_fit(tmp_path):

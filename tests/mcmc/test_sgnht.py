@@ -7,6 +7,8 @@ over 20,000 chains have a standard error of 1%; the bounds are at 6%, five of
 these and 1% for the step: a false alarm once in about 10^5 entries.
 """
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -29,41 +31,12 @@ def target_log_prob(first, second):
       + tf.reduce_sum(tf.square(second / SCALES[2:]), axis=-1))
 
 
-def run(thermostat, temperature=1., noise_scale=0., diffusion=1., h=0.04):
-  """Draws, momenta and thermostats, each relative to its stationary law."""
-  kernel = sgmcmc.SGNHT(
-      target_log_prob, h, diffusion, thermostat=thermostat,
-      temperature=temperature,
-      gradient_estimator=sgmcmc.gradients.Noisy(noise_scale))
-  state = [tf.zeros([NUM_CHAINS, 2]), tf.zeros([NUM_CHAINS, 3])]
-  state, results = oracle.run_chains(kernel, state, 1500)
-  theta = oracle.join_parts(state, NUM_CHAINS) / SCALES
-  momentum = oracle.join_parts(results.momentum, NUM_CHAINS)
-  xi = oracle.join_parts(results.thermostat, NUM_CHAINS)
-  return theta, momentum, xi
-
-
-@pytest.mark.parametrize('thermostat, variance, temperature, noise_scale', [
-    ('scalar', 1. / 5., 1., 0.),
-    ('scalar', 1. / 5., 0.5, 5.),
-    ('diagonal', 1., 0.5, 5.),
-    # Xi stays symmetric: two entries move as one, with twice the inertia.
-    ('matrix', np.where(np.eye(5), 1., 0.5).ravel(), 0.5, 5.)])
-def test_stationary_law(thermostat, variance, temperature, noise_scale):
-  h = 0.04
-  theta, momentum, xi = run(thermostat, temperature, noise_scale, h=h)
-  np.testing.assert_allclose(theta.var(axis=0), temperature, rtol=0.06)
-  np.testing.assert_allclose(momentum.var(axis=0), temperature, rtol=0.06)
-  mean = 1. + h * noise_scale**2 / 2. / temperature
-  # A step damps by (1 - h xi)^2 = 1 - 2 h (xi - h xi^2 / 2).
-  mean = mean + h * mean**2 / 2.
-  if thermostat == 'matrix':
-    mean = mean * np.eye(5).ravel()
-  variance = temperature * variance
-  np.testing.assert_allclose(xi.var(axis=0), variance, rtol=0.06)
-  error = 5. * np.sqrt(variance / NUM_CHAINS)
-  # What is left of order h: 1.5 h.
-  assert np.all(np.abs(xi.mean(axis=0) - mean) < error + 1.5 * h)
+# The numbers of the right kernel; the last two are shares of the wrong updates
+# of the scalar thermostat that are below.
+NUMBERS = dict(
+    temperature=1., noise_scale=0., mass=1., over_all_chains=0.,
+    over_parts_one_by_one=0.)
+H = 0.04
 
 
 def _over_all_chains(xi, momentum, rate, temperature, chain_rank):
@@ -80,20 +53,84 @@ def _over_parts_one_by_one(xi, momentum, rate, temperature, chain_rank):
       for p, h, t in zip(momentum, rate, temperature))
 
 
-@pytest.mark.parametrize('wrong', [_over_all_chains, _over_parts_one_by_one])
-def test_planted_wrong_averages_are_seen(wrong, monkeypatch):
-  monkeypatch.setattr(sgnht._Scalar, 'update', staticmethod(wrong))
-  xi = run('scalar')[2]
+@functools.cache
+def chains(thermostat):
+  """Chains, compiled once for all numbers."""
+  update = sgnht._Scalar.update
+  with pytest.MonkeyPatch.context() as patch:
+    def make_kernel(
+        temperature, noise_scale, mass, over_all_chains, over_parts_one_by_one):
+
+      def with_errors(*arguments):
+        right = update(*arguments)
+        return right + sum(
+            tf.cast(share, right.dtype) * (wrong(*arguments) - right)
+            for share, wrong in (
+                (over_all_chains, _over_all_chains),
+                (over_parts_one_by_one, _over_parts_one_by_one)))
+
+      patch.setattr(sgnht._Scalar, 'update', staticmethod(with_errors))
+      return sgmcmc.SGNHT(
+          target_log_prob, H, 1., thermostat=thermostat,
+          temperature=temperature, thermostat_mass=mass,
+          gradient_estimator=sgmcmc.gradients.Noisy(noise_scale))
+
+    run_chains = oracle.compile_chains(make_kernel)
+    start = SCALES * np.random.default_rng(3).normal(
+        size=[NUM_CHAINS, 5]).astype(np.float32)
+    state = [tf.constant(start[:, :2]), tf.constant(start[:, 2:])]
+    run_chains(state, 0, **NUMBERS)
+  return functools.partial(run_chains, state)
+
+
+def run(thermostat, num_steps=500, **changes):
+  """Draws, momenta and thermostats, each relative to its stationary law.
+
+  Positions start in the law of temperature 1. The slowest coordinate forgets
+  its start at a rate of 1/4 to 1/8, that of its variance twice as fast: less
+  than 1% of a difference is left.
+  """
+  state, results = chains(thermostat)(num_steps, **{**NUMBERS, **changes})
+  theta = oracle.join_parts(state, NUM_CHAINS) / SCALES
+  momentum = oracle.join_parts(results.momentum, NUM_CHAINS)
+  xi = oracle.join_parts(results.thermostat, NUM_CHAINS)
+  return theta, momentum, xi
+
+
+@pytest.mark.parametrize('thermostat, variance, temperature, noise_scale', [
+    ('scalar', 1. / 5., 1., 0.),
+    ('scalar', 1. / 5., 0.5, 5.),
+    ('diagonal', 1., 0.5, 5.),
+    # Xi stays symmetric: two entries move as one, with twice the inertia.
+    ('matrix', np.where(np.eye(5), 1., 0.5).ravel(), 0.5, 5.)])
+def test_stationary_law(thermostat, variance, temperature, noise_scale):
+  theta, momentum, xi = run(
+      thermostat, temperature=temperature, noise_scale=noise_scale)
+  np.testing.assert_allclose(theta.var(axis=0), temperature, rtol=0.06)
+  np.testing.assert_allclose(momentum.var(axis=0), temperature, rtol=0.06)
+  mean = 1. + H * noise_scale**2 / 2. / temperature
+  # A step damps by (1 - h xi)^2 = 1 - 2 h (xi - h xi^2 / 2).
+  mean = mean + H * mean**2 / 2.
+  if thermostat == 'matrix':
+    mean = mean * np.eye(5).ravel()
+  variance = temperature * variance
+  np.testing.assert_allclose(xi.var(axis=0), variance, rtol=0.06)
+  error = 5. * np.sqrt(variance / NUM_CHAINS)
+  # What is left of order h: 1.5 h.
+  assert np.all(np.abs(xi.mean(axis=0) - mean) < error + 1.5 * H)
+
+
+@pytest.mark.parametrize(
+    'wrong', ['over_all_chains', 'over_parts_one_by_one'])
+def test_planted_wrong_averages_are_seen(wrong):
+  xi = run('scalar', **{wrong: 1.})[2]
   assert not np.allclose(xi.var(axis=0), 1. / 5., rtol=0.06)
 
 
 def test_mass_slows_the_thermostat():
   """mu divides the change: with mu = d / 5 = 4, the variance is 1 / 20."""
-  kernel = sgmcmc.SGNHT(target_log_prob, 0.04, 1., thermostat_mass=4.)
-  state = [tf.zeros([NUM_CHAINS, 2]), tf.zeros([NUM_CHAINS, 3])]
-  _, results = oracle.run_chains(kernel, state, 1500)
-  np.testing.assert_allclose(
-      np.var(results.thermostat), 1. / 20., rtol=0.06)
+  xi = run('scalar', mass=4.)[2]
+  np.testing.assert_allclose(xi.var(axis=0), 1. / 20., rtol=0.06)
 
 
 @pytest.mark.parametrize('thermostat', ['scalar', 'diagonal'])
@@ -120,50 +157,56 @@ def total_variation(draws):
   return 0.5 * np.abs(counts - middle / middle.sum()).sum()
 
 
-def sample_double_well(kernel):
-  """Draws and mean kinetic energies of 2,000 chains, by sample_chain."""
-  @tf.function(jit_compile=True)
-  def compiled():
+def sample_double_well(make_kernel):
+  """A function of a number: kernel's distance, mean kinetic energy and xi.
+
+  Of 2,000 chains, by sample_chain.
+  """
+  @functools.partial(tf.function, jit_compile=True, autograph=False)
+  def compiled(number):
     return tfp.mcmc.sample_chain(
-        100, tf.zeros([2000]), kernel=kernel, num_burnin_steps=5000,
-        num_steps_between_results=99, seed=[1, 2],
+        100, tf.zeros([2000]), kernel=make_kernel(number),
+        num_burnin_steps=5000, num_steps_between_results=99, seed=[1, 2],
         trace_fn=lambda _, results: (
             tf.reduce_mean(tf.square(results.momentum[0])) / 2.,
             tf.reduce_mean(getattr(results, 'thermostat', tf.zeros([])))))
-  draws, (kinetic, xi) = compiled()
-  return total_variation(draws), np.mean(kinetic), np.mean(xi)
+
+  def run(number):
+    draws, (kinetic, xi) = compiled(tf.constant(number))
+    return total_variation(draws), np.mean(kinetic), np.mean(xi)
+
+  return run
 
 
 NOISE = sgmcmc.gradients.Noisy(np.sqrt(2. * 1. / 0.01))  # B = 1, h = 0.01
 
 
 def test_double_well_of_figure_1_with_the_thermostat():
-  distance, kinetic, xi = sample_double_well(sgmcmc.SGNHT(
-      double_well, 0.01, diffusion=0., gradient_estimator=NOISE))
+  distance, kinetic, xi = sample_double_well(lambda diffusion: sgmcmc.SGNHT(
+      double_well, 0.01, diffusion, gradient_estimator=NOISE))(0.)
   assert distance < 0.06
   assert abs(kinetic - 0.5) < 0.01
   assert abs(xi - 1.) < 0.02
 
 
-@pytest.mark.parametrize('friction, kinetic_wanted', [
-    (1., 0.503), (10., 0.053), (0.1, 4.95)])
-def test_double_well_of_figure_1_with_fixed_friction(friction, kinetic_wanted):
+def test_double_well_of_figure_1_with_fixed_friction():
   """All noise comes from the gradient; only friction 1 balances it."""
-  distance, kinetic, _ = sample_double_well(sgmcmc.SGHMC(
+  sample = sample_double_well(lambda friction: sgmcmc.SGHMC(
       double_well, 0.01, friction, noise_estimate=friction,
       gradient_estimator=NOISE))
-  assert abs(kinetic / kinetic_wanted - 1.) < 0.05
-  if friction == 1.:
-    assert distance < 0.06
-  else:
-    assert distance > 0.4
+  for friction, kinetic_wanted in ((1., 0.503), (10., 0.053), (0.1, 4.95)):
+    distance, kinetic, _ = sample(friction)
+    assert abs(kinetic / kinetic_wanted - 1.) < 0.05
+    if friction == 1.:
+      assert distance < 0.06
+    else:
+      assert distance > 0.4
 
 
-# h, A: variance by SGHMC, by SGNHT over the true one; mean of the thermostat.
-NORMAL_MEAN = {
-    (0.01, 1.): (6.9, 0.97, 7.1),
-    (0.01, 10.): (1.6, 0.91, 17.4),
-}  # For h = 0.001, ten times as long, see experiments/normal_mean.py.
+# By A, for h = 0.01: variance by SGHMC, by SGNHT over the true one; mean of the
+# thermostat.
+NORMAL_MEAN = {1.: (6.9, 0.97, 7.1), 10.: (1.6, 0.91, 17.4)}
+# For h = 0.001, ten times as long, see experiments/normal_mean.py.
 
 
 def normal_mean_posterior():
@@ -176,33 +219,34 @@ def normal_mean_posterior():
       x.astype(np.float32))
 
 
-@pytest.mark.parametrize('h, a', NORMAL_MEAN)
-def test_normal_mean_of_figure_2(h, a):
+def test_normal_mean_of_figure_2():
   """Gradient noise that SGHMC suffers from and SGNHT takes up."""
   posterior = normal_mean_posterior()
   estimator = sgmcmc.gradients.Uniform(10)
-  by_sghmc, by_sgnht, mean_xi = NORMAL_MEAN[h, a]
-  exact = oracle.euler_covariance(
-      np.array([[100.]]), np.array([[1.3 * 100**2 / 10 * 0.9]]), h, a)[0, 0]
-  assert abs(exact * 100. / by_sghmc - 1.) < 0.03
 
-  def sample(kernel):
-    """100 draws of each of 500 chains, half a unit of time apart."""
-    @tf.function(jit_compile=True)
-    def compiled():
+  def sample(kernel_class, h):
+    """A function of A: 100 draws of 500 chains, half a unit of time apart."""
+    @functools.partial(tf.function, jit_compile=True, autograph=False)
+    def compiled(a):
       return tfp.mcmc.sample_chain(
-          100, tf.zeros([500]), kernel=kernel, seed=[1, 2],
+          100, tf.zeros([500]), seed=[1, 2],
+          kernel=kernel_class(posterior, h, a, gradient_estimator=estimator),
           num_burnin_steps=int(50. / h),
           num_steps_between_results=int(0.5 / h) - 1,
           trace_fn=lambda _, results: getattr(
               results, 'thermostat', tf.zeros([])))
-    return compiled()
+    return lambda a: compiled(tf.constant(a))
 
-  draws, _ = sample(sgmcmc.SGHMC(posterior, h, a, gradient_estimator=estimator))
   # 50,000 draws, of which at least every second counts as independent.
   error = 5. * np.sqrt(2. / 25_000)
-  assert abs(np.var(draws) / exact - 1.) < error
-  draws, xi = sample(
-      sgmcmc.SGNHT(posterior, h, a, gradient_estimator=estimator))
-  assert abs(np.var(draws) * 100. - by_sgnht) < error
-  assert abs(np.mean(xi) / mean_xi - 1.) < 0.03
+  h = 0.01
+  sghmc, thermostat = sample(sgmcmc.SGHMC, h), sample(sgmcmc.SGNHT, h)
+  for a, (by_sghmc, by_sgnht, mean_xi) in NORMAL_MEAN.items():
+    exact = oracle.euler_covariance(
+        np.array([[100.]]), np.array([[1.3 * 100**2 / 10 * 0.9]]), h, a)[0, 0]
+    assert abs(exact * 100. / by_sghmc - 1.) < 0.03
+    draws, _ = sghmc(a)
+    assert abs(np.var(draws) / exact - 1.) < error
+    draws, xi = thermostat(a)
+    assert abs(np.var(draws) * 100. - by_sgnht) < error
+    assert abs(np.mean(xi) / mean_xi - 1.) < 0.03

@@ -51,6 +51,7 @@ __all__ = ['FireflyMonteCarlo', 'FireflyResults']
 _NUM_ROUNDINGS = 1000.
 
 
+@kernel_lib.refuses_corrections
 class FireflyResults(NamedTuple):
   """Results of `FireflyMonteCarlo`.
 
@@ -585,7 +586,7 @@ def _binomial_distribution_function(n: int, q: float) -> np.ndarray:
 
 
 def _check_posterior(posterior):
-  if not isinstance(posterior, posterior_lib.Posterior):
+  if not posterior_lib.as_posterior(posterior).has_examples:
     raise TypeError(
         'FireflyMonteCarlo looks at single examples, so it needs a '
         'Posterior(log_prior_fn, log_likelihood_fn, data), and got '

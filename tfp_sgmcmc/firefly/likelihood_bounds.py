@@ -112,7 +112,7 @@ class _QuadraticBound(LikelihoodBound):
     self._anchor = None
     if anchor is not None:
       with tf.init_scope():
-        self._anchor = tf.convert_to_tensor(anchor)
+        self._anchor = checks.to_tensor('anchor', anchor)
       checks.numeric('anchor', self._anchor, -float('inf'))
       if self._anchor.shape.rank != self._num_axes:
         raise ValueError(
@@ -159,6 +159,10 @@ class _QuadraticBound(LikelihoodBound):
             - tangent.weight / 2. * self._dot(u, self._metric(u)))
 
   def collapse(self, data):
+    if 0 in {leaf.shape[0] for leaf in tf.nest.flatten(data)}:
+      raise ValueError(
+          f'The data that {type(self).__name__} bounds have no rows: at least '
+          'one example is needed.')
     with tf.init_scope():
       curvature = linear = 0.
       for first, batch in _chunks(data):
@@ -223,12 +227,13 @@ class _QuadraticBound(LikelihoodBound):
           f'{type(self).__name__} needs the features and targets of a batch, '
           'and the data are no pair (x, y): pass, for instance, features_fn='
           "lambda batch: (batch['x'], batch['y']).")
-    return tuple(tf.convert_to_tensor(t) for t in pair)
+    return tuple(
+        checks.to_tensor(*part) for part in zip(('features', 'targets'), pair))
 
   def _check_features(self, x, y, first):
     """Raises where features or targets are not what this bound is of."""
     if (x.shape.rank != 2 or y.shape.rank != 1 or not x.dtype.is_floating
-        or x.shape[0] != y.shape[0]):
+        or x.shape[0] != y.shape[0] or not x.shape[1]):
       raise ValueError(
           f'The features are {x.dtype.name}{x.shape.as_list()} and the targets '
           f'{y.dtype.name}{y.shape.as_list()}: floats of shape [N, d] and '

@@ -112,9 +112,14 @@ class ControlVariate(anchored.AnchoredEstimator):
       TypeError: If one of these is not an integer, or the anchor no state.
     """
     super().__init__(batch_size, replacement, share_minibatch, chunk_size)
+    if anchor is None:
+      raise TypeError(
+          'anchor is None: it has to be a state, best a mode of the posterior, '
+          'which an optimizer finds (tfp.optimizer.lbfgs_minimize). For '
+          'minibatches without an anchor take gradients.Uniform.')
     # Outside any function being traced: an array would become a constant of it.
     with tf.init_scope():
-      self._anchor_parts = states.to_parts(anchor)
+      self._anchor_parts = states.to_parts(anchor, 'anchor')
 
   @property
   def has_independent_noise(self):

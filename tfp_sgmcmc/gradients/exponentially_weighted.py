@@ -91,6 +91,15 @@ class ExponentiallyWeighted(GradientEstimator):
   slow: x = 0, and the weights favour large gradients. Expect little of it
   there.
 
+  Its bias: where the gradients of examples are skewed, the weights shift the
+  mean gradient, in proportion to Cov(g, |g|^2), and the mean of the chain can
+  be further off than with plain minibatches. On a regression with a transformed
+  scale (103 examples, n = 20, friction 20) the mean of log sigma was off by
+  .275, .176, .106, .066 and .033 standard deviations at h = .006 and each half
+  of the one before, where `SGHMC` with `Uniform` was off by .107 and .047 at
+  the first two. It falls more slowly than h while the index chain is saturated,
+  its `acceptance` low. Look at that, and compare with half the step size.
+
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
   (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
   weights are those of the last step's. At a step without noise (the end of a

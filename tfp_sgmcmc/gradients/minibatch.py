@@ -35,8 +35,8 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
       TypeError: If `batch_size` is not an integer.
     """
     self._batch_size = checks.positive_integer('batch_size', batch_size)
-    self._replacement = bool(replacement)
-    self._share_minibatch = bool(share_minibatch)
+    self._replacement = checks.boolean('replacement', replacement)
+    self._share_minibatch = checks.boolean('share_minibatch', share_minibatch)
 
   @property
   def batch_size(self) -> int:

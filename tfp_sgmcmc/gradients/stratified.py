@@ -197,8 +197,10 @@ def kmeans_strata(features: Any, num_strata: int, seed: int) -> np.ndarray:
 
   Raises:
     ImportError: If scikit-learn is not installed.
-    ValueError: If there are fewer examples than strata, or `features` are no
-      array of numbers that are finite.
+    ValueError: If there are fewer examples than strata, or `features` are not
+      finite.
+    TypeError: If `features` are no array of numbers, or another argument is no
+      integer.
 
   #### Examples
 
@@ -214,14 +216,26 @@ def kmeans_strata(features: Any, num_strata: int, seed: int) -> np.ndarray:
         'kmeans_strata needs scikit-learn, which cannot be imported '
         f'({error}): pip install scikit-learn.') from error
   num_strata = checks.positive_integer('num_strata', num_strata)
+  seed = checks.non_negative_integer('seed', seed)
   features = np.asarray(features)
+  if features.dtype.kind not in 'fiub':
+    raise TypeError(
+        f'features have dtype {features.dtype.name}: an array of numbers is '
+        'needed.')
   if features.ndim == 0 or len(features) < num_strata:
     raise ValueError(
         f'The features have shape {features.shape}: at least as many examples '
         f'as strata are needed, {num_strata}, along the first axis.')
+  features = features.reshape([len(features), -1])
+  is_finite = np.isfinite(features).all(axis=1)
+  if not is_finite.all():
+    raise ValueError(
+        f'The features of {np.count_nonzero(~is_finite):,} examples are NaN or '
+        f'infinite, the first those of row {np.argmin(is_finite)}: distances '
+        'between examples need finite ones. Leave these examples out, or put '
+        'numbers in their place.')
   labels = sklearn.cluster.KMeans(
-      num_strata, n_init=1, random_state=seed).fit_predict(
-          features.reshape([len(features), -1]))
+      num_strata, n_init=1, random_state=seed).fit_predict(features)
   return np.unique(labels, return_inverse=True)[1].astype(np.int32)
 
 

@@ -2,11 +2,17 @@
 
 import tensorflow as tf
 
+from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Stream']
+
+_EMPTY = (
+    'The dataset is empty: at least one batch is needed. Look at what its '
+    'filter() leaves, or whether batch(..., drop_remainder=True) asks for more '
+    'than there is.')
 
 
 class Stream(base.GradientEstimator):
@@ -48,21 +54,32 @@ class Stream(base.GradientEstimator):
         of examples, as `log_likelihood_fn` takes them.
 
     Raises:
-      TypeError: If `dataset` is not a `tf.data.Dataset`.
-      ValueError: If it is empty or its elements are not batches.
+      TypeError: If `dataset` is not a `tf.data.Dataset` of dense tensors.
+      ValueError: If it is empty, its elements are not batches, or a
+        `tf.function` is being traced: the pipeline is to outlive it.
     """
     if not isinstance(dataset, tf.data.Dataset):
       raise TypeError(
           f'dataset is {dataset!r}, of type {type(dataset).__name__}: Stream '
           'reads a tf.data.Dataset. For tensors in memory use Uniform.')
+    if tf.inside_function():
+      raise ValueError(
+          'Stream is made inside a tf.function, and the place in its pipeline '
+          'has to live on between calls: make it, and the kernel, outside.')
     specs = tf.nest.flatten(dataset.element_spec)
-    if any(spec.shape.rank == 0 or 0 in spec.shape[:1] for spec in specs):
+    if not all(isinstance(spec, tf.TensorSpec) for spec in specs):
+      raise TypeError(
+          f'The elements of the dataset are {dataset.element_spec}, and dense '
+          'tensors are needed: map ragged ones to value.to_tensor(), sparse '
+          'ones to tf.sparse.to_dense(value).')
+    shapes = [spec.shape for spec in specs if spec.shape.rank is not None]
+    if any(shape.rank == 0 or 0 in shape[:1] for shape in shapes):
       raise ValueError(
           'The elements of the dataset have shapes '
           f'{[str(spec.shape) for spec in specs]}: each needs a leading axis '
           'of examples. Call dataset.batch(batch_size) first.')
     if dataset.cardinality() == 0:
-      raise ValueError('The dataset is empty: at least one batch is needed.')
+      raise ValueError(_EMPTY)
     self._dataset = dataset
     self._iterator = iter(dataset.repeat())
 
@@ -82,10 +99,17 @@ class Stream(base.GradientEstimator):
           'Stream reads a tf.data pipeline, which XLA cannot compile. Run the '
           'chain eagerly or in a tf.function without jit_compile=True; or, if '
           'the data fit in memory, use Uniform, which compiles.')
-    batch = next(self._iterator)
-    value, gradients = states.value_and_gradients(
-        lambda *parts: target.log_prob_estimate(*parts, batch=batch),
-        state_parts)
+    try:
+      batch = next(self._iterator)
+    except StopIteration as error:
+      raise ValueError(_EMPTY) from error
+    try:
+      value, gradients = states.value_and_gradients(
+          lambda *parts: target.log_prob_estimate(*parts, batch=batch),
+          state_parts)
+    except (TypeError, tf.errors.InvalidArgumentError) as error:
+      raise ValueError(posterior_lib.describe_error(
+          error, state_parts, batch)) from error
     batch_size = compat.shape(tf.nest.flatten(batch)[0])[0]
     return base.GradientEstimate(value, gradients), base.count(
         previous_results, batch_size)

@@ -11,8 +11,60 @@ def static_value(value: Any) -> np.ndarray | None:
   if isinstance(value, tf.Variable):
     return value.numpy() if tf.executing_eagerly() else None
   if tf.is_tensor(value):
-    return tf.get_static_value(value)
+    known = tf.get_static_value(value)
+    return None if known is None else np.asarray(known)
   return np.asarray(value)
+
+
+def to_tensor(name: str, value: Any) -> tf.Tensor:
+  """`value` as a dense tensor, or an error in the words of who passed it.
+
+  Args:
+    name: What it is, as the user knows it, such as "data['x']".
+    value: A tensor, an array, a number or nested lists of numbers.
+
+  Returns:
+    tensor: Tensor.
+
+  Raises:
+    TypeError: If it is none of these.
+  """
+  if isinstance(value, tf.RaggedTensor):
+    raise TypeError(
+        f'{name} is a RaggedTensor, whose rows differ in length, and a dense '
+        'tensor is needed: pass value.to_tensor(), with a mask beside it where '
+        'the filling counts for nothing.')
+  if isinstance(value, tf.SparseTensor):
+    raise TypeError(
+        f'{name} is a SparseTensor, and a dense tensor is needed: pass '
+        'tf.sparse.to_dense(value).')
+  try:
+    return tf.convert_to_tensor(value)
+  except (TypeError, ValueError) as error:
+    kind = type(value).__name__
+    if isinstance(value, np.ndarray):
+      kind = f'an array of dtype {value.dtype.name}'
+    raise TypeError(
+        f'{name} is {_shorten(value)} ({kind}), which is no tensor: pass a '
+        'tensor, an array of numbers, or nested lists of numbers that are as '
+        'long as each other.') from error
+
+
+def real_array(name: str, value: Any) -> np.ndarray:
+  """`value` as a float64 array, or an error that names it."""
+  try:
+    return np.asarray(value, np.float64)
+  except (TypeError, ValueError) as error:
+    raise TypeError(
+        f'{name} is {_shorten(value)} ({type(value).__name__}): an array of '
+        'real numbers is needed.') from error
+
+
+def boolean(name: str, value: Any) -> bool:
+  """`value` where it is True or False, else an error."""
+  if not isinstance(value, (bool, np.bool_)):
+    raise TypeError(f'{name} is {value!r}: it has to be True or False.')
+  return bool(value)
 
 
 def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
@@ -27,11 +79,14 @@ def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
   number = None if isinstance(value, (list, tuple)) else static_value(value)
   if number is None and (
       tf.is_tensor(value) or isinstance(value, tf.Variable)):
-    return
-  if number is None or not np.issubdtype(number.dtype, np.number):
+    if not value.dtype.is_complex:
+      return
+  if number is None or not np.issubdtype(number.dtype, np.number) or (
+      np.issubdtype(number.dtype, np.complexfloating)):
     raise TypeError(
-        f'{name} is {value!r}, of type {type(value).__name__}: pass a number, '
-        'or a float tensor that broadcasts with each part of the state.')
+        f'{name} is {value!r}, of type {type(value).__name__}: pass a real '
+        'number, or a float tensor that broadcasts with each part of the '
+        'state.')
   if not np.all(np.isfinite(number)):
     raise ValueError(f'{name} is {_show(number)}: it has to be finite.')
   if np.any(number <= minimum if strict else number < minimum):
@@ -108,3 +163,8 @@ def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
 
 def _show(number):
   return f'{number:g}' if number.ndim == 0 else str(number)
+
+
+def _shorten(value):
+  text = repr(value)
+  return text if len(text) <= 60 else f'{text[:57]}...'

@@ -4,6 +4,7 @@ Nothing that Python or TensorFlow has compares functions and objects across
 processes: pickles and reprs change from one to the next.
 """
 
+import argparse
 from collections.abc import Mapping
 import dataclasses
 import dis
@@ -126,10 +127,11 @@ class _Describer:
         self._ancestors.pop()
 
   def _describe_parts(self, name, value):
-    if isinstance(value, Mapping):
-      self._describe_items(name, value)
-    elif isinstance(value, (list, tuple)):
-      self._describe_items(name, dict(enumerate(value)))
+    if isinstance(value, (Mapping, list, tuple)):
+      if _is_users(type(value)):
+        self.describe(f'{name}.class', type(value))
+      self._describe_items(
+          name, value if isinstance(value, Mapping) else dict(enumerate(value)))
     elif isinstance(value, (set, frozenset)):
       self._describe_items(name, dict(enumerate(sorted(value, key=repr))))
     elif isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
@@ -191,8 +193,9 @@ class _Describer:
     is_users = _is_users(function)
     if not is_users and '<locals>' not in function.__qualname__:
       return
+    used, attributes = _names(function.__code__)
     for key, value in _closure(function).items():
-      self.describe(f'{name}.{key}', value)
+      self._describe_used(f'{name}.{key}', value, attributes)
     for k, value in enumerate(function.__defaults__ or ()):
       self.describe(f'{name}.default_{k}', value)
     for key, value in (function.__kwdefaults__ or {}).items():
@@ -203,20 +206,22 @@ class _Describer:
       for key, value in vars(function).items():
         if key != '__wrapped__':
           self.describe(f'{name}.{key}', value)
-      used, attributes = _names(function.__code__)
-      self._describe_globals(name, function.__globals__, used, attributes)
+      for key in sorted(used & function.__globals__.keys()):
+        self._describe_used(
+            f'{name}.globals.{key}', function.__globals__[key], attributes)
 
-  def _describe_globals(self, name, namespace, used, attributes):
-    """What code takes from a module, and from the user's modules in it."""
-    for key in sorted(used & namespace.keys()):
-      value = namespace[key]
-      label = f'{name}.globals.{key}'
-      if not inspect.ismodule(value):
-        self.describe(label, value)
-      elif _is_users(value) and id(value) not in self._ancestors:
-        self._ancestors.append(id(value))
-        self._describe_globals(label, vars(value), attributes, attributes)
-        self._ancestors.pop()
+  def _describe_used(self, name, value, attributes):
+    """Describes what code uses: of a module or namespace, what it names."""
+    if inspect.ismodule(value) and not _is_users(value):
+      return
+    if not (inspect.ismodule(value) or isinstance(value, (
+        argparse.Namespace, types.SimpleNamespace))):
+      self.describe(name, value)
+    elif id(value) not in self._ancestors:
+      self._ancestors.append(id(value))
+      for key in sorted(attributes & vars(value).keys()):
+        self._describe_used(f'{name}.{key}', vars(value)[key], attributes)
+      self._ancestors.pop()
 
   def _describe_class(self, name, cls):
     self.flat[name] = _name(cls)
@@ -322,7 +327,8 @@ def _names(code):
   """The globals and the attributes that code names, functions in it too."""
   used, attributes = set(), set()
   for instruction in dis.get_instructions(code):
-    if instruction.opname in ('LOAD_GLOBAL', 'LOAD_NAME'):
+    if instruction.opname in (
+        'LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_FROM_DICT_OR_GLOBALS'):
       used.add(instruction.argval)
     elif instruction.opname in ('LOAD_ATTR', 'LOAD_METHOD'):
       attributes.add(instruction.argval)

@@ -11,25 +11,47 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 
 
-def to_parts(state: Any) -> list[tf.Tensor]:
-  """The state's parts as float tensors; raises where they are not floats."""
+def to_parts(state: Any, name: str = 'state') -> list[tf.Tensor]:
+  """The state's parts as float tensors.
+
+  Args:
+    state: Tensor or list of tensors.
+    name: What it is called in messages.
+
+  Returns:
+    parts: List of tensors.
+
+  Raises:
+    TypeError: If it is no tensor and no list of tensors, or not of floats.
+    ValueError: If it is an empty list.
+  """
   if isinstance(state, dict):
     raise TypeError(
-        f'The state is a dict with the keys {list(state)}: pass its tensors as '
-        'a list, in the order of the arguments of the log density.')
-  parts = list(state) if isinstance(state, (list, tuple)) else [state]
-  if not parts:
-    raise ValueError('The state is an empty list: it needs at least one part.')
-  parts = [tf.convert_to_tensor(part) for part in parts]
-  for k, part in enumerate(parts):
+        f'The {name} is a dict with the keys {list(state)}: pass its tensors '
+        'as a list, in the order of the arguments of the log density.')
+  is_list = isinstance(state, (list, tuple))
+  if is_list and not state:
+    raise ValueError(
+        f'The {name} is an empty list: it needs at least one part.')
+  parts = []
+  for k, part in enumerate(state if is_list else [state]):
+    what = f'Part {k} of the {name}' if is_list else f'The {name}'
+    if isinstance(part, (list, tuple, dict)):
+      raise TypeError(
+          f'{what} is itself a {type(part).__name__}: pass one tensor, or one '
+          'flat list of tensors, in the order of the arguments of the log '
+          'density.')
+    part = checks.to_tensor(what, part)
     if not part.dtype.is_floating:
       raise TypeError(
-          f'Part {k} of the state has dtype {part.dtype.name}: these samplers '
+          f'Part {k} of the {name} has dtype {part.dtype.name}: these samplers '
           'move continuously and need a float dtype. Pass, for instance, '
-          f'tf.cast(state, tf.float32).')
+          f'tf.cast({name}, tf.float32).')
+    parts.append(part)
   return parts
 
 

@@ -6,6 +6,7 @@ from tfp_sgmcmc.keras.losses import DistributionLoss
 from tfp_sgmcmc.keras.losses import GaussianLikelihood
 from tfp_sgmcmc.keras.losses import LaplaceLikelihood
 from tfp_sgmcmc.keras.losses import LikelihoodLoss
+from tfp_sgmcmc.keras.losses import NegativeLogLikelihood
 from tfp_sgmcmc.keras.losses import StudentTLikelihood
 from tfp_sgmcmc.keras.priors import he_normal
 from tfp_sgmcmc.keras.samples import PosteriorSamples
@@ -16,6 +17,7 @@ __all__ = [
     'GaussianLikelihood',
     'LaplaceLikelihood',
     'LikelihoodLoss',
+    'NegativeLogLikelihood',
     'PosteriorSamples',
     'PosteriorSampling',
     'PredictiveEntropy',

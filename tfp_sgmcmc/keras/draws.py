@@ -5,7 +5,6 @@ layer with LoRA, for one, merges its low-rank part into its kernel when it
 writes one.
 """
 
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,26 +37,30 @@ class ModelDraws:
 
     Args:
       model: The model.
-      chunks: The draws, which can be read; by default those of `store`, or none
-        yet.
-      store: An open `Store` to append to; by default new draws stay in memory.
+      chunks: The draws; by default none yet.
+      store: An open `Store` with the draws, in place of `chunks`. By default
+        new draws stay in memory.
 
     Raises:
       ValueError: If the draws are of another model.
     """
     self._model = model
     self._store = store
-    self._chunks = chunks if chunks is not None else (
-        store_lib.Chunks() if store is None else store.draws)
+    self._chunks = store_lib.Chunks() if chunks is None else chunks
     self._names = None
     self._extras = []
-    if len(self._chunks):
-      self._names = _match(self._chunks.specs, model)
+    if len(self.chunks) and network.is_built(model):
+      self._names = _match(self.chunks.specs, model)
 
   @property
   def chunks(self) -> store_lib.Chunks:
     """The draws, with all arrays that they have."""
-    return self._chunks
+    return self._chunks if self._store is None else self._store.draws
+
+  @property
+  def store(self) -> store_lib.Store | None:
+    """The `Store` that draws go to, None where they stay in memory."""
+    return self._store
 
   @property
   def steps(self) -> list[int]:
@@ -65,17 +68,16 @@ class ModelDraws:
     every = range(len(self))
     if not every:
       return []
-    return self._chunks.read(every, ['step'])['step'].tolist()
+    return self.chunks.read(every, ['step'])['step'].tolist()
 
   def __len__(self) -> int:
-    return len(self._chunks)
+    return len(self.chunks)
 
   def read(self, indices: Sequence[int]) -> list[np.ndarray]:
     """Some draws: one array `[len(indices), ...]` for each trainable weight."""
-    if self._names is None:
-      self._names = _match(self._chunks.specs, self._model)
-    arrays = self._chunks.read(indices, self._names)
-    return [arrays[name] for name in self._names]
+    names = self._names_of_weights()
+    arrays = self.chunks.read(indices, names)
+    return [arrays[name] for name in names]
 
   def set_extras(self, variables: Sequence[keras.Variable]) -> None:
     """Takes the variables to keep beside the weights, before the first draw.
@@ -93,12 +95,16 @@ class ModelDraws:
   def read_extras(self, indices: Sequence[int]) -> list[np.ndarray]:
     """Some draws: one array `[len(indices), ...]` for each of `extras`."""
     names = [name for name, _ in self._named_extras()]
-    arrays = self._chunks.read(indices, names)
+    arrays = self.chunks.read(indices, names)
     return [arrays[name] for name in names]
 
   def _named_extras(self):
-    return extras_lib.match(self._chunks.specs, self._model) if len(
+    return extras_lib.match(self.chunks.specs, self._model) if len(
         self) else []
+
+  def _kept_extras(self):
+    """The extras with their names: those of the draws before, if any."""
+    return self._named_extras() if len(self) else extras_lib.named(self._extras)
 
   def append(self, step: int) -> None:
     """Adds the model's trainable weights as they are now, and the extras.
@@ -109,21 +115,11 @@ class ModelDraws:
     variables = self._model.trainable_variables
     keeper = self._chunks if self._store is None else self._store
     keeper.append({
-        **{f'state/{path}': variable.numpy()[np.newaxis]
-           for path, variable in zip(network.paths(variables), variables)},
         **{name: variable.numpy()[np.newaxis]
-           for name, variable in extras_lib.named(self._extras)},
+           for name, variable in zip(self._names_of_weights(), variables)},
+        **{name: variable.numpy()[np.newaxis]
+           for name, variable in self._kept_extras()},
         'step': np.array([step], np.int64)})
-
-  def commit(self, step: int) -> None:
-    """Writes what has been appended, if it goes to a directory."""
-    if self._store is not None and len(self) > self._store.num_draws:
-      self._store.commit(step, {})
-
-  def commit_if_due(self, step: int) -> None:
-    """As `commit`, where enough has come since the last."""
-    if self._store is not None and self._store.commit_is_due:
-      self.commit(step)
 
   def open(self) -> None:
     """Makes a directory ready to be written to, after `close`."""
@@ -135,15 +131,20 @@ class ModelDraws:
     if self._store is not None:
       self._store.close()
 
+  def _names_of_weights(self):
+    """The names of the weights' arrays: those of the draws before, if any."""
+    if self._names is None:
+      paths = network.paths(self._model.trainable_variables)
+      self._names = _match(self.chunks.specs, self._model) if len(
+          self.chunks) else [f'state/{path}' for path in paths]
+    return self._names
 
-def new_store(
-    directory: Any, arguments: Mapping[str, str] | None = None,
-) -> store_lib.Store:
-  """An open store of draws of a model, none yet.
+
+def new_store(directory: Any) -> store_lib.Store:
+  """An open store of draws of a model, none yet, without a chain.
 
   Args:
     directory: Path of a directory without draws.
-    arguments: The `fingerprint` of the chain, as far as it is known.
 
   Returns:
     store: `Store`.
@@ -158,8 +159,7 @@ def new_store(
         f'The directory {str(store.path)!r} holds draws already: take another '
         'one, or remove it. To read them, PosteriorSamples.load(directory, '
         'model).')
-  return store_lib.Store(
-      directory, 'fit', arguments or {}).open(take_over=True)
+  return store_lib.Store(directory, 'fit', {}).open(take_over=True)
 
 
 def _match(specs, model):

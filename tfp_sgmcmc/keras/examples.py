@@ -49,6 +49,11 @@ class ExampleCount:
     """N; None while it is not known yet."""
     return self._number
 
+  def go_on(self, number: int) -> None:
+    """Takes the N of a chain that goes on, where none was given."""
+    if self._number is None:
+      self._number = number
+
   @property
   def wants_to_look(self) -> bool:
     """Whether `look` is due, at the first batch of an epoch."""

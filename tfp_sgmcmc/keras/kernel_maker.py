@@ -16,7 +16,9 @@ from collections.abc import Callable
 import inspect
 import math
 from typing import Any
+import warnings
 
+import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -71,6 +73,7 @@ class KernelMaker:
     self._temperature = temperature
     self._rate = None
     self._rate_seen = None
+    self._has_warned = False
     self._check()
     first = 1e-3 if learning_rate == 'optimizer' else None
     made = self._make(
@@ -141,26 +144,28 @@ class KernelMaker:
           'none: it makes no steps while the kernel samples, so its schedule '
           'stands still. Pass the schedule itself, learning_rate=schedule.')
 
-  def check_learning_rate(self) -> None:
-    """Raises where another callback steers an optimizer that stands still.
+  @property
+  def optimizers_rate(self) -> keras.Variable | None:
+    """The learning rate that the step size follows, if it does."""
+    return self._rate if self.follows_optimizer else None
+
+  def watch_learning_rate(self) -> None:
+    """Warns once where a callback steers an optimizer that stands still.
 
     Due at the beginning of each epoch that samples.
-
-    Raises:
-      ValueError: If the optimizer's learning rate has changed since the last
-        call, and the kernel does not follow it.
     """
-    if self.follows_optimizer or self._rate is None:
+    if self.follows_optimizer or self._rate is None or self._has_warned:
       return
     before, self._rate_seen = self._rate_seen, float(self._rate.numpy())
     if before is not None and before != self._rate_seen:
-      raise ValueError(
+      self._has_warned = True
+      warnings.warn(
           f"The optimizer's learning rate was changed from {before:g} to "
-          f'{self._rate_seen:g} while the kernel samples, which takes its '
-          'steps without the optimizer: LearningRateScheduler and '
-          'ReduceLROnPlateau have no effect on it. Pass '
-          "learning_rate='optimizer' to follow them, or a schedule as "
-          'learning_rate or step_size and no such callback.')
+          f'{self._rate_seen:g} while the kernel samples. This has no effect: '
+          'the kernel takes its steps without the optimizer. For '
+          'LearningRateScheduler or ReduceLROnPlateau to steer it, pass '
+          "learning_rate='optimizer'; else leave such callbacks out, or pass "
+          'a schedule as learning_rate or step_size.', stacklevel=2)
 
   def __call__(
       self, posterior: Any, step: tf.Tensor) -> tfp.mcmc.TransitionKernel:
@@ -229,6 +234,7 @@ class KernelMaker:
       raise ValueError(
           f'momentum is {self._momentum!r} without a learning_rate: the two '
           "go together. With the kernel's own step_size, pass its friction.")
+    self._check_nothing_is_missing(set(wanted))
     for own, ours in wanted.items():
       if own in given:
         raise ValueError(
@@ -256,6 +262,32 @@ class KernelMaker:
             'a schedule, or "optimizer" for that of the compiled optimizer.')
     elif self._learning_rate is not None:
       checks.schedule('learning_rate', self._learning_rate, 0.)
+
+  def _check_nothing_is_missing(self, set_here):
+    """Raises where the kernel needs an argument that nobody gives."""
+    _, *others = self._parameters.values()
+    missing = [
+        p.name for p in others
+        if p.default is p.empty and p.name not in set_here
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if not missing:
+      return
+    kernel = getattr(self._kernel, 'func', self._kernel)
+    name = getattr(kernel, '__name__', repr(kernel))
+    way = ' Pass them:'
+    if 'step_size' in missing:
+      momentum = ', momentum=0.9' if self._friction_name else ''
+      way = (
+          f' In the units of SGD: PosteriorSampling({name}, '
+          f'learning_rate=0.01{momentum}, ...), for the rate of the mean loss. '
+          'Or in its own:')
+    arguments = ', '.join(
+        f'{argument}=...' for argument in [
+            *getattr(self._kernel, 'keywords', ()), *missing])
+    raise TypeError(
+        f'The kernel {name} needs {" and ".join(missing)}, which nobody has '
+        f'given.{way} PosteriorSampling(functools.partial({name}, '
+        f'{arguments}), ...).')
 
   def _check_made(self, made):
     if not isinstance(made, tfp.mcmc.TransitionKernel):

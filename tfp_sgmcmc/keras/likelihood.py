@@ -38,7 +38,8 @@ _WAY_OUT = (
     '"categorical_crossentropy", "binary_crossentropy" and "poisson" (or their '
     'classes), and sgmcmc.keras.GaussianLikelihood, LaplaceLikelihood, '
     'StudentTLikelihood and DistributionLoss(lambda outputs: '
-    'tfd.<Distribution>(...)). ')
+    'tfd.<Distribution>(...)). If a function of yours is -log p(y | outputs) '
+    'of each example, say so: sgmcmc.keras.NegativeLogLikelihood(function). ')
 _HINTS = {
     'mean_squared_error': (
         'For squared errors, compile with GaussianLikelihood(scale=...), scale '
@@ -144,6 +145,15 @@ class Likelihood:
       warnings.simplefilter('ignore')  # Of lambdas, which are not saved here.
       self._weights = model.get_compile_config().get('loss_weights')
     self._output_names = getattr(model, 'output_names', None)
+
+  @property
+  def parameters(self) -> dict[str, Any]:
+    """The losses and their weights, to tell whether another is the same."""
+    # Keras writes the function of a DistributionLoss by its name.
+    return {
+        'losses': _map(lambda loss: [
+            loss, getattr(loss, 'make_distribution', None)], self._losses),
+        'weights': self._weights}
 
   def terms(self, y_pred: Any) -> list[Term]:
     """The losses in the order of the flat outputs.
@@ -287,8 +297,9 @@ def _resolve(loss):
   resolved = keras.losses.get(loss)
   if resolved in _FUNCTIONS:
     return _FUNCTIONS[resolved]()
-  if isinstance(resolved, losses_lib.LikelihoodLoss) or (
-      type(resolved) in _FUNCTIONS.values()):
+  if type(resolved) in _FUNCTIONS.values() or isinstance(
+      resolved,
+      (losses_lib.LikelihoodLoss, losses_lib.NegativeLogLikelihood)):
     return resolved
   name = loss if isinstance(loss, str) else getattr(
       resolved, '__name__', type(resolved).__name__)

@@ -20,6 +20,7 @@ __all__ = [
     'GaussianLikelihood',
     'LaplaceLikelihood',
     'LikelihoodLoss',
+    'NegativeLogLikelihood',
     'StudentTLikelihood',
 ]
 
@@ -247,4 +248,106 @@ class DistributionLoss(LikelihoodLoss):
     if isinstance(config['make_distribution'], dict):
       config['make_distribution'] = keras.saving.deserialize_keras_object(
           config['make_distribution'])
+    return cls(**config)
+
+
+@keras.saving.register_keras_serializable('tfp_sgmcmc')
+class NegativeLogLikelihood(keras.losses.Loss):
+  """Says of a loss function of one's own that it is -log p(y | outputs).
+
+  A sampler cannot see it of a function, and it matters: a loss that is only
+  proportional to -log p, or a mean where a sum is needed, gives another
+  posterior, as wide or as narrow as the factor makes it. What is asked for is
+
+    -log p(y_i | outputs_i),  in nats, for each example i,
+
+  summed over the axes of an example and not averaged, with all terms that
+  depend on the weights. Terms that do not (a normalising constant of known
+  parameters) may be left out: the posterior is the same, and `nll` in
+  `PosteriorSamples.evaluate` is off by them.
+
+  Predictions are means of the model's outputs over the draws, since nothing is
+  known of the targets' mean; `DistributionLoss` knows it.
+
+  #### Examples
+
+  Waiting times, some of them only known to be longer than observed:
+
+  >>> def survival(y, outputs):
+  ...   time, is_observed = y[:, 0], y[:, 1]
+  ...   log_rate = outputs[:, 0]
+  ...   return tf.exp(log_rate) * time - is_observed * log_rate
+  >>> loss = sgmcmc.keras.NegativeLogLikelihood(survival)
+  >>> float(loss(tf.constant([[2., 1.], [4., 0.]]), tf.zeros([2, 1])))
+  3.0
+
+  As a decorator:
+
+  >>> @sgmcmc.keras.NegativeLogLikelihood
+  ... def exponential(y, outputs):
+  ...   return tf.exp(outputs) * y - outputs
+  >>> float(exponential(tf.constant([[2.]]), tf.zeros([1, 1])))
+  2.0
+  """
+
+  def __init__(
+      self,
+      fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+      reduction: str = 'sum_over_batch_size',
+      name: str | None = None,
+  ):
+    """Makes the loss.
+
+    Args:
+      fn: Callable of the targets and the outputs, `[n, ...]`; returns one value
+        an example, `[n]`, or one for each of its elements, `[n, ...]`, of which
+        the sum is taken.
+      reduction: As for every Keras loss. What the sampler does does not depend
+        on it.
+      name: Python `str`.
+
+    Raises:
+      TypeError: If `fn` is not callable.
+    """
+    if not callable(fn):
+      raise TypeError(
+          f'fn is {fn!r}: it has to be a function of the targets and the '
+          'outputs that returns -log p(target | outputs) of each example.')
+    super().__init__(name=name, reduction=reduction)
+    self.fn = fn
+
+  def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+    """-log p(y_true | y_pred), summed over all axes but the first.
+
+    Args:
+      y_true: Targets, shape `[n, ...]`.
+      y_pred: Outputs of the model, shape `[n, ...]`.
+
+    Returns:
+      nll: Shape `[n]`, in nats.
+
+    Raises:
+      ValueError: If `fn` does not return values for each example.
+    """
+    values = tf.convert_to_tensor(self.fn(y_true, y_pred))
+    length = y_pred.shape[:1]
+    is_one = length[0] is None and values.shape[:1] == [1]
+    if values.shape.rank == 0 or is_one or (
+        not values.shape[:1].is_compatible_with(length)):
+      raise ValueError(
+          f'{self.name}: fn returned shape {values.shape} for outputs of shape '
+          f'{y_pred.shape}. It has to return one value for each example, '
+          '[n, ...]: do not sum or average over examples.')
+    return tf.reduce_sum(values, axis=range(1, values.shape.rank))
+
+  def get_config(self):
+    return {
+        **super().get_config(),
+        'fn': keras.saving.serialize_keras_object(self.fn)}
+
+  @classmethod
+  def from_config(cls, config):
+    config = dict(config)
+    if isinstance(config['fn'], dict):
+      config['fn'] = keras.saving.deserialize_keras_object(config['fn'])
     return cls(**config)

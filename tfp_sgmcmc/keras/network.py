@@ -17,11 +17,14 @@ from tfp_sgmcmc.internal import compat
 __all__ = [
     'ForwardPass',
     'assign',
+    'build_moving_average',
     'call_arguments',
+    'check_kind',
     'check_model',
     'check_weights',
     'forward',
     'has_moving_average',
+    'is_built',
     'layers',
     'learning_rate',
     'loss_tracker',
@@ -189,6 +192,30 @@ def has_moving_average(optimizer: Any) -> bool:
   return bool(getattr(optimizer, 'use_ema', False))
 
 
+def check_kind(model: Any) -> None:
+  """Raises `TypeError` where the model is none of Keras 3."""
+  if not isinstance(model, keras.Model):
+    raise TypeError(
+        f'model is of type {type(model).__module__}.{type(model).__name__}: a '
+        'keras.Model of Keras 3 (import keras) is needed, and no model of '
+        'tf_keras, which is Keras 2. Build it with keras.layers.')
+
+
+def build_moving_average(model: keras.Model) -> None:
+  """Makes the average that `fit` puts in place of the weights at its end.
+
+  The optimizer makes it with its first step, which may never come.
+  """
+  if has_moving_average(model.optimizer) and not model.optimizer.built:
+    model.optimizer.build(model.trainable_variables)
+
+
+def is_built(model: keras.Model) -> bool:
+  """Whether the model has all its weights."""
+  return bool(model.built and model.trainable_variables and all(
+      layer.built for layer in layers(model)))
+
+
 def check_model(model: keras.Model) -> None:
   """Raises where the model makes its own steps or losses.
 
@@ -196,8 +223,10 @@ def check_model(model: keras.Model) -> None:
     model: `keras.Model`.
 
   Raises:
+    TypeError: If it is no Keras 3 model.
     ValueError: If it does, or runs on several replicas.
   """
+  check_kind(model)
   if model.distribute_strategy.num_replicas_in_sync > 1:
     raise ValueError(
         f'The model is distributed over '

@@ -81,9 +81,11 @@ class PosteriorSamples:
       draws: `ModelDraws`.
       indices: The draws to take; None for all, also those to come.
     """
+    network.check_kind(model)
     self._model = model
     self._draws = draws
     self._indices = indices
+    self._variables = list(model.trainable_variables)
     self._predictor = predictions.Predictor(model)
 
   @classmethod
@@ -102,6 +104,7 @@ class PosteriorSamples:
     Raises:
       ValueError: If the shapes are not those of the model's weights.
     """
+    network.check_kind(model)
     arrays = [np.asarray(array) for array in arrays]
     shapes = [array.shape[1:] for array in arrays]
     wanted = [tuple(v.shape) for v in model.trainable_variables]
@@ -188,6 +191,7 @@ class PosteriorSamples:
       if file.exists():
         raise FileExistsError(
             f'{file} is there already: give another directory.')
+    self._check_weights()
     variables = self._model.trainable_variables + self._draws.extras
     with network.put_back(variables):
       for file, index in zip(files, self._all()):
@@ -205,6 +209,7 @@ class PosteriorSamples:
   @property
   def weights(self) -> dict[str, np.ndarray]:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
+    self._check_weights()
     return dict(zip(
         network.paths(self._model.trainable_variables),
         self._draws.read(self._all())))
@@ -218,6 +223,7 @@ class PosteriorSamples:
     if isinstance(index, slice):
       samples = PosteriorSamples(self._model, self._draws, chosen)
       samples._predictor = self._predictor
+      samples._variables = self._variables
       return samples
     return [array[0] for array in self._draws.read([chosen])]
 
@@ -413,6 +419,16 @@ class PosteriorSamples:
       return list(range(len(self._draws)))
     return list(self._indices)
 
+  def _check_weights(self):
+    """Raises where the draws are no longer of the model's trainable weights."""
+    now = self._model.trainable_variables
+    if [id(v) for v in now] != [id(v) for v in self._variables]:
+      raise ValueError(
+          f'The draws are of {len(self._variables)} weights, '
+          f'{_show(self._variables)}, and the model now has {len(now)} '
+          f'trainable ones, {_show(now)}: layers have been frozen or unfrozen '
+          'since. Set `trainable` as it was and compile again.')
+
   def _likelihood(self):
     if not len(self):
       raise ValueError('There are no draws to predict with.')
@@ -439,6 +455,7 @@ class PosteriorSamples:
     Where `reduce_draws` is None they are stacked; a reduction by `logaddexp` is
     the logarithm of a mean.
     """
+    self._check_weights()
     size = checks.positive_integer('draw_batch_size', draw_batch_size)
     indices = self._all()
 
@@ -462,6 +479,11 @@ def _unpickle(cls, model, arrays):
   if len(arrays.get('step', ())):
     chunks.append(arrays)
   return cls(model, draws_lib.ModelDraws(model, chunks))
+
+
+def _show(variables):
+  paths = [variable.path for variable in variables]
+  return ', '.join(paths[:4]) + (', ...' if len(paths) > 4 else '')
 
 
 def _over_number(total, how, number):

@@ -78,8 +78,8 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
   return errors.non_finite(
       state, results.target_log_prob.shape.rank,
       'Most often the step size is too large for the noise and the curvature '
-      'there: try a tenth of it. Else look for log(0), 0/0 or overflow in the '
-      'log density.')
+      'there: try a tenth of it. '
+      f'{errors.OTHER_CAUSES}.')
 
 
 def at_step(

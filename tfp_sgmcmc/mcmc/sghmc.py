@@ -34,6 +34,7 @@ from tfp_sgmcmc.mcmc import base
 __all__ = ['SGHMC', 'SGHMCResults']
 
 
+@kernel.refuses_corrections
 class SGHMCResults(NamedTuple):
   """Results of `SGHMC`.
 
@@ -54,7 +55,6 @@ class SGHMCResults(NamedTuple):
   momentum: list[tf.Tensor]
 
   failure = base.failure
-  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGHMC(base.LangevinKernel):
@@ -67,7 +67,9 @@ class SGHMC(base.LangevinKernel):
   theta is that of density^(1/T) with an error of order h from minibatch noise;
   from the step itself, with the exact gradient, of order h^2 in the variance.
   On N(0, 1) with h = 0.1 and gamma = 1 the variance is 1.0026 ("euler"),
-  exactly 1 ("baoab").
+  exactly 1 ("baoab"). Minibatch noise of variance C acts as heat, h C / (2
+  friction) of it; how to choose h and the friction is in the docstring of
+  `SGLD`.
 
   #### Examples
 

@@ -26,6 +26,7 @@ from tfp_sgmcmc.mcmc import base
 __all__ = ['SGLD', 'SGLDResults']
 
 
+@kernel.refuses_corrections
 class SGLDResults(NamedTuple):
   """Results of `SGLD`.
 
@@ -46,7 +47,6 @@ class SGLDResults(NamedTuple):
   preconditioner_results: Any
 
   failure = base.failure
-  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGLD(base.LangevinKernel):
@@ -59,6 +59,34 @@ class SGLD(base.LangevinKernel):
   density^(1/T), with an error of order h: for an exact gradient on N(0, 1) the
   variance is T / (1 - h / 2). The noise of minibatches acts as heat: with a
   variance C of g it adds about h C / 2 to T.
+
+  #### How to choose the step size
+
+  Two things bound h, here and for the other kernels in steps of time, with L
+  the largest curvature (second derivative) of the negative log density and C
+  the variance of the gradient's noise, both by coordinate at a typical state:
+
+    kernel    stable where     the step's own bias of a     heat of the noise,
+                               variance, relative           relative to T
+    SGLD      h < 2 / L        h L / 2                      h C / (2 T)
+    SGHMC     h < 2 / sqrt(L)  h^2 L / 4, about             h C / (2 T friction)
+    SGNHT     h < 2 / sqrt(L)  h^2 L / 4, about             taken up by xi
+
+  C is known before a chain is run: `gradient_estimator.variance(posterior,
+  [state])` is exact, at a mode or a state of an earlier chain. For a bias of a
+  share s of the variance, take h = 2 s T / C with SGLD, and the friction
+  h C / (2 s T) with SGHMC; a larger batch, of n examples, makes C smaller as
+  1 / n. Then halve h and compare: a bias of order h halves.
+
+  >>> x = tf.random.stateless_normal([1000], [0, 1])
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), x)
+  >>> estimator = sgmcmc.gradients.Uniform(batch_size=100)
+  >>> noise, = estimator.variance(posterior, [tf.zeros([])])
+  >>> h = 2. * 0.05 / noise  # A twentieth of the variance.
+  >>> 0.9e-5 < float(h) < 1.3e-5
+  True
 
   #### Examples
 
@@ -109,7 +137,8 @@ class SGLD(base.LangevinKernel):
         returns the log density, one value a chain.
       step_size: h, half of Welling and Teh's epsilon: a positive number, a
         tensor that broadcasts with each part of the state, or a callable of
-        the step counter (an `int64` scalar), such as a Keras schedule.
+        the step counter (an `int64` scalar), such as a Keras schedule. How to
+        choose it is above.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
         gradient.
       preconditioner: None, or `preconditioners.RMSProp()` for pSGLD. It sees

@@ -31,6 +31,7 @@ from tfp_sgmcmc.mcmc import sghmc
 __all__ = ['SGNHT', 'SGNHTResults']
 
 
+@kernel.refuses_corrections
 class SGNHTResults(NamedTuple):
   """Results of `SGNHT`.
 
@@ -54,7 +55,6 @@ class SGNHTResults(NamedTuple):
   thermostat: Any
 
   failure = base.failure
-  log_acceptance_correction = kernel.no_acceptance_correction
 
 
 class SGNHT(base.LangevinKernel):
@@ -68,6 +68,16 @@ class SGNHT(base.LangevinKernel):
   so makes up for gradient noise of unknown size, provided that it is about the
   same in all directions ("scalar"), or about the same along the way
   ("diagonal", "matrix"). d counts all coordinates of all parts of one chain.
+
+  Mass and burn-in: the thermostat comes to rest within about mu xi / T units of
+  time, mu being `thermostat_mass` and xi the friction at which it ends, A plus
+  the noise of the gradient: mu xi / (T h) steps. With mu = 1, xi = 10 and
+  h = 0.001 these are 10,000 steps, and burn-in has to be several times as long;
+  so it is not with A near the xi of the end, from where it starts. A smaller mu
+  is faster, down to where xi follows the momentum's own fluctuation, within
+  about 1 / xi units of time, and swings: mu from 2 T / xi^2 up. Trace
+  `results.thermostat`, and let burn-in last until it stands. How to choose h is
+  in the docstring of `SGLD`.
 
   #### Examples
 

@@ -289,5 +289,5 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
   return errors.non_finite(
       state, rate_ratio.shape.rank,
       'The gradient of the log density is NaN or infinite there, or there is '
-      'no further event, the rate being 0 for ever (raise refresh_rate). Look '
-      'for log(0), 0/0 or overflow in the log density.')
+      'no further event, the rate being 0 for ever (raise refresh_rate). '
+      f'{errors.OTHER_CAUSES}.')

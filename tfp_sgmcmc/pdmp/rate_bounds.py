@@ -280,15 +280,22 @@ class LogisticRegressionBound(RateBound):
       ValueError: If the features are no matrix, or a scale is not positive.
     """
     checks.numeric('prior_scale', prior_scale, 0.)
-    x = np.asarray(features, np.float64)
-    if x.ndim != 2:
+    x = checks.real_array('features', features)
+    if x.ndim != 2 or not x.size:
       raise ValueError(
           f'features has shape {x.shape}: a matrix [N, d] is needed, with a '
-          'column for each coordinate of the state.')
+          'row for each example and a column for each coordinate of the state, '
+          'at least one of each.')
+    if not np.all(np.isfinite(x)):
+      row = np.argmin(np.isfinite(x).all(axis=1))
+      raise ValueError(
+          f'features are NaN or infinite in row {row}: no rate has a bound '
+          'there. Leave such examples out, or put numbers in their place.')
     n = len(x) if num_examples is None else checks.positive_integer(
         'num_examples', num_examples)
     size = x.shape[1]
-    self._mean = np.broadcast_to(np.asarray(prior_mean, np.float64), [size])
+    self._mean = np.broadcast_to(
+        checks.real_array('prior_mean', prior_mean), [size])
     self._precision = np.broadcast_to(
         np.asarray(prior_scale, np.float64)**-2., [size])
     norms = np.linalg.norm(x, axis=1)
@@ -365,8 +372,8 @@ def _anchor(start):
 
 
 def _positive_matrix(name, matrix):
-  matrix = np.asarray(matrix, np.float64)
-  if matrix.ndim > 2 or matrix.ndim == 2 and (
+  matrix = checks.real_array(name, matrix)
+  if matrix.ndim > 2 or not matrix.size or matrix.ndim == 2 and (
       len(matrix) != matrix.shape[1] or not np.allclose(matrix, matrix.T)):
     raise ValueError(
         f'{name} has shape {matrix.shape}: a number, a vector (the diagonal) '

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import directional
@@ -46,6 +47,7 @@ __all__ = [
 _LONGEST = 5.
 
 
+@kernel.refuses_corrections
 class StochasticBouncyResults(NamedTuple):
   """Results of `StochasticBouncyParticleSampler`.
 

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
@@ -35,6 +36,7 @@ from tfp_sgmcmc.pdmp import rate_bounds
 __all__ = ['ThinnedKernel', 'ThinnedResults']
 
 
+@kernel.refuses_corrections
 class ThinnedResults(NamedTuple):
   """Results of the exact continuous-time kernels.
 

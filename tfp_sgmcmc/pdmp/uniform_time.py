@@ -25,6 +25,7 @@ from tfp_sgmcmc.pdmp import base
 __all__ = ['UniformTime', 'UniformTimeResults']
 
 
+@kernel_lib.refuses_corrections
 class UniformTimeResults(NamedTuple):
   """Results of `UniformTime`.
 
