@@ -5,6 +5,8 @@ import functools
 import keras
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -231,6 +233,30 @@ def test_mixed_precision(reference, policy, tolerance):
   assert_same_draws(posterior, reference[0], atol=tolerance)
 
 
+@pytest.mark.parametrize('policy', ['float32', 'mixed_float16'])
+def test_masked_outputs_have_no_likelihood(policy):
+  rng = np.random.default_rng(0)
+  x = rng.integers(0, 3, [models.NUM_EXAMPLES, 6])
+  y = rng.integers(0, 3, x.shape)
+  keras.utils.set_random_seed(0)
+  keras.config.set_dtype_policy(policy)
+  try:
+    model = keras.Sequential([
+        keras.Input([6]), keras.layers.Embedding(3, 2, mask_zero=True),
+        keras.layers.Dense(3)])
+  finally:
+    keras.config.set_dtype_policy('float32')
+  model.compile('sgd', models.classifier().loss)
+  value = estimate(model, x=x, y=y)
+  embedding, kernel, bias = (w.astype(np.float64) for w in model.get_weights())
+  log_p = scipy.special.log_softmax(embedding[x] @ kernel + bias, axis=-1)
+  log_p = np.take_along_axis(log_p, y[..., np.newaxis], axis=-1)[..., 0]
+  expected = np.sum(log_p[x > 0]) + sum(
+      np.sum(scipy.stats.norm.logpdf(w)) for w in model.get_weights())
+  tolerance = 1e-5 if policy == 'float32' else 1e-3
+  assert np.isclose(value, expected, rtol=tolerance)
+
+
 def test_frozen_layers_stay():
   model = models.classifier()
   model.get_layer('hidden').trainable = False
@@ -322,6 +348,19 @@ def test_fit_that_ends_before_its_batch_leaves_no_sampling():
   assert int(model.optimizer.iterations) == 3 and sampling.num_steps == 1
 
 
+def test_fit_again_after_one_that_ended_before_its_batch():
+  x, y = models.classes()
+  model = models.classifier()
+  sampling = models.make_sampling()
+  with pytest.raises(RuntimeError):
+    models.fit(model, sampling, callbacks=[
+        Raise(RuntimeError('stop'), at='on_train_batch_begin')])
+  models.fit(model, sampling)
+  assert sampling.num_steps == 7
+  model.fit(x, y, batch_size=20, verbose=0)
+  assert int(model.optimizer.iterations) == 3 and sampling.num_steps == 7
+
+
 def test_exception_in_the_step_restores():
   model = models.classifier()
   x, y = models.classes()
@@ -349,6 +388,32 @@ def test_optimizer_with_moving_average_leaves_the_last_draw():
   sampling = models.make_sampling(start_epoch=1)
   models.fit(model, sampling, epochs=2)
   for a, b in zip(model.get_weights(), sampling.posterior[-1]):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_optimizer_with_moving_average_that_never_trains():
+  model = models.classifier(optimizer=keras.optimizers.Adam(use_ema=True))
+  sampling = models.make_sampling()
+  models.fit(model, sampling)
+  for a, b in zip(model.get_weights(), sampling.posterior[-1]):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize('prior, constraint, message', [
+    ({'hiden': tfd.Normal(0., 1.), '.*': tfd.Normal(0., 1.)}, None,
+     "fit no weight: .'hiden'"),
+    (tfd.Normal(tf.zeros([7]), 1.), None, 'has to broadcast'),
+    (tfd.Normal(0., tf.ones([], tf.float64)), None, 'has dtype float64'),
+    (tfd.Normal(0., 1.), 'non_neg', 'has the constraint')])
+def test_wrong_priors_and_constraints_are_found_before_training(
+    prior, constraint, message):
+  model = models.classifier()
+  model.get_layer('logits').kernel.constraint = keras.constraints.get(
+      constraint)
+  before = model.get_weights()
+  with pytest.raises((TypeError, ValueError), match=message):
+    models.fit(model, models.make_sampling(prior=prior, start_epoch=1))
+  for a, b in zip(model.get_weights(), before):
     np.testing.assert_array_equal(a, b)
 
 
@@ -395,12 +460,15 @@ def test_metrics_are_those_of_the_model():
   assert np.isclose(history['accuracy'][0], scores['accuracy'])
 
 
-def test_learning_rate_scheduler_is_followed_or_refused():
+def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
   scheduler = keras.callbacks.LearningRateScheduler(
       lambda epoch: 0.1 / (epoch + 1))
-  with pytest.raises(ValueError, match="learning_rate='optimizer'"):
-    models.fit(models.classifier(), models.make_sampling(), epochs=3,
-               callbacks=[scheduler])
+  sampling = models.make_sampling(
+      num_burnin_steps=1, num_steps_between_results=1)
+  with pytest.warns(UserWarning, match="learning_rate='optimizer'") as caught:
+    models.fit(models.classifier(), sampling, epochs=3, callbacks=[scheduler])
+  assert sum('no effect' in str(w.message) for w in caught) == 1
+  assert_same_draws(sampling.posterior, reference[0])
   followed, expected = models.classifier(), models.classifier()
   arguments = dict(kernel=sgmcmc.SGHMC, momentum=0.9)
   ours = models.make_sampling(learning_rate='optimizer', **arguments)
@@ -461,7 +529,7 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(jit_compile):
      'all the data at each step'),
     (dict(kernel=functools.partial(
         models.SGHMC, gradient_estimator=sgmcmc.gradients.Uniform(3))),
-     'leave it out, and set batch_size in fit'),
+     'Leave it out, and set batch_size in fit'),
     (dict(kernel=functools.partial(
         models.SGHMC, gradient_estimator=sgmcmc.gradients.SVRG(3, 10))),
      r'SVRG\(.* no pass over all the data at an anchor.*sgmcmc.sample'),

@@ -202,6 +202,9 @@ def test_save_and_load(tmp_path):
   np.testing.assert_array_equal(some[1][0], posterior[1][0])
   with pytest.raises(FileExistsError, match='holds draws already'):
     posterior.save(tmp_path / 'draws')
+  with pytest.raises(FileExistsError, match='no chain that could go on'):
+    models.fit(
+        model, models.make_sampling(directory=tmp_path / 'draws'))
 
 
 def test_weights_are_found_by_their_paths_or_their_order(tmp_path):
@@ -287,9 +290,6 @@ def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
   for a, b in zip(on_disk.posterior.weights.values(),
                   in_memory.posterior.weights.values()):
     np.testing.assert_array_equal(a, b)
-  with pytest.raises(FileExistsError):
-    models.fit(models.classifier(), models.make_sampling(
-        directory=tmp_path / 'draws'))
   other = keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])
   with pytest.raises(ValueError, match='shapes'):
     sgmcmc.keras.PosteriorSamples.load(tmp_path / 'draws', other)

@@ -12,11 +12,13 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import chain as chain_lib
+from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import samples
 from tfp_sgmcmc.keras import train_function
 
@@ -67,11 +69,38 @@ class PosteriorSampling(keras.callbacks.Callback):
   weights at the events themselves have unequal weights in any average.) The
   model's weights after `fit` are those at the last event.
 
+  With a `directory` nothing is lost by a kill: the same script, run again, goes
+  on with the same chain. What has been made is committed to the directory at
+  least each second or, for large models, in a twentieth of the time, and at
+  each epoch's end: the draws, all weights of the model, and the kernel's
+  results with the step counter, so that the momentum, a thermostat, the
+  position in burn-in and the seeds of the steps to come are what they were.
+  `fit` then begins at the epoch in which the chain was, leaves out the batches
+  that it has used, and does not train with the optimizer again. A `fit` that
+  had come to its end makes nothing; one with more `epochs` than before makes
+  more draws of the same chain. With `keras.callbacks.BackupAndRestore` the
+  chain goes back to the epoch that this callback goes back to. Make a new
+  callback for it: one that has made steps goes on from its own memory.
+
+  The chain is the same bit for bit (on the same machine) where the batches are:
+  where data give the same batches in each epoch, as arrays with
+  `shuffle=False` or a `tf.data` pipeline without `shuffle`, or with
+  `shuffle(..., seed=1, reshuffle_each_iteration=False)`. A pipeline that
+  shuffles anew in each epoch begins as in its first one: the chain then goes on
+  with other batches than it would have met, which is as good a chain, and
+  another one. The states of other callbacks and of the optimizer are for
+  `BackupAndRestore` to keep; the metrics of the epoch at which it goes on are
+  those of its remaining batches.
+
+  Whether a run is the same is told by what this callback was given and by the
+  compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
+  known by its weights' shapes alone, and the data are not looked at.
+
   The logs hold `draws`, the number of draws, and for kernels with momentum
   `kinetic_temperature`, r' r / d, whose mean is the temperature. Callbacks that
   change the optimizer's learning rate (`LearningRateScheduler`,
-  `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`, and are
-  an error else.
+  `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`; else
+  they have no effect on it, of which a warning tells once.
 
   #### Examples
 
@@ -107,6 +136,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       momentum: float | None = None,
       keep_draw: Callable[[int], bool] | None = None,
       draw_interval: float | None = None,
+      fingerprint: str | None = None,
   ):
     """Makes the callback.
 
@@ -128,12 +158,14 @@ class PosteriorSampling(keras.callbacks.Callback):
         it the compiled optimizer trains.
       temperature: T, a number or a callable of the step counter; None leaves
         it to the kernel, whose default is 1.
-      directory: None to keep draws in memory; or the path of a directory
-        without draws, to which they are written as they come, within seconds.
-        `PosteriorSamples.load` reads them.
+      directory: None to keep draws in memory; or the path of a directory, to
+        which they are written as they come. Where it holds this chain already,
+        `fit` goes on with it (see above). `PosteriorSamples.load` reads the
+        draws. One run at a time writes to a directory.
       max_results: None, or the number of draws after which no more are kept.
       seed: Python `int` k, for the stateless seed `[k >> 32, k]`; a stateless
-        seed (`int32[2]`); or None, for one from TensorFlow's global generator.
+        seed (`int32[2]`); or None, for one from TensorFlow's global generator
+        (a chain that goes on keeps the seed that it began with).
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
         in place of the kernel's `step_size`: a number; a callable of the step
         counter, such as a Keras schedule; or "optimizer" for the learning rate
@@ -146,6 +178,9 @@ class PosteriorSampling(keras.callbacks.Callback):
       draw_interval: Positive number, the time between two draws, of a kernel in
         continuous time, which needs it; the first is made that long after the
         event `num_burnin_steps`. For others leave it out.
+      fingerprint: Python `str` that stands for what a `directory` cannot see of
+        the arguments, such as the version of the data: with another one the
+        chain is another.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
@@ -169,6 +204,20 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._is_checked = False
     self._is_sampling = False
     self._last_weights = None
+    self._num_fits = 0
+    self._goes_on = False
+    if fingerprint is not None and not isinstance(fingerprint, str):
+      raise TypeError(
+          f'fingerprint is {fingerprint!r}: it has to be a string of yours, '
+          'such as the version of the data.')
+    self._fingerprint = fingerprint
+    self._arguments = dict(
+        kernel=kernel, num_examples=num_examples, prior=prior,
+        num_burnin_steps=num_burnin_steps,
+        num_steps_between_results=num_steps_between_results,
+        start_epoch=start_epoch, temperature=temperature, seed=seed,
+        learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
+        draw_interval=draw_interval)
 
   @property
   def posterior(self) -> samples.PosteriorSamples:
@@ -213,9 +262,14 @@ class PosteriorSampling(keras.callbacks.Callback):
     likelihood = likelihood_lib.Likelihood(model)
     self._make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
-      self._chain, self._train_function = self._make_chain(), None
-    self._chain.draws.open()
+      self._begin_chain(likelihood)
     self._chain.set_likelihood(likelihood)
+    self._chain.draws.open()
+    if network.has_moving_average(model.optimizer) and network.is_built(model):
+      network.build_moving_average(model)
+      if self._has_begun:
+        self._last_weights = network.values(model.trainable_variables)
+    self._begin_where_the_chain_stands()
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
           model, self._chain.train_step, self._chain.execute)
@@ -224,12 +278,14 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
+    self._chain.begin_epoch(self._num_fits, epoch, self._goes_on)
+    self._forget_where_the_chain_stood()
     if not self._is_checked:
       self._check_reachable(epoch)
       self._is_checked = True
     self._is_sampling = self._has_begun or epoch >= self._start_epoch
     if self._is_sampling:
-      self._make_kernel.check_learning_rate()
+      self._make_kernel.watch_learning_rate()
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
@@ -239,7 +295,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_epoch_end(self, epoch, logs=None):
     del epoch, logs
     self._train_function.put_back()
-    self._chain.draws.commit(self.num_steps)
+    self._chain.end_epoch(self.params.get('steps'))
     if self._is_sampling and network.has_moving_average(self.model.optimizer):
       self._last_weights = network.values(self.model.trainable_variables)
 
@@ -247,6 +303,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     del logs
     self._train_function.put_back()
     self._chain.draws.close()
+    self._forget_where_the_chain_stood()
+    self._num_fits += 1
     if self._last_weights is not None:
       # fit has just replaced the weights by the optimizer's moving average.
       network.assign(self.model.trainable_variables, self._last_weights)
@@ -261,13 +319,43 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _has_begun(self):
     return self._chain is not None and self._chain.has_begun
 
-  def _make_chain(self):
-    draws = draws_lib.ModelDraws(
-        self.model, store=None if self._directory is None
-        else draws_lib.new_store(self._directory))
-    return chain_lib.Chain(
+  def _begin_chain(self, likelihood):
+    """Makes the chain: a new one, or that of the directory."""
+    is_built = network.is_built(self.model)
+    if is_built:
+      network.check_weights(self.model)
+      priors.WeightPrior(self._prior, self.model.trainable_variables)
+    store = None
+    if self._directory is not None:
+      store = checkpoint.open_store(
+          self._directory,
+          {**self._arguments, 'likelihood': likelihood.parameters},
+          self._fingerprint)
+    self._chain = chain_lib.Chain(
         self.model, self._make_kernel, self._prior, self._num_examples,
-        self._seed, self._schedule, draws)
+        self._seed, self._schedule,
+        draws_lib.ModelDraws(self.model, store=store),
+        are_weights_checked=is_built)
+    self._seed = self._chain.seed
+    self._posterior, self._train_function = None, None
+
+  def _begin_where_the_chain_stands(self):
+    """Makes `fit` begin at the epoch that an earlier process has come to.
+
+    Keras reads it from the model, where its `BackupAndRestore` writes it too.
+    """
+    position = self._chain.position
+    self._goes_on = (
+        self._chain.is_resumed and position.fit >= self._num_fits)
+    if self._goes_on:
+      self.model._initial_epoch = (
+          position.epoch if position.fit == self._num_fits
+          else self.params['epochs'])
+
+  def _forget_where_the_chain_stood(self):
+    """Lets the next `fit` begin where it is told to."""
+    if self._goes_on:
+      self._goes_on, self.model._initial_epoch = False, None
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""

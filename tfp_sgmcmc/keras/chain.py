@@ -7,9 +7,11 @@ from typing import Any
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
+from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import kernel_maker
@@ -37,6 +39,7 @@ class Chain:
       seed: tf.Tensor,
       schedule: draw_schedule.DrawSchedule,
       draws: draws_lib.ModelDraws,
+      are_weights_checked: bool,
   ):
     """Makes the chain, before its first step.
 
@@ -47,7 +50,13 @@ class Chain:
       num_examples: Python `int`, N.
       seed: Stateless seed, `int32[2]`.
       schedule: `DrawSchedule`.
-      draws: `ModelDraws` that takes the draws.
+      draws: `ModelDraws` that takes the draws; where it has those of an earlier
+        process, the chain goes on with that process' chain.
+      are_weights_checked: Python `bool`, whether `network.check_weights` has
+        been called.
+
+    Raises:
+      ValueError: If the chain to go on with is of another model, or failed.
     """
     self._model = model
     self._make_kernel = make_kernel
@@ -59,6 +68,14 @@ class Chain:
     self._step = None
     self._num_steps = 0
     self._draws = draws
+    self._position = checkpoint_lib.Position()
+    self._num_to_skip = 0
+    self._are_weights_checked = are_weights_checked
+    self._resumed = None
+    if draws.store is not None and not draws.store.is_new:
+      self._resume()
+      checkpoint_lib.assign(
+          self._resumed, draws.store.path, rate=self._rate())
 
   @property
   def draws(self) -> draws_lib.ModelDraws:
@@ -72,13 +89,28 @@ class Chain:
 
   @property
   def has_begun(self) -> bool:
-    """Whether there has been a batch."""
-    return self._step is not None
+    """Whether it has made steps, in this process or in an earlier one."""
+    return self._step is not None or self.is_resumed
+
+  @property
+  def is_resumed(self) -> bool:
+    """Whether its first batch of this process goes on with earlier steps."""
+    return self._resumed is not None
+
+  @property
+  def position(self) -> checkpoint_lib.Position:
+    """Where in the calls of `fit` it stands."""
+    return self._position
+
+  @property
+  def seed(self) -> tf.Tensor:
+    """The seed; that with which the chain began, where it goes on."""
+    return self._seed
 
   @property
   def kernel_results(self) -> Any:
     """The kernel's results after the last step, None before the first."""
-    return self._step.results() if self.has_begun else None
+    return None if self._step is None else self._step.results()
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that may have been compiled anew.
@@ -90,8 +122,41 @@ class Chain:
       ValueError: If other weights are trainable than when the chain began.
     """
     self._likelihood = likelihood
-    if self.has_begun:
+    if self._step is not None:
       self._step.set_likelihood(likelihood)
+
+  def begin_epoch(self, fit: int, epoch: int, goes_on: bool = False) -> None:
+    """Takes note of the epoch that begins.
+
+    Args:
+      fit: Python `int`, the number of calls of `fit` that have ended.
+      epoch: Python `int`, the epoch, from 0.
+      goes_on: Python `bool`, whether it is the one that an earlier process was
+        in, or one before that to which another callback went back.
+    """
+    self._num_to_skip = 0
+    if goes_on:
+      store = self._draws.store
+      if epoch < self._position.epoch and epoch in store.marks:
+        store.rewind(epoch)
+        self._resume()
+      if epoch == self._position.epoch:
+        self._num_to_skip = self._position.batch
+    self._position = checkpoint_lib.Position(fit, epoch)
+
+  def end_epoch(self, num_batches: int | None) -> None:
+    """Takes note of an epoch's end, and writes down where the chain stands.
+
+    Args:
+      num_batches: None, or a Python `int`, how many batches the epoch has.
+    """
+    fit, epoch, batch = self._position
+    mark = None
+    if not (self._model.stop_training and num_batches and batch < num_batches):
+      mark = epoch + 1
+      self._position = checkpoint_lib.Position(fit, mark)
+    if self._step is not None:
+      self._commit(mark)
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A training step: see `SamplingStep.train_step`."""
@@ -109,19 +174,78 @@ class Chain:
     Returns:
       logs: Those of the last step, and the number of draws.
     """
+    if self._num_to_skip > 0:
+      return self._skip(iterator)
+    before = self._num_steps
     interrupted = self._schedule.interrupts(
-        self._num_steps, self._model.steps_per_execution, len(self._draws))
-    if interrupted or not self.has_begun:
+        before, self._model.steps_per_execution, len(self._draws))
+    if interrupted or self._step is None:
       first = next(iterator)
-      if not self.has_begun:
+      if self._step is None:
         self._begin(first)
+        function.trace(iterator.element_spec)
       logs = function.on_batches(
           self._drawing_between(itertools.chain([first], iterator)))
     else:
       logs = function.on_iterator(iterator)
     logs = dict(logs)
     self._after_step(logs.pop(step_lib.STATUS))
+    self._count_batches(self._num_steps - before)
+    if self._draws.store is not None and self._draws.store.commit_is_due:
+      self._commit()
     return {**logs, 'draws': len(self._draws)}
+
+  def _count_batches(self, number):
+    self._position = self._position._replace(
+        batch=self._position.batch + number)
+
+  def _skip(self, iterator):
+    """Leaves out batches with which an earlier process made steps."""
+    number = self._model.steps_per_execution
+    first = next(iterator)
+    if self._step is None:  # The weights and metrics, should none be left.
+      self._begin(first)
+    for _ in zip(range(number - 1), iterator):
+      pass
+    self._num_to_skip -= number
+    self._count_batches(number)
+    return {'draws': len(self._draws)}
+
+  def _commit(self, mark=None):
+    """Writes the draws, and the chain as it is, where there is a directory."""
+    if self._draws.store is not None:
+      self._draws.store.commit(self._num_steps, self._checkpoint(), mark)
+
+  def _checkpoint(self):
+    return {
+        **checkpoint_lib.of_model(self._model),
+        **self._step.checkpoint(),
+        **checkpoint_lib.leaves(rate=self._rate()),
+        'seed': self._seed.numpy(),
+        'position': np.array(self._position, np.int64),
+        'until_draw': np.array(self._schedule.until_draw or 0.)}
+
+  def _resume(self):
+    """Stands where the chain in the directory was committed last."""
+    store = self._draws.store
+    self._resumed = kept = store.checkpoint()
+    self._num_steps, bad = kept['status/0'].tolist()
+    if bad:
+      raise ValueError(
+          f'The chain in {store.path} became NaN or infinite at step {bad}, '
+          'and cannot go on. PosteriorSamples.load(directory, model) reads the '
+          'draws before; to try again with smaller steps give another '
+          'directory.')
+    self._position = checkpoint_lib.Position(*kept['position'].tolist())
+    self._seed = tf.constant(kept['seed'])
+    self._schedule.go_on(float(kept['until_draw']))
+    if network.is_built(self._model):
+      checkpoint_lib.assign_model(self._model, kept, store.path)
+
+  def _rate(self):
+    """The optimizer's learning rate in a list, empty where it has no say."""
+    rate = self._make_kernel.optimizers_rate
+    return [] if rate is None else [rate]
 
   def _drawing_between(self, batches: Iterable[Any]) -> Iterator[Any]:
     """The batches; between two of them, the draw of the step just made."""
@@ -141,7 +265,6 @@ class Chain:
 
   def _keep(self):
     self._draws.append(self._num_steps)
-    self._draws.commit_if_due(self._num_steps)
 
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
@@ -188,14 +311,23 @@ class Chain:
     model.compute_loss(x, y, y_pred, sample_weight)
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
-    network.check_weights(model)
+    if not self._are_weights_checked:
+      network.check_weights(model)
     self._check_prior(bool(model.losses))
+    network.build_moving_average(model)
+    if self.is_resumed:
+      checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
     step = step_lib.SamplingStep(
         model, self._make_kernel,
         priors.WeightPrior(self._prior, model.trainable_variables),
         self._likelihood, self._num_examples, self._seed)
     step.bootstrap(data)
-    self._step = step
+    if self.is_resumed:
+      path = self._draws.store.path
+      step.restore(self._resumed, path)
+      if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
+        checkpoint_lib.assign(self._resumed, path, rate=self._rate())
+    self._step, self._resumed = step, None
 
   def _check_prior(self, has_losses):
     """Warns where nothing, or two things, say what the prior is."""

@@ -79,6 +79,20 @@ class DrawSchedule:
     """Whether draws are due at times along a path."""
     return self._interval is not None
 
+  @property
+  def until_draw(self) -> float | None:
+    """The time from the last event to the next draw; None in discrete time."""
+    return self._until_draw
+
+  def go_on(self, until_draw: float) -> None:
+    """Goes on where another schedule stood.
+
+    Args:
+      until_draw: Its `until_draw`; without meaning in discrete time.
+    """
+    if self.is_continuous:
+      self._until_draw = until_draw
+
   def is_due(self, step: int, num_draws: int) -> bool:
     """Whether a step makes a draw; in continuous time, whether it may.
 

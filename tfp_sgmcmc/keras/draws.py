@@ -6,7 +6,6 @@ writes one.
 """
 
 from collections import Counter
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.keras import network
 
 __all__ = ['ModelDraws', 'new_store', 'paths']
 
@@ -47,14 +47,18 @@ class ModelDraws:
     self._store = store
     self._chunks = store_lib.Chunks() if chunks is None else chunks
     self._names = None
-    self._appended = None
-    if len(self):
+    if len(self.chunks) and network.is_built(model):
       self._names = _match(self.chunks.specs, model)
 
   @property
   def chunks(self) -> store_lib.Chunks:
     """The draws, with all arrays that they have."""
     return self._chunks if self._store is None else self._store.draws
+
+  @property
+  def store(self) -> store_lib.Store | None:
+    """The `Store` that draws go to, None where they stay in memory."""
+    return self._store
 
   @property
   def steps(self) -> list[int]:
@@ -69,10 +73,9 @@ class ModelDraws:
 
   def read(self, indices: Sequence[int]) -> list[np.ndarray]:
     """Some draws: one array `[len(indices), ...]` for each trainable weight."""
-    if self._names is None:
-      self._names = _match(self.chunks.specs, self._model)
-    arrays = self.chunks.read(indices, self._names)
-    return [arrays[name] for name in self._names]
+    names = self._names_of_weights()
+    arrays = self.chunks.read(indices, names)
+    return [arrays[name] for name in names]
 
   def append(self, step: int) -> None:
     """Adds the model's trainable weights as they are now.
@@ -81,23 +84,11 @@ class ModelDraws:
       step: Python `int`, the number of the step.
     """
     variables = self._model.trainable_variables
-    if self._appended is None:
-      self._appended = [f'state/{path}' for path in paths(variables)]
     keeper = self._chunks if self._store is None else self._store
     keeper.append({
         **{name: variable.numpy()[np.newaxis]
-           for name, variable in zip(self._appended, variables)},
+           for name, variable in zip(self._names_of_weights(), variables)},
         'step': np.array([step], np.int64)})
-
-  def commit(self, step: int) -> None:
-    """Writes what has been appended, if it goes to a directory."""
-    if self._store is not None and len(self) > self._store.num_draws:
-      self._store.commit(step, {})
-
-  def commit_if_due(self, step: int) -> None:
-    """As `commit`, where enough has come since the last."""
-    if self._store is not None and self._store.commit_is_due:
-      self.commit(step)
 
   def open(self) -> None:
     """Makes a directory ready to be written to, after `close`."""
@@ -109,15 +100,20 @@ class ModelDraws:
     if self._store is not None:
       self._store.close()
 
+  def _names_of_weights(self):
+    """The names of the weights' arrays: those of the draws before, if any."""
+    if self._names is None:
+      variables = self._model.trainable_variables
+      self._names = _match(self.chunks.specs, self._model) if len(
+          self.chunks) else [f'state/{path}' for path in paths(variables)]
+    return self._names
 
-def new_store(
-    directory: Any, arguments: Mapping[str, str] | None = None,
-) -> store_lib.Store:
-  """An open store of draws of a model, none yet.
+
+def new_store(directory: Any) -> store_lib.Store:
+  """An open store of draws of a model, none yet, without a chain.
 
   Args:
     directory: Path of a directory without draws.
-    arguments: The `fingerprint` of the chain, as far as it is known.
 
   Returns:
     store: `Store`.
@@ -132,8 +128,7 @@ def new_store(
         f'The directory {str(store.path)!r} holds draws already: take another '
         'one, or remove it. To read them, PosteriorSamples.load(directory, '
         'model).')
-  return store_lib.Store(
-      directory, 'fit', arguments or {}).open(take_over=True)
+  return store_lib.Store(directory, 'fit', {}).open(take_over=True)
 
 
 def paths(variables: Sequence[keras.Variable]) -> list[str]:

@@ -16,7 +16,9 @@ from collections.abc import Callable
 import inspect
 import math
 from typing import Any
+import warnings
 
+import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -71,6 +73,7 @@ class KernelMaker:
     self._temperature = temperature
     self._rate = None
     self._rate_seen = None
+    self._has_warned = False
     self._check()
     first = 1e-3 if learning_rate == 'optimizer' else None
     made = self._make(
@@ -115,26 +118,28 @@ class KernelMaker:
           'none: it makes no steps while the kernel samples, so its schedule '
           'stands still. Pass the schedule itself, learning_rate=schedule.')
 
-  def check_learning_rate(self) -> None:
-    """Raises where another callback steers an optimizer that stands still.
+  @property
+  def optimizers_rate(self) -> keras.Variable | None:
+    """The learning rate that the step size follows, if it does."""
+    return self._rate if self.follows_optimizer else None
+
+  def watch_learning_rate(self) -> None:
+    """Warns once where a callback steers an optimizer that stands still.
 
     Due at the beginning of each epoch that samples.
-
-    Raises:
-      ValueError: If the optimizer's learning rate has changed since the last
-        call, and the kernel does not follow it.
     """
-    if self.follows_optimizer or self._rate is None:
+    if self.follows_optimizer or self._rate is None or self._has_warned:
       return
     before, self._rate_seen = self._rate_seen, float(self._rate.numpy())
     if before is not None and before != self._rate_seen:
-      raise ValueError(
+      self._has_warned = True
+      warnings.warn(
           f"The optimizer's learning rate was changed from {before:g} to "
-          f'{self._rate_seen:g} while the kernel samples, which takes its '
-          'steps without the optimizer: LearningRateScheduler and '
-          'ReduceLROnPlateau have no effect on it. Pass '
-          "learning_rate='optimizer' to follow them, or a schedule as "
-          'learning_rate or step_size and no such callback.')
+          f'{self._rate_seen:g} while the kernel samples. This has no effect: '
+          'the kernel takes its steps without the optimizer. For '
+          'LearningRateScheduler or ReduceLROnPlateau to steer it, pass '
+          "learning_rate='optimizer'; else leave such callbacks out, or pass "
+          'a schedule as learning_rate or step_size.', stacklevel=2)
 
   def __call__(
       self, posterior: Any, step: tf.Tensor) -> tfp.mcmc.TransitionKernel:

@@ -146,6 +146,15 @@ class Likelihood:
       self._weights = model.get_compile_config().get('loss_weights')
     self._output_names = getattr(model, 'output_names', None)
 
+  @property
+  def parameters(self) -> dict[str, Any]:
+    """The losses and their weights, to tell whether another is the same."""
+    # Keras writes the function of a DistributionLoss by its name.
+    return {
+        'losses': _map(lambda loss: [
+            loss, getattr(loss, 'make_distribution', None)], self._losses),
+        'weights': self._weights}
+
   def terms(self, y_pred: Any) -> list[Term]:
     """The losses in the order of the flat outputs.
 

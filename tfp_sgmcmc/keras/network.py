@@ -15,11 +15,13 @@ import tensorflow as tf
 __all__ = [
     'ForwardPass',
     'assign',
+    'build_moving_average',
     'check_kind',
     'check_model',
     'check_weights',
     'forward',
     'has_moving_average',
+    'is_built',
     'layers',
     'learning_rate',
     'loss_tracker',
@@ -175,6 +177,21 @@ def check_kind(model: Any) -> None:
         f'model is of type {type(model).__module__}.{type(model).__name__}: a '
         'keras.Model of Keras 3 (import keras) is needed, and no model of '
         'tf_keras, which is Keras 2. Build it with keras.layers.')
+
+
+def build_moving_average(model: keras.Model) -> None:
+  """Makes the average that `fit` puts in place of the weights at its end.
+
+  The optimizer makes it with its first step, which may never come.
+  """
+  if has_moving_average(model.optimizer) and not model.optimizer.built:
+    model.optimizer.build(model.trainable_variables)
+
+
+def is_built(model: keras.Model) -> bool:
+  """Whether the model has all its weights."""
+  return bool(model.built and model.trainable_variables and all(
+      layer.built for layer in layers(model)))
 
 
 def check_model(model: keras.Model) -> None:

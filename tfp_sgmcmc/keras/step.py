@@ -11,6 +11,7 @@ with R the sum of the model's regularisers and other added losses. The seeds are
 `bootstrap_results` on the first batch with `random.fold_in(seed, 0)`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -20,6 +21,7 @@ import tensorflow as tf
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
@@ -130,6 +132,24 @@ class SamplingStep:
       self._segment_start = [
           tf.Variable(part, trainable=False, name='segment_start')
           for part in self._parts()]
+
+  def checkpoint(self) -> dict[str, np.ndarray]:
+    """The state of the chain beside the model: what `restore` takes."""
+    return checkpoint_lib.leaves(
+        results=self._results, status=[self._status])
+
+  def restore(self, checkpoint: Mapping[str, np.ndarray], path: Any) -> None:
+    """Takes the place of another object, after `bootstrap`.
+
+    Args:
+      checkpoint: Arrays, those of its `checkpoint` among them.
+      path: The directory that they come from, for the error.
+
+    Raises:
+      ValueError: If the kernel's results were others.
+    """
+    checkpoint_lib.assign(
+        checkpoint, path, results=self._results, status=[self._status])
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.

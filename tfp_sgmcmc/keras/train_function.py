@@ -67,6 +67,20 @@ class TrainFunction:
     if self._model.train_function is self._stand_in:
       self._set(self._own)
 
+  def trace(self, element_spec: Any) -> None:
+    """Traces the step for the batches of a dataset, whatever their size.
+
+    A batch on its own would be traced for its size, and the first one of
+    another size again. Due once, before the first execution.
+
+    Args:
+      element_spec: That of the dataset's iterator.
+    """
+    if not self._model.run_eagerly:
+      tf.function(
+          lambda data: self._on_batches([data]), autograph=False,
+          input_signature=[element_spec]).get_concrete_function()
+
   def on_iterator(self, iterator: Any) -> dict[str, Any]:
     """Runs an execution, compiled as a whole.
 

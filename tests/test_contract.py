@@ -1,0 +1,471 @@
+"""What all kernels, and all estimators of the gradient, have to do alike.
+
+The rows are in `tests/catalogue.py`. Laws are tested elsewhere, each in the file
+of its kernel or estimator.
+"""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import catalogue
+from tests import oracle
+import tfp_sgmcmc as sgmcmc
+
+gradients = sgmcmc.gradients
+KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
+all_kernels = pytest.mark.parametrize('name', KERNELS)
+all_estimators = pytest.mark.parametrize('name', ESTIMATORS)
+NUM_STEPS = 5
+
+
+@pytest.fixture(autouse=True)
+def _no_warning_of_uncalibrated_kernels():
+  with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', '.*not calibrated.*')
+    yield
+
+
+def make(name, dtype=np.float32):
+  return KERNELS[name].make(KERNELS[name].posterior(dtype))
+
+
+def steps(kernel, state, seed, num_steps=NUM_STEPS):
+  """The last state and results of a loop of `one_step`."""
+  def body(step, state, results, seed):
+    state, results = kernel.one_step(state, results, seed=seed)
+    return step + 1, state, results, sgmcmc.random.fold_in(seed, 0)
+
+  return tf.while_loop(
+      lambda step, *_: step < num_steps, body,
+      (0, state, kernel.bootstrap_results(state), seed))[1:3]
+
+
+@functools.cache
+def eager_run(name, dtype=np.float64, chains=(2, 3), num_parts=2):
+  kernel = make(name, dtype)
+  return kernel, steps(
+      kernel, KERNELS[name].state(chains, num_parts, dtype),
+      tf.constant([3, 4]))
+
+
+def assert_close(one, other, tolerance):
+  for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
+    a, b = (tf.cast(x, tf.float64) if x.dtype.is_floating else x
+            for x in map(tf.convert_to_tensor, (a, b)))
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def parts_of(state):
+  return state if isinstance(state, (list, tuple)) else [state]
+
+
+@all_kernels
+def test_same_chain_eager_graph_and_xla(name):
+  """In float64, of a list of parts, of 2 by 3 chains: state and results."""
+  kernel, eager = eager_run(name)
+  start = KERNELS[name].state((2, 3), 2, np.float64)
+  run = functools.partial(steps, kernel, start)
+  seed = tf.constant([3, 4])
+  for jit_compile in (False, True):
+    other = tf.function(run, jit_compile=jit_compile, autograph=False)(seed)
+    assert_close(eager[0], other[0], 1e-9)
+    assert_close(eager[1], other[1], 1e-7)
+  for moved, part in zip(eager[0], start):
+    assert moved.dtype == tf.float64 and moved.shape == part.shape
+    assert np.all(np.isfinite(moved)) and np.any(moved != part)
+
+
+@all_kernels
+def test_the_same_seed_gives_the_same_chain_and_another_another(name):
+  kernel, (state, _) = eager_run(name)
+  start = KERNELS[name].state((2, 3), 2, np.float64)
+  again, _ = steps(kernel, start, tf.constant([3, 4]))
+  other, _ = steps(kernel, start, tf.constant([3, 5]))
+  for part, same, another in zip(state, again, other):
+    np.testing.assert_array_equal(part, same)
+    assert np.any(part != another)
+
+
+@all_kernels
+def test_one_chain_is_the_same_in_float32_and_float64(name):
+  row, seed = KERNELS[name], tf.constant([3, 4])
+  single, double = (
+      steps(make(name, dtype), row.state(dtype=dtype), seed, 3)[0]
+      for dtype in (np.float32, np.float64))
+  assert single.dtype == tf.float32
+  np.testing.assert_allclose(single, double, rtol=2e-2, atol=2e-2)
+
+
+@all_kernels
+def test_gradients_are_counted_for_each_chain(name):
+  _, (_, results) = eager_run(name)
+  results = getattr(results, 'inner_results', results)
+  used = results.gradient_estimator_results.num_gradients
+  assert used.dtype == tf.int64 and used.shape == [2, 3]
+  assert np.all(used > 0)
+
+
+@all_kernels
+def test_warm_restart(name):
+  """Stopping changes nothing, though all is written down and read again."""
+  row, seeds = KERNELS[name], [tf.constant([7, k]) for k in range(4)]
+  kernel, start = make(name), row.state((5,), 2)
+  whole, results = start, kernel.bootstrap_results(start)
+  for seed in seeds:
+    whole, results = kernel.one_step(whole, results, seed=seed)
+  parts, results = start, kernel.bootstrap_results(start)
+  for some in (seeds[:2], seeds[2:]):
+    parts, results = tf.nest.map_structure(
+        lambda t: tf.constant(t.numpy()), (parts, results))
+    for seed in some:
+      parts, results = kernel.one_step(parts, results, seed=seed)
+  tf.nest.map_structure(np.testing.assert_array_equal, whole, parts)
+
+
+@all_kernels
+def test_sample_chain_goes_on_from_its_results(name):
+  kernel, start = make(name), KERNELS[name].state((2,))
+  run = functools.partial(
+      tfp.mcmc.sample_chain, 2, kernel=kernel, seed=tf.constant([0, 1]),
+      trace_fn=lambda _, results: results.step,
+      return_final_kernel_results=True)
+  first, trace, results = run(current_state=start)
+  np.testing.assert_array_equal(trace, [1, 2])
+  second, trace, _ = run(
+      current_state=first[-1], previous_kernel_results=results)
+  np.testing.assert_array_equal(trace, [3, 4])
+  assert first.shape == second.shape == [2, *start.shape]
+
+
+@all_kernels
+def test_copy_and_parameters(name):
+  kernel = make(name)
+  copy = kernel.copy(name='another')
+  assert type(copy) is type(kernel) and copy.parameters['name'] == 'another'
+  assert {**copy.parameters, 'name': None} == {
+      **kernel.parameters, 'name': None}
+  assert kernel.is_calibrated == KERNELS[name].is_exact
+
+
+@all_kernels
+def test_results_are_lean(name):
+  """A trace of all results holds a few states a step, and no data."""
+  kernel, start = make(name), KERNELS[name].state((7,))
+  results = kernel.bootstrap_results(start)
+  size = sum(tf.size(t).numpy() for t in tf.nest.flatten(results))
+  size_of_state = tf.size(start).numpy()
+  per_chain = {'matrix': 9, 'firefly': 2 * 8}.get(name, 0)
+  assert size <= 6 * size_of_state + 7 * (16 + per_chain) + 2
+
+
+@all_kernels
+def test_failure(name):
+  """None of a healthy chain; of one with a NaN, which chain and which part."""
+  _, (state, results) = eager_run(name)
+  assert sgmcmc.errors.find_failure(results, state) is None
+  assert results.failure(state) is None
+  bad = [part.numpy() for part in state]
+  bad[-1][1, 2] = np.nan
+  failure = sgmcmc.errors.find_failure(results, list(map(tf.constant, bad)))
+  assert failure.error is sgmcmc.NonFiniteError
+  assert f'chain (1, 2), part {len(bad) - 1}' in failure.reason
+  assert failure.advice.endswith('.')
+
+
+@all_kernels
+@pytest.mark.parametrize('state, error, message', [
+    (np.zeros(3, int), TypeError, 'dtype int64'),
+    ([], ValueError, 'empty list'),
+    ({'x': np.zeros(3, np.float32)}, TypeError, 'dict'),
+])
+def test_states_that_are_none(name, state, error, message):
+  with pytest.raises(error, match=message):
+    make(name).bootstrap_results(state)
+
+
+def normal(x):
+  return -tf.reduce_sum(x**2, axis=-1)
+
+
+def logarithm(x):
+  return tf.reduce_sum(tf.math.log(x), axis=-1)
+
+
+PLAIN = {
+    name: row for name, row in KERNELS.items()
+    if name not in ('firefly', 'uniform time')}
+
+
+@pytest.mark.parametrize('name', PLAIN)
+@pytest.mark.parametrize('target, state, error, message', [
+    (logarithm, np.zeros(3, np.float32), ValueError, 'not finite'),
+    (logarithm, np.full(3, np.nan, np.float32), ValueError, 'not finite'),
+    (lambda x: tf.reduce_sum(x) * tf.ones(5), np.zeros(3, np.float32),
+     ValueError, r'returned shape \(5,\)'),
+    (lambda x, y: tf.reduce_sum(x), [np.zeros(3, np.float32)] * 2, ValueError,
+     'does not depend on part 1'),
+])
+def test_refused_at_the_start(name, target, state, error, message):
+  kernel = make(name).copy(target_log_prob_fn=target, gradient_estimator=None)
+  with pytest.raises(error, match=message):
+    kernel.bootstrap_results(state)
+
+
+@pytest.mark.parametrize('name', PLAIN)
+def test_refused_at_construction(name):
+  kernel = make(name)
+  for arguments, message in (
+      (dict(target_log_prob_fn=3.), 'has to be a Posterior'),
+      (dict(gradient_estimator=100), 'gradients.Uniform'),
+      (dict(target_log_prob_fn=normal, gradient_estimator=catalogue.UNIFORM),
+       'posterior.transform')):
+    with pytest.raises(TypeError, match=message):
+      kernel.copy(**arguments)
+
+
+MODEL = oracle.GaussianModel(dtype=np.float64)
+
+
+def gaussian_step(parts):
+  ones = [tf.ones([], part.dtype) for part in parts]
+  return gradients.GaussianStep(
+      [0.3 * tf.ones_like(part) for part in parts],
+      [-0.1 * tf.ones_like(part) for part in parts],
+      [0.1 * one for one in ones], ones)
+
+
+def estimates(estimator, num_steps=2, posterior=None, seed=(1, 2)):
+  """Estimates at moving states of 2 chains, and the last results."""
+  posterior = MODEL.posterior() if posterior is None else posterior
+  parts = [tf.constant([[0.1, 0.2], [0.3, -0.4]], tf.float64),
+           tf.constant([0.5, -0.2], tf.float64)]
+  results = estimator.bootstrap_results(posterior, parts)
+  found = []
+  for k in range(num_steps):
+    estimate, results = estimator.one_step(
+        posterior, parts, results,
+        sgmcmc.random.fold_in(tf.constant(seed), k), gaussian_step(parts))
+    found.append(estimate)
+    parts = [0.9 * part for part in parts]
+  return found, results
+
+
+def anchored(name):
+  """The estimator; with an anchor in the parts of these states."""
+  if name != 'control variate':
+    return ESTIMATORS[name]()
+  return gradients.ControlVariate(
+      4, [tf.constant([0.1, 0.2], tf.float64), tf.constant(0., tf.float64)])
+
+
+@all_estimators
+def test_an_estimate_is_the_same_eager_graph_and_xla(name):
+  if not anchored(name).compiles:
+    with pytest.raises(ValueError, match='XLA cannot compile'):
+      tf.function(lambda: estimates(anchored(name)), jit_compile=True)()
+    return
+  estimator = anchored(name)
+  eager = estimates(estimator)
+  run = functools.partial(estimates, estimator)
+  for jit_compile in (False, True):
+    assert_close(eager, tf.function(
+        run, jit_compile=jit_compile, autograph=False)(), 1e-9)
+
+
+@all_estimators
+def test_an_estimate_has_the_shapes_of_the_state(name):
+  found, results = estimates(anchored(name))
+  for estimate in found:
+    assert estimate.target_log_prob.shape == [2]
+    first, second = estimate.grads_target_log_prob
+    assert first.shape == [2, 2] and second.shape == [2]
+    assert first.dtype == second.dtype == tf.float64
+  used = results.num_gradients
+  assert used.shape == [2] and used.dtype == tf.int64 and np.all(used > 0)
+  repr(ESTIMATORS[name]())
+
+
+@all_estimators
+def test_is_exact_is_what_it_says(name):
+  """Some estimate of three others differs from the gradient."""
+  posterior, estimator = MODEL.posterior(), anchored(name)
+  exact, _ = estimates(gradients.Exact(), 3)
+  found, _ = estimates(estimator, 3)
+  same = all(
+      np.allclose(a, b, rtol=1e-9) for one, other in zip(exact, found)
+      for a, b in zip(one.grads_target_log_prob, other.grads_target_log_prob))
+  # Alone, Deal deals all rows into one set.
+  assert same == (estimator.is_exact or name == 'deal')
+  if estimator.is_exact:
+    assert estimator.has_independent_noise and estimator.has_bounded_noise
+  del posterior
+
+
+@all_estimators
+def test_independent_noise_does_not_know_the_past(name):
+  """The estimate at a state, with a seed, after two different pasts."""
+  posterior = MODEL.posterior()
+  parts = [tf.constant([[0.2, -0.1]], tf.float64), tf.constant([0.3], tf.float64)]
+  found = []
+  for past in (0., 1.):
+    estimator = anchored(name)
+    at = [part + past for part in parts]
+    results = estimator.bootstrap_results(posterior, at)
+    for k in range(1 + int(past)):
+      _, results = estimator.one_step(
+          posterior, at, results, tf.constant([k, int(past)]),
+          gaussian_step(at))
+    estimate, _ = estimator.one_step(
+        posterior, parts, results, tf.constant([5, 5]), gaussian_step(parts))
+    found.append(estimate.grads_target_log_prob)
+  same = all(np.allclose(a, b, rtol=1e-9) for a, b in zip(*found))
+  if anchored(name).has_independent_noise:
+    assert same
+  elif name in ('svrg', 'saga', 'stream'):
+    assert not same
+
+
+@all_estimators
+def test_bounded_noise_is_bounded(name):
+  """By N times the largest distance between two examples' gradients."""
+  estimator = anchored(name)
+  if not estimator.has_bounded_noise:
+    assert name in ('stream', 'noisy')
+    return
+  posterior, num = MODEL.posterior(), 2000
+  parts = [tf.zeros([num, 2], tf.float64), tf.zeros([num], tf.float64)]
+  results = estimator.bootstrap_results(posterior, parts)
+  estimate, _ = estimator.one_step(
+      posterior, parts, results, tf.constant([1, 2]), gaussian_step(parts))
+  each = MODEL.data @ MODEL.likelihood_precision
+  exact, _ = gradients.Exact().one_step(
+      posterior, parts, gradients.Exact().bootstrap_results(posterior, parts),
+      None)
+  largest = MODEL.num_examples * np.ptp(each, axis=0)
+  first, second = (
+      np.abs(a - b) for a, b in zip(
+          estimate.grads_target_log_prob, exact.grads_target_log_prob))
+  assert np.all(first <= largest[:2]) and np.all(second <= largest[2])
+
+
+@all_estimators
+def test_lives_on_batches_is_what_it_says(name):
+  """Batches of 6 and of 5 of 12 rows, as fit gives them, one after another."""
+  estimator = anchored(name)
+  kernel = functools.partial(
+      sgmcmc.SGHMC, step_size=0.1, friction=1., gradient_estimator=estimator)
+  if not estimator.lives_on_batches:
+    assert estimator.why_not_on_batches
+    with pytest.raises(ValueError, match='the batches come from Keras'):
+      sgmcmc.keras.PosteriorSampling(kernel, num_examples=12)
+    return
+  sgmcmc.keras.PosteriorSampling(kernel, num_examples=12)
+  whole = MODEL.posterior()
+
+  def on(rows):
+    return sgmcmc.Posterior(
+        whole.log_prior,
+        lambda *args: whole.log_likelihood(*args[:-1], batch=args[-1]),
+        MODEL.data[rows], num_examples=12)
+
+  parts = [tf.zeros([2], tf.float64), tf.zeros([], tf.float64)]
+  results = estimator.bootstrap_results(on(range(6)), parts)
+  for rows in (range(6), range(6, 11)):
+    estimate, results = estimator.one_step(
+        on(rows), parts, results, tf.constant([1, 2]), gaussian_step(parts))
+    assert all(np.all(np.isfinite(g)) for g in estimate.grads_target_log_prob)
+
+
+@all_estimators
+def test_gives_derivatives_is_what_it_says(name):
+  """Along a direction u the derivative is u . g, g on the same minibatch."""
+  estimator, posterior = anchored(name), MODEL.posterior()
+  make_kernel = functools.partial(
+      sgmcmc.StochasticBouncyParticleSampler, posterior,
+      gradient_estimator=estimator)
+  if not estimator.gives_derivatives:
+    with pytest.raises(ValueError):
+      make_kernel()
+    return
+  make_kernel()
+  parts = [tf.constant([[0.2, -0.1]] * 3, tf.float64),
+           tf.constant([0.3] * 3, tf.float64)]
+  direction = [tf.constant([[1., -2.]] * 3, tf.float64),
+               tf.constant([0.5] * 3, tf.float64)]
+  minibatch, _ = estimator.directional(
+      posterior, parts, estimator.bootstrap_results(posterior, parts),
+      tf.constant([1, 2]))
+  first, second = minibatch.gradients(parts)
+  np.testing.assert_allclose(
+      minibatch.derivative(parts, direction).value,
+      np.sum(first * direction[0], axis=-1) + second * direction[1])
+
+
+@all_estimators
+def test_chooses_among_sets_is_what_it_says(name):
+  estimator = anchored(name)
+  if not estimator.chooses_among_sets:
+    with pytest.raises(TypeError, match='chooses_among_sets'):
+      gradients.ExponentiallyWeighted(base=estimator)
+    return
+  found, _ = estimates(gradients.ExponentiallyWeighted(base=estimator))
+  assert all(np.all(np.isfinite(g)) for g in found[-1].grads_target_log_prob)
+
+
+class Declared(gradients.GradientEstimator):
+  """A user's estimator: minibatches of one, drawn by another's code."""
+
+  def __init__(self, **declared):
+    self._inner = gradients.Uniform(1)
+    self._declared = declared
+
+  @property
+  def has_independent_noise(self):
+    return self._declared.get('has_independent_noise', False)
+
+  @property
+  def has_bounded_noise(self):
+    return self._declared.get('has_bounded_noise', False)
+
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
+    return self._inner.one_step(target, state_parts, previous_results, seed)
+
+
+def test_an_estimator_that_declares_nothing():
+  """Refused where something is relied on, by the name of what that is."""
+  posterior = MODEL.posterior()
+  x = np.random.default_rng(0).normal(size=[6, 3])
+  bound = sgmcmc.pdmp.LogisticRegressionBound(x, 1.)
+  bps = functools.partial(
+      sgmcmc.BouncyParticleSampler, posterior, rate_bound=bound)
+  with pytest.raises(ValueError, match='has_independent_noise'):
+    bps(gradient_estimator=Declared())
+  with pytest.raises(ValueError, match='has_bounded_noise'):
+    bps(gradient_estimator=Declared(has_independent_noise=True))
+  with pytest.raises(ValueError, match='lives_on_batches'):
+    sgmcmc.keras.PosteriorSampling(
+        functools.partial(sgmcmc.SGLD, step_size=0.1,
+                          gradient_estimator=Declared()), num_examples=12)
+  with pytest.raises(TypeError, match='chooses_among_sets'):
+    gradients.ExponentiallyWeighted(base=Declared())
+  sgmcmc.SGLD(posterior, 0.1, gradient_estimator=Declared())
+
+
+def test_an_estimator_that_declares_what_it_is_has_the_same_law():
+  """Number for number that of the estimator which it calls."""
+  posterior = MODEL.posterior()
+  declared = Declared(has_independent_noise=True, has_bounded_noise=True)
+  draws = []
+  for estimator in (declared, gradients.Uniform(1)):
+    kernel = sgmcmc.BouncyParticleSampler(
+        posterior, gradient_estimator=estimator,
+        rate_bound=lambda start: sgmcmc.pdmp.AffineRate(1e4))
+    state = tf.zeros([3], tf.float64)
+    draws.append(steps(kernel, state, tf.constant([1, 2]))[0])
+  np.testing.assert_array_equal(*draws)

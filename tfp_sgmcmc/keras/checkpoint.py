@@ -1,0 +1,135 @@
+"""What a chain in `fit` leaves on disk, for another process to go on with.
+
+Beside the draws a commit holds the chain as it is: the model's weights, the
+kernel's results with their step counter, the seed, and where in the calls of
+`fit` it stands. The next process finds there which epoch, and which batch of
+it, comes next.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import os
+from typing import Any
+from typing import NamedTuple
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
+from tfp_sgmcmc.keras import network
+
+__all__ = [
+    'Position', 'assign', 'assign_model', 'leaves', 'of_model', 'open_store']
+
+
+class Position(NamedTuple):
+  """Where in the calls of `fit` a chain stands.
+
+  Attributes:
+    fit: The number of calls of `fit`, with the same callback, that have ended.
+    epoch: The epoch, from 0, as `fit` counts them.
+    batch: The number of the epoch's batches that have been used.
+  """
+  fit: int = 0
+  epoch: int = 0
+  batch: int = 0
+
+
+def open_store(
+    directory: str | os.PathLike,
+    arguments: Mapping[str, Any],
+    fingerprint: str | None,
+) -> store_lib.Store:
+  """Opens the directory of a chain, a new one or one to go on with.
+
+  Args:
+    directory: Path.
+    arguments: What the chain was given, its likelihood too, by name.
+    fingerprint: What the user lets stand for things that cannot be looked into.
+
+  Returns:
+    store: `Store`, open.
+
+  Raises:
+    FileExistsError: If the directory holds draws without a chain.
+    ValueError: If it holds another chain, or is damaged.
+    RuntimeError: If another run is writing to it.
+  """
+  described, unseen = fingerprint_lib.fingerprint(
+      **arguments, fingerprint=fingerprint)
+  if unseen and fingerprint is None:
+    warnings.warn(
+        f'Another chain in {os.fspath(directory)!r} would be taken for this '
+        f'one if it differed only in {", ".join(unseen[:3])}, which cannot be '
+        'looked into. Pass fingerprint="...", a string that stands for it, and '
+        'change the string when it changes.', stacklevel=3)
+  found = store_lib.Store(directory, 'fit')
+  if not found.is_new and not found.checkpoint():
+    raise FileExistsError(
+        f'{found.path} holds draws of PosteriorSamples.save, and no chain that '
+        'could go on: give another directory. To read them, '
+        'PosteriorSamples.load(directory, model).')
+  return store_lib.Store(directory, 'fit', described).open(take_over=True)
+
+
+def of_model(model: keras.Model) -> dict[str, np.ndarray]:
+  """All weights of a model, trainable or not, and the state of its layers."""
+  return leaves(
+      weights=model.trainable_variables, others=model.non_trainable_variables)
+
+
+def assign_model(
+    model: keras.Model, checkpoint: Mapping[str, np.ndarray], path: Any,
+) -> None:
+  """Puts back what `of_model` took.
+
+  Args:
+    model: Built model.
+    checkpoint: Arrays, those of `of_model` among them.
+    path: The directory, for the error.
+
+  Raises:
+    ValueError: If the model has other weights.
+  """
+  assign(checkpoint, path, weights=model.trainable_variables,
+         others=model.non_trainable_variables)
+
+
+def leaves(**groups: Sequence[Any]) -> dict[str, np.ndarray]:
+  """The values of lists of variables, as `<group>/<number>`."""
+  return store_lib.named(**{
+      group: network.values(variables) for group, variables in groups.items()})
+
+
+def assign(
+    checkpoint: Mapping[str, np.ndarray], path: Any, **groups: Sequence[Any],
+) -> None:
+  """Puts back what `leaves` took.
+
+  Args:
+    checkpoint: Arrays, those of `leaves` among them.
+    path: The directory, for the error.
+    **groups: Lists of variables.
+
+  Raises:
+    ValueError: If there are other variables than at the time.
+  """
+  for group, variables in groups.items():
+    kept = {name: array for name, array in checkpoint.items()
+            if name.startswith(f'{group}/')}
+    before = {
+        name: tf.TensorSpec(array.shape, tf.as_dtype(array.dtype))
+        for name, array in kept.items()}
+    now = {
+        f'{group}/{k}': tf.TensorSpec(v.shape, tf.as_dtype(v.dtype))
+        for k, v in enumerate(variables)}
+    difference = store_lib.spec_difference(before, now)
+    if difference is not None:
+      raise ValueError(
+          f'{path} holds the chain of another model: {difference}. Make the '
+          'model as it was, the same layers frozen, to go on with it, or give '
+          'another directory.')
+    network.assign(variables, [kept[name] for name in now])
