@@ -49,3 +49,15 @@ def test_private_modules_are_touched_in_one_file():
       str(path.relative_to(ROOT)) for path in ROOT.glob('tfp_sgmcmc/**/*.py')
       if private.search(path.read_text())}
   assert users == {os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}
+
+
+def test_importing_it_imports_nothing_but_what_it_stands_on():
+  """Its own part of the import time stays small: no plots, no progress bars."""
+  result = run_python(
+      'import sys, keras, tf_keras, tensorflow_probability as tfp\n'
+      'tfp.mcmc, tfp.distributions, tfp.bijectors\n'
+      'before = set(sys.modules)\n'
+      'import tfp_sgmcmc\n'
+      'new = {name.split(".")[0] for name in set(sys.modules) - before}\n'
+      'print(sorted(new))')
+  assert result.stdout.strip() == "['tfp_sgmcmc']", result.stdout

@@ -18,6 +18,10 @@ from tfp_sgmcmc.internal import states
 
 __all__ = ['Posterior', 'as_posterior', 'describe_error']
 
+# How far the value of an example alone may be from that in a batch, relatively:
+# much more than rounding, also where large terms cancel.
+_TOLERANCE = 0.01
+
 
 class Posterior:
   """The unnormalised log posterior density of a model of many examples.
@@ -381,8 +385,8 @@ class Posterior:
     among = values[..., :1]
     with np.errstate(invalid='ignore'):
       far = np.abs(among - alone) > (
-          0.1 * np.maximum(np.abs(among), np.abs(alone))
-          + 1e-3 * np.max(np.abs(values)))
+          _TOLERANCE * np.maximum(np.abs(among), np.abs(alone))
+          + 0.1 * _TOLERANCE * np.max(np.abs(values)))
     if np.any(far):
       k = tuple(np.argwhere(far)[0])
       raise ValueError(

@@ -324,7 +324,7 @@ def normal(x):
     (lambda: sgmcmc.SGLD(normal, 0.), ValueError, 'step_size is 0'),
     (lambda: sgmcmc.SGLD(normal, -0.1), ValueError, 'greater than 0'),
     (lambda: sgmcmc.SGLD(normal, np.nan), ValueError, 'finite'),
-    (lambda: sgmcmc.SGLD(normal, 'small'), TypeError, 'pass a number'),
+    (lambda: sgmcmc.SGLD(normal, 'small'), TypeError, 'pass a real number'),
     (lambda: sgmcmc.SGLD(normal, lambda: 0.1), ValueError, 'step counter'),
     (lambda: sgmcmc.SGLD(normal, tf.constant([0.1, 0.])), ValueError,
      'greater than 0'),

@@ -219,6 +219,7 @@ class PosteriorSamples:
 
   def __getitem__(self, index: Any) -> Any:
     """A draw, as a list of arrays; for a slice, `PosteriorSamples`."""
+    self._check_weights()
     chosen = self._all()[index]
     if isinstance(index, slice):
       samples = PosteriorSamples(self._model, self._draws, chosen)
