@@ -39,15 +39,13 @@ def _no_warning_of_uncalibrated_kernels():
     yield
 
 
-def make(name, dtype=np.float32, estimator=UNIFORM):
-  posterior = oracle.GaussianModel(dtype=dtype).posterior()
-  return KERNELS[name](posterior, gradient_estimator=estimator)
+def make(name):
+  return KERNELS[name](
+      oracle.GaussianModel().posterior(), gradient_estimator=UNIFORM)
 
 
-def start(num_parts, chains, dtype=np.float32):
-  if num_parts == 1:
-    return tf.zeros([*chains, 3], dtype)
-  return [tf.zeros([*chains, 2], dtype), tf.zeros(chains, dtype)]
+def start(chains):
+  return tf.zeros([*chains, 3])
 
 
 def chain(kernel, state, num_results=12, seed=(3, 4), **arguments):
@@ -56,130 +54,23 @@ def chain(kernel, state, num_results=12, seed=(3, 4), **arguments):
       **dict(dict(trace_fn=None), **arguments))
 
 
-def steps(kernel, state, seed, num_steps=6):
-  """The last state of a loop of one_step, with seeds of our own generator."""
-  def body(step, state, results, seed):
-    state, results = kernel.one_step(state, results, seed=seed)
-    return step + 1, state, results, sgmcmc.random.fold_in(seed, 0)
-
-  return tf.while_loop(
-      lambda step, *_: step < num_steps, body,
-      (0, state, kernel.bootstrap_results(state), seed))[1]
-
-
-@pytest.mark.parametrize('name, dtype, num_parts, chains', [
-    (name, np.float64, 1, ()) if k % 2 else (name, np.float32, 2, (2, 3))
-    for k, name in enumerate(KERNELS)])
-def test_same_chain_eager_graph_and_xla(name, dtype, num_parts, chains):
-  kernel = make(name, dtype)
-  state = start(num_parts, chains, dtype)
-  run = functools.partial(steps, kernel, state)
-  seed = tf.constant([3, 4])
-  eager, again = run(seed), run(seed)
-  rtol = 1e-10 if dtype == np.float64 else 2e-4
-  close = functools.partial(np.testing.assert_allclose, rtol=rtol, atol=rtol)
-  tf.nest.map_structure(np.testing.assert_array_equal, eager, again)
-  tf.nest.map_structure(close, eager, tf.function(run)(seed))
-  tf.nest.map_structure(close, eager, tf.function(run, jit_compile=True)(seed))
-  for draws, part in zip(tf.nest.flatten(eager), tf.nest.flatten(state)):
-    assert draws.dtype == dtype and draws.shape == part.shape
-    assert np.all(np.isfinite(draws)) and np.all(draws != part)
-
-
-@all_kernels
-def test_sample_chain_is_the_same_eager_and_in_a_graph(name):
-  """Under XLA it is another chain: sample_chain splits its seeds otherwise."""
-  kernel, state = make(name), start(1, (5,))
-  run = functools.partial(chain, kernel, state)
-  seed = tf.constant([3, 4])
-  np.testing.assert_allclose(
-      run(seed=seed), tf.function(run)(seed=seed), rtol=2e-4, atol=2e-4)
-
-
-@all_kernels
-def test_other_seeds_give_other_chains_and_chains_differ(name):
-  kernel, state = make(name), start(1, (4,))
-  one, other = chain(kernel, state), chain(kernel, state, seed=(3, 5))
-  assert not np.any(one[-1].numpy() == other[-1].numpy())
-  assert len(np.unique(one[-1, :, 0])) == 4
-
-
-@all_kernels
-def test_one_chain_is_the_same_in_float32_and_float64(name):
-  np.testing.assert_allclose(
-      chain(make(name), start(1, ())),
-      chain(make(name, np.float64), start(1, (), np.float64)),
-      rtol=2e-2, atol=2e-2)
-
-
-@all_kernels
-def test_warm_restart(name):
-  """sample_chain goes on from its results; stopping changes nothing."""
-  kernel, state = make(name), start(2, (5,))
-  seeds = [tf.constant([7, k]) for k in range(6)]
-  whole, results = state, kernel.bootstrap_results(state)
-  for seed in seeds:
-    whole, results = kernel.one_step(whole, results, seed=seed)
-  parts, results = state, kernel.bootstrap_results(state)
-  for some in (seeds[:2], seeds[2:]):
-    # What is handed on survives being written down and read again.
-    parts, results = tf.nest.map_structure(
-        lambda t: tf.constant(t.numpy()), (parts, results))
-    for seed in some:
-      parts, results = kernel.one_step(parts, results, seed=seed)
-  tf.nest.map_structure(np.testing.assert_array_equal, whole, parts)
-
-  first, trace, results = chain(
-      kernel, state, 3, trace_fn=lambda _, r: r.step,
-      return_final_kernel_results=True)
-  np.testing.assert_array_equal(trace, [1, 2, 3])
-  last = [part[-1] for part in first]
-  second, trace = chain(
-      kernel, last, 3, trace_fn=lambda _, r: r.step,
-      previous_kernel_results=results)
-  np.testing.assert_array_equal(trace, [4, 5, 6])
-  assert all(np.all(np.isfinite(part)) for part in second)
-
-
-@all_kernels
-def test_a_thousand_chains_compile_to_one_step(name):
-  kernel = make(name)
+def test_a_thousand_chains_compile_to_one_step():
+  kernel = make('sghmc')
   run = tf.function(
-      lambda: chain(kernel, start(1, (1000,)), 5), jit_compile=True)
+      lambda: chain(kernel, start((1000,)), 5), jit_compile=True)
   assert run().shape == [5, 1000, 3]
 
 
-@all_kernels
+@pytest.mark.parametrize('name', ['sgld', 'sgnht'])
 def test_thinning_and_reducers_of_tfp(name):
   experimental = tfp.experimental.mcmc
-  kernel, state = make(name), start(1, (6,))
+  kernel, state = make(name), start((6,))
   thinned = experimental.ThinningKernel(kernel, num_steps_to_skip=2)
   assert chain(thinned, state, 3).shape == [3, 6, 3]
   reducer = experimental.VarianceReducer()
   variance, _, _ = experimental.sample_fold(
       20, state, kernel=kernel, reducer=reducer, seed=tf.constant([0, 1]))
   assert variance.shape == [6, 3] and np.all(variance > 0.)
-
-
-@all_kernels
-def test_copy_and_parameters(name):
-  kernel = make(name)
-  assert not kernel.is_calibrated
-  assert kernel.gradient_estimator is UNIFORM
-  copy = kernel.copy(step_size=0.01)
-  assert copy.parameters['step_size'] == 0.01
-  assert {**copy.parameters, 'step_size': None} == {
-      **kernel.parameters, 'step_size': None}
-
-
-@all_kernels
-def test_results_are_lean(name):
-  """A trace of all results holds a few states a step, and no data."""
-  kernel, state = make(name), start(1, (7,))
-  results = kernel.bootstrap_results(state)
-  size = sum(tf.size(t).numpy() for t in tf.nest.flatten(results))
-  limit = 1 + 7 + 4 * 21 + (7 * 9 if name == 'matrix' else 0)
-  assert size <= limit
 
 
 def positive_normal(posterior_class=sgmcmc.Posterior):
@@ -193,22 +84,23 @@ def positive_normal(posterior_class=sgmcmc.Posterior):
           mu[..., tf.newaxis], scale[..., tf.newaxis]).log_prob(x), x)
 
 
-def hmc_moments(target, num_chains=500, num_results=400):
-  """Means and standard deviations by long HMC, as the truth."""
-  kernel = tfp.mcmc.HamiltonianMonteCarlo(
-      target, step_size=0.15, num_leapfrog_steps=20)
-  run = tf.function(lambda: tfp.mcmc.sample_chain(
-      num_results, [tf.zeros([num_chains])] * 2, kernel=kernel,
-      num_burnin_steps=100, trace_fn=None, seed=tf.constant([9, 9])),
-      jit_compile=True)
-  draws = np.stack(run(), axis=-1).reshape([-1, 2])
-  return draws.mean(axis=0), draws.std(axis=0)
+def exact_moments():
+  """Means and standard deviations of mu and log scale, by quadrature."""
+  mu, log_scale = np.meshgrid(
+      np.linspace(-12., 15., 1601), np.linspace(-2., 4., 401), indexing='ij')
+  log_prob = positive_normal().transform([tfb.Identity(), tfb.Exp()])(
+      tf.constant(mu, tf.float32), tf.constant(log_scale, tf.float32))
+  weights = np.exp(np.float64(log_prob) - np.max(log_prob))
+  weights /= weights.sum()
+  assert max(weights[[0, -1]].max(), weights[:, [0, -1]].max()) < 1e-12
+  mean = np.array([np.sum(weights * x) for x in (mu, log_scale)])
+  return mean, np.sqrt([
+      np.sum(weights * (x - m)**2) for x, m in zip((mu, log_scale), mean)])
 
 
 def constrained_errors(transformed):
-  """Means in posterior sds and sds relative to HMC's on the right target."""
-  bijectors = [tfb.Identity(), tfb.Exp()]
-  mean, sd = hmc_moments(positive_normal().transform(bijectors))
+  """Means in posterior sds and sds relative to those of the right target."""
+  mean, sd = exact_moments()
   kernel = sgmcmc.SGHMC(
       transformed, step_size=0.005, friction=4.,
       gradient_estimator=sgmcmc.gradients.Uniform(4))
@@ -221,12 +113,11 @@ def constrained_errors(transformed):
 
 
 # 100,000 draws, a fifth of them independent: means to 0.007 sd and sds to 0.5%
-# (standard errors), HMC's to as much; the rest is the bias of the step and of
-# the minibatches.
+# (standard errors); the rest is the bias of the step and of the minibatches.
 TOLERANCE = 0.03
 
 
-def test_constrained_parameter_against_hmc():
+def test_constrained_parameter_against_quadrature():
   transformed = positive_normal().transform([tfb.Identity(), tfb.Exp()])
   assert np.abs(constrained_errors(transformed)).max() < TOLERANCE
 
@@ -311,7 +202,7 @@ def test_sharded():
   kernel = tfp.experimental.mcmc.Sharded(make('sghmc'), 'chains')
 
   def run(seed):
-    return chain(kernel, start(1, (3,)), 4, seed=seed)
+    return chain(kernel, start((3,)), 4, seed=seed)
   draws = strategy.run(run, args=(tf.constant([1, 2]),))
   assert draws.shape == [4, 3, 3] and np.all(np.isfinite(draws))
 
@@ -357,24 +248,6 @@ def test_refused_at_construction(build, error, message):
 
 def logarithm(x):
   return tf.reduce_sum(tf.math.log(x), axis=-1)
-
-
-@all_kernels
-@pytest.mark.parametrize('target, state, error, message', [
-    (normal, np.zeros(3, int), TypeError, 'dtype int64'),
-    (normal, [], ValueError, 'empty list'),
-    (normal, {'x': np.zeros(3, np.float32)}, TypeError, 'is a dict'),
-    (logarithm, np.zeros(3, np.float32), ValueError, 'not finite'),
-    (logarithm, np.full(3, np.nan, np.float32), ValueError, 'not finite'),
-    (lambda x: tf.reduce_sum(x) * tf.ones(5), np.zeros(3, np.float32),
-     ValueError, r'returned shape \(5,\)'),
-    (lambda x, y: tf.reduce_sum(x), [np.zeros(3, np.float32)] * 2, ValueError,
-     'does not depend on part 1'),
-])
-def test_refused_at_the_start(name, target, state, error, message):
-  kernel = KERNELS[name](target)
-  with pytest.raises(error, match=message):
-    kernel.bootstrap_results(state)
 
 
 def test_wrong_likelihood_shape_is_refused_at_the_start():
