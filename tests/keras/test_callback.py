@@ -507,19 +507,39 @@ def test_max_results():
   assert sampling.posterior.steps == [1, 2] and sampling.num_steps == 6
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
-def test_nan_stops_with_the_step_and_keeps_the_draws(jit_compile):
+@pytest.mark.parametrize('kernel, reason, compile_arguments', [
+    (models.SGHMC, 'the state is not finite: part 0, 20 of 20', {}),
+    (models.SGHMC, 'the state is not finite', dict(jit_compile=True)),
+    # Its momentum takes half a step after the position has moved.
+    (functools.partial(models.SGHMC, integrator='baoab'),
+     'the momentum is not finite', {}),
+], ids=['euler', 'euler compiled', 'baoab'])
+def test_nan_stops_with_the_step_and_keeps_the_draws(
+    kernel, reason, compile_arguments):
   x, y = models.classes()
   x = x.copy()
   x[45] = np.inf  # In the third batch of an epoch.
-  model = models.classifier(jit_compile=jit_compile)
-  sampling = models.make_sampling()
-  with pytest.warns(RuntimeWarning, match='at step 3'):
+  model = models.classifier(**compile_arguments)
+  sampling = models.make_sampling(kernel)
+  with pytest.warns(RuntimeWarning, match=f'at step 3 of the chain {reason}'):
     history = models.fit(model, sampling, epochs=4, x=x, y=y)
   assert len(history.history['loss']) == 1
   assert sampling.posterior.steps == [1, 2]
   np.testing.assert_array_equal(
       model.get_weights()[0], sampling.posterior[-1][0])
+
+
+def test_nan_on_a_path_stops_with_the_reason_of_its_kernel():
+  x, y = models.classes()
+  x = x.copy()
+  x[45] = np.inf
+  sampling = models.make_sampling(
+      functools.partial(
+          sgmcmc.StochasticBouncyParticleSampler, refresh_rate=0.3),
+      draw_interval=0.01)
+  with pytest.warns(RuntimeWarning, match='at step 3 .*raise refresh_rate'):
+    models.fit(models.classifier(), sampling, epochs=4, x=x, y=y)
+  assert sampling.num_steps == 3
 
 
 @pytest.mark.parametrize('arguments, message', [

@@ -194,7 +194,7 @@ class Chain:
       first = next(batches)
       if self._step is None:
         self._begin(first, iterator)
-        function.trace(iterator.element_spec)
+      function.trace(iterator.element_spec)
       logs = function.on_batches(
           self._drawing_between(itertools.chain([first], batches)))
     else:
@@ -340,8 +340,10 @@ class Chain:
       return
     self._model.stop_training = self._has_stopped = True
     weights = self._model.trainable_variables
+    state = [tf.convert_to_tensor(weight) for weight in weights]
+    # The momentum may be the first to become so, a step before the weights.
     failure = errors.find_failure(
-        self._step.results(), network.values(weights)) or errors.Failure(
+        self._step.results(), state) or errors.Failure(
             errors.NonFiniteError, 'the momentum is not finite',
             'Take a smaller step_size or learning_rate.')
     kept = f'The {len(self._draws)} draw(s) made before are kept'

@@ -43,6 +43,7 @@ class TrainFunction:
     self._execute = execute
     self._own = model.train_function
     self._history = None
+    self._is_traced = False
     self._on_batches = self._make(train_step)
     self._on_iterator = self._on_batches
     if model.steps_per_execution == 1 and not model.run_eagerly:
@@ -75,15 +76,17 @@ class TrainFunction:
     """Traces the step for the batches of a dataset, whatever their size.
 
     A batch on its own would be traced for its size, and the first one of
-    another size again. Due once, before the first execution.
+    another size again. Due before `on_batches`; only the first call traces.
 
     Args:
       element_spec: That of the dataset's iterator.
     """
-    if not self._model.run_eagerly:
-      tf.function(
-          lambda data: self._on_batches([data]), autograph=False,
-          input_signature=[element_spec]).get_concrete_function()
+    if self._is_traced or self._model.run_eagerly:
+      return
+    self._is_traced = True
+    tf.function(
+        lambda data: self._on_batches([data]), autograph=False,
+        input_signature=[element_spec]).get_concrete_function()
 
   def on_iterator(self, iterator: Any) -> dict[str, Any]:
     """Runs an execution, compiled as a whole.
