@@ -55,7 +55,7 @@ def log_density(num_examples, data=None, **arguments):
         'arrays', 'dataset', 'unknown'])
 def test_left_out_it_is_counted(make, start_epoch):
   with warnings.catch_warnings():
-    warnings.simplefilter('error', UserWarning)
+    warnings.simplefilter('error')
     counted = log_density(None, make(), start_epoch=start_epoch)
     assert np.isclose(counted, log_density(N, make(), start_epoch=start_epoch))
 
@@ -104,7 +104,7 @@ def test_another_number_than_the_data_show_is_warned_of(
     (dataset().repeat(), 6), (dataset(30).take(1), None), (dataset(), 1)])
 def test_what_may_be_right_is_not_warned_of(data, steps):
   with warnings.catch_warnings():
-    warnings.simplefilter('error', UserWarning)
+    warnings.simplefilter('error')
     log_density(N, data, steps_per_epoch=steps, epochs=2 if steps else 1)
 
 
