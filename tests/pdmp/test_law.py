@@ -32,11 +32,14 @@ class BoundedNoise(gradients_base.GradientEstimator):
   and independence between times, and thinning for a bound.
   """
   LARGEST = 40.
+  has_independent_noise = True
+  has_bounded_noise = True
 
   def check_target(self, target):
     pass
 
-  def one_step(self, target, state_parts, previous_results, seed):
+  def one_step(
+      self, target, state_parts, previous_results, seed, gaussian_step=None):
     estimate, results = sgmcmc.gradients.Exact().one_step(
         target, state_parts, previous_results, seed)
     noisy = []

@@ -77,8 +77,9 @@ class UniformTime(kernel_lib.Kernel):
 
   Chains have different numbers of events in an interval. All of them are
   computed until the last is there, and the events of chains that are ahead are
-  thrown away (and counted in `num_gradients`): intervals of many events waste
-  less.
+  thrown away (and counted in `num_gradients`, which is in
+  `results.inner_results.gradient_estimator_results`): intervals of many events
+  waste less.
 
   #### Examples
 
