@@ -19,8 +19,8 @@ The noise of Gtilde has the variance (their equation 10)
   c^2 = N^2 / n (1 - n / N) Var_i(u . grad log p(x_i | theta)) / T^2,
 
 Var_i the sample variance over the minibatch. A forward-mode pass gives all of
-the derivatives u . grad log p(x_i | theta) at once. The gradient itself is taken
-at bounces alone, and at each event where a preconditioner learns from it.
+the derivatives u . grad log p(x_i | theta) at once. The gradient itself is
+taken at bounces alone, and at each event where a preconditioner learns from it.
 """
 
 from typing import Any
