@@ -11,7 +11,6 @@ from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import index_sets
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.internal import states
 
 __all__ = ['Deal']
 
@@ -81,10 +80,3 @@ class Deal(index_sets.IndexSetEstimator):
 
     return index_sets.IndexSets(
         draw, compat.maximum(num_rows, num_sets), have_one_size=False)
-
-  def estimate(self, target, state_parts, results, indices):
-    del results
-    batch = target.gather(indices)
-    return base.GradientEstimate(*states.value_and_gradients(
-        lambda *parts: target.log_prob_estimate(*parts, batch=batch),
-        state_parts))

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.internal import states
 
 __all__ = ['IndexSetEstimator', 'IndexSets']
 
@@ -92,7 +93,6 @@ class IndexSetEstimator(base.GradientEstimator):
       sets: `IndexSets`.
     """
 
-  @abc.abstractmethod
   def estimate(
       self,
       target: posterior_lib.Posterior,
@@ -100,7 +100,7 @@ class IndexSetEstimator(base.GradientEstimator):
       results: Any,
       indices: tf.Tensor,
   ) -> base.GradientEstimate:
-    """The estimate from the examples at `indices`.
+    """The estimate from the examples at `indices`, each standing for N / n.
 
     Args:
       target: `Posterior`.
@@ -111,3 +111,8 @@ class IndexSetEstimator(base.GradientEstimator):
     Returns:
       estimate: `GradientEstimate`.
     """
+    del results
+    batch = target.gather(indices)
+    return base.GradientEstimate(*states.value_and_gradients(
+        lambda *parts: target.log_prob_estimate(*parts, batch=batch),
+        state_parts))

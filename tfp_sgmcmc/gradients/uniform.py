@@ -23,7 +23,6 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.gradients import minibatch
-from tfp_sgmcmc.internal import states
 
 __all__ = ['Uniform']
 
@@ -95,13 +94,6 @@ class Uniform(minibatch.MinibatchEstimator):
   @property
   def why_not_on_batches(self):
     return 'Leave it out, and set batch_size in fit.'
-
-  def estimate(self, target, state_parts, results, indices):
-    del results
-    batch = target.gather(indices)
-    return base.GradientEstimate(*states.value_and_gradients(
-        lambda *parts: target.log_prob_estimate(*parts, batch=batch),
-        state_parts))
 
   def directional(
       self,
