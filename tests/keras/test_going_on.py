@@ -84,7 +84,7 @@ def test_killed_in_burnin_in_an_epoch_and_at_its_end(tmp_path):
   assert again[-1] == {}
   assert_same(again, whole)
   more = {**arguments, 'make_model': eager}
-  assert run(6, **more)[-1]['draws'] == [7]
+  assert run(6, **more)[-1]['draws'] == [6]
   for changed, message in [
       (dict(num_burnin_steps=4), 'num_burnin_steps was 3 and is 4'),
       (dict(seed=7), 'seed was 0 and is 7'),

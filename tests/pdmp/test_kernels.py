@@ -119,7 +119,7 @@ def test_uniform_time_reads_the_kernels_path():
         for j in range(num_events[-1]))
   assert 0 in num_events or max(num_events) > 1
   corners, times = [start], [0.]
-  state, results = start, kernel.bootstrap_results(start)
+  state, results = start, uniform.bootstrap_results(start).inner_results
   for seed in seeds:
     state, results = kernel.one_step(state, results, seed=seed)
     corners.append(state)
