@@ -18,7 +18,7 @@ def continuous(**arguments):
     (dict(num_steps_between_results=2, max_results=2), [1, 4]),
     (dict(keep_draw=lambda step: step % 4 == 0), [4, 8]),
     (dict(num_burnin_steps=4, keep_draw=lambda step: step < 4), []),
-], ids=str)
+])
 def test_steps_that_are_due(arguments, due):
   schedule = draw_schedule.DrawSchedule(**arguments)
   steps = []

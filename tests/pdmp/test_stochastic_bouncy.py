@@ -393,8 +393,8 @@ def test_normalized_preconditioner():
       decay=0.9, regularizer=0.1, normalize=True)
   gradients = [tf.constant([[1., 2.], [3., 4.]]), tf.constant([5., 0.])]
   results = rmsprop.bootstrap_results(gradients)
-  diagonal, results = rmsprop.one_step(
-      [0. * g for g in gradients], results, chain_rank=1)
+  results = rmsprop.one_step([0. * g for g in gradients], results)
+  diagonal = rmsprop.diagonal(results, chain_rank=1)
   flat = np.array([[1., 2., 5.], [3., 4., 0.]])
   wanted = 1. / (0.1 + np.sqrt(0.9) * flat)
   wanted /= wanted.mean(axis=1, keepdims=True)

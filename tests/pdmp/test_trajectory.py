@@ -187,13 +187,13 @@ def test_failures_name_the_event_and_keep_the_path():
   parts[0][6:, 1, 0] = np.nan
   path.rate_ratio[6:, 1] = 1.25
   error = refused(
-      sgmcmc.RateBoundError, 'At event 11, in chain 1, the rate is 1.25 times',
-      parts, path)
+      sgmcmc.RateBoundError,
+      'At event 11 the rate of events in chain 1 is 1.25 times', parts, path)
   assert error.step == 11 and error.result.counts.events == 2 * 5
   path.rate_ratio[6:, 1] = 0.
   error = refused(
-      sgmcmc.NonFiniteError, 'At event 11, in chain 1, the state is not finite',
-      parts, path)
+      sgmcmc.NonFiniteError,
+      'At event 11 the state is not finite: chain 1, part 0', parts, path)
   assert not isinstance(error, sgmcmc.RateBoundError)
   np.testing.assert_allclose(
       error.result.mean()[1], pdmp.Trajectory.from_chain(

@@ -274,7 +274,7 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
     failure: `errors.Failure`, or None.
   """
   rate_ratio = tf.convert_to_tensor(results.rate_ratio)
-  parts = tf.nest.flatten(state)
+  parts = [tf.convert_to_tensor(part) for part in tf.nest.flatten(state)]
   failed = ~all_finite(parts, rate_ratio.shape.rank).numpy()
   largest = np.where(failed, rate_ratio.numpy(), 0.)
   if np.any(largest > 1.):
