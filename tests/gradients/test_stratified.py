@@ -185,24 +185,6 @@ def test_with_each_kernel(make):
       *after)
 
 
-def test_float64_eager_in_a_graph_and_by_xla():
-  x = tf.constant(np.linspace(-1., 2., 9))
-  posterior = sgmcmc.Posterior(
-      lambda mu: -0.5 * mu**2,
-      lambda mu, x: -0.5 * (x - mu[..., tf.newaxis])**2, x)
-  estimator = Stratified(4, STRATA)
-  parts = [tf.constant([0.2, -1.], tf.float64)]
-  run = lambda: estimator.one_step(
-      posterior, parts, estimator.bootstrap_results(posterior, parts),
-      tf.constant([1, 2]))
-  eager = run()
-  assert eager[0].grads_target_log_prob[0].dtype == tf.float64
-  for compiled in (tf.function(run), tf.function(run, jit_compile=True)):
-    tf.nest.map_structure(
-        functools.partial(np.testing.assert_allclose, rtol=1e-12), eager,
-        compiled())
-
-
 def test_kmeans_strata():
   """Clusters far from each other are found, and lower the variance."""
   rng = np.random.default_rng(0)
