@@ -124,8 +124,11 @@ def efficiency(scale):
               preconditioner=preconditioner),
           state, events, trace_fn=pdmp.trace_path))
       counts = path.counts
+      # A preconditioner learns from the gradient of each event.
+      with_gradient = (
+          counts.bounces if preconditioner is None else counts.events)
       report(f'{name}, n=100, k={confidence:g}', path.sample(events // 10),
-             100 * (counts.events + counts.bounces), law)
+             100 * (counts.events + with_gradient), law)
   bound = pdmp.LogisticRegressionBound(posterior.data[0], prior_scale=1.)
   for name, make, interval in (
       ('lipSBPS, n=1', sgmcmc.BouncyParticleSampler, 0.2),
