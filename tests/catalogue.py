@@ -25,13 +25,11 @@ class Kernel(NamedTuple):
 
   Attributes:
     make: Callable of a posterior; returns the kernel.
-    takes_minibatches: Whether it is made with minibatches of 4 of 12 examples.
     num_parts: How many parts a state may have that is a list.
     model: What has `posterior()`: by default the Gaussian with 3 coordinates.
     is_exact: Whether its law has no bias.
   """
   make: Callable[..., Any]
-  takes_minibatches: bool = True
   num_parts: int = 2
   model: Callable[..., Any] = oracle.GaussianModel
   is_exact: bool = False
@@ -58,7 +56,7 @@ def _minibatches(kernel_class, **arguments):
 
 
 def _exact(make, **arguments):
-  return Kernel(make, takes_minibatches=False, is_exact=True, **arguments)
+  return Kernel(make, is_exact=True, **arguments)
 
 
 _PRECISION = oracle.GaussianModel().precision

@@ -57,10 +57,6 @@ def assert_close(one, other, tolerance):
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def parts_of(state):
-  return state if isinstance(state, (list, tuple)) else [state]
-
-
 @all_kernels
 def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps."""

@@ -85,7 +85,7 @@ class Failure(NamedTuple):
   Attributes:
     error: The class of the error to raise.
     reason: What happened and in which chains, the rest of a sentence that
-      begins with where: "At step 3," or "After step 3".
+      begins with where: "At step 3".
     advice: What to do about it, whole sentences.
   """
   error: type[NonFiniteError]
@@ -98,7 +98,7 @@ class Failure(NamedTuple):
     """The error to raise.
 
     Args:
-      where: The beginning of the message, such as "At step 3,".
+      where: The beginning of the message, such as "At step 3".
       step: The number of the step.
       kept: A sentence that says what was kept.
       result: What was kept.
