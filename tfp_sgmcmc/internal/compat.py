@@ -8,9 +8,12 @@ from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
 
 __all__ = [
+    'dataset_of',
     'find_result',
     'in_xla_context',
+    'is_made_in_python',
     'maximum',
+    'num_rows_of_arrays',
     'shape',
 ]
 
@@ -19,6 +22,45 @@ shape = prefer_static.shape
 
 # The same of numbers.
 maximum = prefer_static.maximum
+
+
+def dataset_of(iterator: Any) -> tf.data.Dataset | None:
+  """The dataset that an iterator goes through, None where it does not tell."""
+  dataset = getattr(iterator, '_dataset', None)
+  return dataset if isinstance(dataset, tf.data.Dataset) else None
+
+
+def is_made_in_python(dataset: tf.data.Dataset) -> bool:
+  """Whether there is a `from_generator` in a dataset.
+
+  Such as Keras makes of a `PyDataset` or a generator: a pass over it takes the
+  batches away.
+  """
+  return any(
+      type(d).__name__ == '_FlatMapDataset'
+      and type(d._inputs()[0]).__name__ == '_TensorDataset'
+      for d in _ancestors(dataset))
+
+
+def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:
+  """The number of rows where Keras made a dataset of arrays, else None.
+
+  It takes the batches' rows from one permutation of all row numbers.
+  """
+  for d in _ancestors(dataset):
+    if type(d).__name__ == '_FlatMapDataset':
+      spec = d._inputs()[0].element_spec
+      if (isinstance(spec, tf.TensorSpec) and spec.dtype == tf.int64
+          and spec.shape.rank == 1 and int(d._inputs()[0].cardinality()) == 1):
+        return spec.shape[0]
+  return None
+
+
+def _ancestors(dataset):
+  """The dataset, and all that it is made from."""
+  yield dataset
+  for d in dataset._inputs():
+    yield from _ancestors(d)
 
 
 def find_result(kernel_results: Any, name: str) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -15,6 +16,7 @@ from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import examples
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
@@ -35,6 +37,16 @@ class PosteriorSampling(keras.callbacks.Callback):
   model's regularisers and other added losses, in the units of the loss: an l2
   regulariser of strength c is the prior N(0, 1 / (2 c N)), and counts beside
   `prior` where both are given.
+
+  Layers that normalise by the batch while they train (BatchNormalization) have
+  fixed statistics while the kernel samples, so that each example has a
+  likelihood of its own. They are estimated before the first step, at its
+  weights, on up to 100 of the epoch's batches (256 MiB), and belong to the
+  draws: predictions of a draw use the statistics that it was drawn with. (Those
+  of batch renormalisation, and of layers that call the layer with
+  `training=False`, stay as they were.) What else trains a model and has no part
+  in the posterior, `weight_decay` and augmentation layers, is named in a
+  warning, as is a model that is random in prediction too.
 
   From `start_epoch` on each training step is a step of the transition kernel,
   on the posterior as that step's batch estimates it,
@@ -96,8 +108,13 @@ class PosteriorSampling(keras.callbacks.Callback):
   compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
   known by its weights' shapes alone, and the data are not looked at.
 
-  The logs hold `draws`, the number of draws, and for kernels with momentum
-  `kinetic_temperature`, r' r / d, whose mean is the temperature. Callbacks that
+  The logs hold, at the end of an epoch, `draws`, the number of draws, and for
+  kernels with momentum `kinetic_temperature`, r' r / d, and `temperature`, T,
+  which is its mean. A mean above 1.5 T in the second half of burn-in, or after
+  burn-in, is warned of, as is a mean loss that grows by ten times d T / (2 N)
+  and twice its first value. Sampling stops, with the draws that it has, where
+  100 steps and a whole epoch were above 100 T without cooling, or the loss has
+  left all bounds. Callbacks that
   change the optimizer's learning rate (`LearningRateScheduler`,
   `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`; else
   they have no effect on it, of which a warning tells once.
@@ -123,7 +140,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def __init__(
       self,
       kernel: Callable[..., tfp.mcmc.TransitionKernel],
-      num_examples: int,
+      num_examples: int | None = None,
       prior: Any = None,
       num_burnin_steps: int = 0,
       num_steps_between_results: int = 0,
@@ -145,7 +162,13 @@ class PosteriorSampling(keras.callbacks.Callback):
         `SGLD`, `SGHMC`, `SGNHT` or `StochasticBouncyParticleSampler` with its
         arguments, or one of the first three where `learning_rate` gives them.
         The batches come from `fit`: leave `gradient_estimator` out.
-      num_examples: Python `int`, N, the number of training examples.
+      num_examples: Python `int`, N, the number of training examples: how much
+        the data weigh against the prior. None to count the rows of the data,
+        by a pass over them or in the first epoch of the compiled optimizer;
+        needed where data are endless, or come from Python and `start_epoch` is
+        0. If the data have another number of rows, a warning says so. Where
+        rows are repeated, or are augmented copies of examples, N is the number
+        of different examples: a copy says nothing new.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`); or None:
@@ -188,10 +211,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         on given batches.
     """
     super().__init__()
-    self._num_examples = checks.positive_integer('num_examples', num_examples)
+    self._examples = examples.ExampleCount(num_examples)
     self._start_epoch = checks.non_negative_integer('start_epoch', start_epoch)
     self._make_kernel = kernel_maker.KernelMaker(
-        kernel, self._num_examples, learning_rate, momentum, temperature)
+        kernel, self._examples.number, learning_rate, momentum, temperature)
     self._schedule = draw_schedule.DrawSchedule(
         num_burnin_steps, num_steps_between_results, max_results, keep_draw,
         draw_interval, self._make_kernel.is_continuous)
@@ -204,6 +227,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._is_checked = False
     self._is_sampling = False
     self._last_weights = None
+    self._num_batches, self._num_rows = 0, None
     self._num_fits = 0
     self._goes_on = False
     if fingerprint is not None and not isinstance(fingerprint, str):
@@ -218,6 +242,13 @@ class PosteriorSampling(keras.callbacks.Callback):
         start_epoch=start_epoch, temperature=temperature, seed=seed,
         learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
         draw_interval=draw_interval)
+
+  def __getstate__(self):
+    if self._chain is not None:
+      raise TypeError(
+          'A PosteriorSampling that has been passed to fit cannot be pickled '
+          'or copied, for it holds compiled functions. Its posterior can be.')
+    return self.__dict__
 
   @property
   def posterior(self) -> samples.PosteriorSamples:
@@ -272,8 +303,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._begin_where_the_chain_stands()
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
-          model, self._chain.train_step, self._chain.execute)
+          model, self._chain.train_step, self._execute)
     self._train_function.begin_fit()
+    self._examples.begin_fit(self.params.get('steps'))
     self._is_checked = False
 
   def on_epoch_begin(self, epoch, logs=None):
@@ -284,17 +316,33 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._check_reachable(epoch)
       self._is_checked = True
     self._is_sampling = self._has_begun or epoch >= self._start_epoch
+    self._num_batches, self._num_rows = 0, None
+    self._examples.begin_epoch()
     if self._is_sampling:
       self._make_kernel.watch_learning_rate()
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if self._is_sampling:
+    if self._is_sampling or self._examples.wants_to_look:
       self._train_function.swap_in()
 
+  def on_train_batch_end(self, batch, logs=None):
+    del logs
+    self._num_batches = batch + 1
+
+  def on_test_begin(self, logs=None):
+    del logs
+    self._note_rows()  # Before validation forgets them.
+
   def on_epoch_end(self, epoch, logs=None):
-    del epoch, logs
+    del epoch
     self._train_function.put_back()
+    self._note_rows()
+    if not self.model.stop_training:
+      self._examples.end_epoch(self._num_rows, self._num_batches)
+    self._chain.judge_epoch((logs or {}).get('loss'))
+    if logs is not None and self._is_sampling:
+      logs.update(self._draws_log())
     self._chain.end_epoch(self.params.get('steps'))
     if self._is_sampling and network.has_moving_average(self.model.optimizer):
       self._last_weights = network.values(self.model.trainable_variables)
@@ -302,6 +350,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_train_end(self, logs=None):
     del logs
     self._train_function.put_back()
+    self._chain.end_fit()
     self._chain.draws.close()
     self._forget_where_the_chain_stood()
     self._num_fits += 1
@@ -319,6 +368,28 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _has_begun(self):
     return self._chain is not None and self._chain.has_begun
 
+  def _execute(self, iterator, function):
+    """An execution: the first of a fit, or one of the chain's."""
+    if self._examples.wants_to_look:
+      self._examples.look(iterator, self._is_sampling)
+    if not self._is_sampling:
+      return function.own(iterator)
+    logs = self._chain.execute(iterator, function)
+    done = self._num_batches + self.model.steps_per_execution
+    if done >= (self.params.get('steps') or np.inf):
+      # Once an epoch: a bar shows the mean of what it is given.
+      logs.update(self._draws_log())
+    return logs
+
+  def _draws_log(self):
+    number = len(self._chain.draws)
+    return {'draws': number} if number else {}
+
+  def _note_rows(self):
+    """Reads how many rows the epoch's loss is a mean of."""
+    if self._num_rows is None and self._num_batches:
+      self._num_rows = int(network.loss_tracker(self.model).count.numpy())
+
   def _begin_chain(self, likelihood):
     """Makes the chain: a new one, or that of the directory."""
     is_built = network.is_built(self.model)
@@ -332,7 +403,7 @@ class PosteriorSampling(keras.callbacks.Callback):
           {**self._arguments, 'likelihood': likelihood.parameters},
           self._fingerprint)
     self._chain = chain_lib.Chain(
-        self.model, self._make_kernel, self._prior, self._num_examples,
+        self.model, self._make_kernel, self._prior, self._examples,
         self._seed, self._schedule,
         draws_lib.ModelDraws(self.model, store=store),
         are_weights_checked=is_built)

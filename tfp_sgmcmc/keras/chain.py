@@ -11,14 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
+from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import examples as examples_lib
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
+from tfp_sgmcmc.keras import lookahead
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import statistics
 from tfp_sgmcmc.keras import step as step_lib
+from tfp_sgmcmc.keras import temperature
 from tfp_sgmcmc.keras import train_function
 
 __all__ = ['Chain']
@@ -35,7 +40,7 @@ class Chain:
       model: keras.Model,
       make_kernel: kernel_maker.KernelMaker,
       prior: Any,
-      num_examples: int,
+      examples: examples_lib.ExampleCount,
       seed: tf.Tensor,
       schedule: draw_schedule.DrawSchedule,
       draws: draws_lib.ModelDraws,
@@ -47,7 +52,7 @@ class Chain:
       model: Compiled `keras.Model`.
       make_kernel: `KernelMaker`.
       prior: As `WeightPrior` takes it.
-      num_examples: Python `int`, N.
+      examples: `ExampleCount`, which knows N at the first batch.
       seed: Stateless seed, `int32[2]`.
       schedule: `DrawSchedule`.
       draws: `ModelDraws` that takes the draws; where it has those of an earlier
@@ -61,13 +66,17 @@ class Chain:
     self._model = model
     self._make_kernel = make_kernel
     self._prior = prior
-    self._num_examples = num_examples
+    self._examples = examples
     self._seed = seed
     self._schedule = schedule
     self._likelihood = None
     self._step = None
     self._num_steps = 0
     self._draws = draws
+    self._ahead = lookahead.Lookahead()
+    self._heat = None
+    self._has_stopped = False
+    self._num_watched, self._epoch_start = 0, 1
     self._position = checkpoint_lib.Position()
     self._num_to_skip = 0
     self._are_weights_checked = are_weights_checked
@@ -122,6 +131,7 @@ class Chain:
       ValueError: If other weights are trainable than when the chain began.
     """
     self._likelihood = likelihood
+    self._ahead.clear()
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
@@ -179,21 +189,63 @@ class Chain:
     before = self._num_steps
     interrupted = self._schedule.interrupts(
         before, self._model.steps_per_execution, len(self._draws))
-    if interrupted or self._step is None:
-      first = next(iterator)
+    if interrupted or self._ahead or self._step is None:
+      batches = self._ahead.then(iterator)
+      first = next(batches)
       if self._step is None:
-        self._begin(first)
+        self._begin(first, iterator)
       function.trace(iterator.element_spec)
       logs = function.on_batches(
-          self._drawing_between(itertools.chain([first], iterator)))
+          self._drawing_between(itertools.chain([first], batches)))
     else:
       logs = function.on_iterator(iterator)
     logs = dict(logs)
     self._after_step(logs.pop(step_lib.STATUS))
+    self._watch(logs)
     self._count_batches(self._num_steps - before)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
-    return {**logs, 'draws': len(self._draws)}
+    return logs
+
+  def judge_epoch(self, loss: float | None) -> None:
+    """Says what the epoch's temperature and loss mean, and may stop training.
+
+    Args:
+      loss: The mean loss of the epoch, None where it is not known.
+    """
+    if self._heat is None or self._model.stop_training:
+      return
+    reason = None if loss is None else self._heat.add_loss(loss)
+    if self._heat.is_hot(self._epoch_start):
+      reason = self._heat.stop_reason()
+    self._epoch_start = self._num_steps + 1
+    if reason is not None:
+      self._model.stop_training = self._has_stopped = True
+      warnings.warn(
+          f'Training stops at step {self._num_steps} of the chain: {reason} '
+          f'The {len(self._draws)} draw(s) made before are kept, and are not '
+          'of the posterior.', RuntimeWarning, stacklevel=2)
+    elif loss is not None:
+      _warn(self._heat.loss_warning(loss))
+
+  def end_fit(self) -> None:
+    """Warns where the draws come from a chain that was too hot."""
+    if self._heat is not None and not self._has_stopped:
+      _warn(self._heat.warning(
+          'after burn-in', since=self._schedule.num_burnin_steps + 1))
+
+  def _watch(self, logs):
+    """Takes note of a step's temperature; warns at the end of burn-in."""
+    before, self._num_watched = self._num_watched, self._num_steps
+    if before == 0:
+      self._heat.add_loss(float(logs['loss']))
+    if 'kinetic_temperature' in logs:
+      self._heat.add(
+          self._num_steps, logs['kinetic_temperature'], logs['temperature'])
+    burnin = self._schedule.num_burnin_steps
+    if before < burnin <= self._num_steps:
+      _warn(self._heat.warning(
+          'of the second half of burn-in', burnin // 2 + 1, burnin))
 
   def _count_batches(self, number):
     self._position = self._position._replace(
@@ -204,7 +256,7 @@ class Chain:
     number = self._model.steps_per_execution
     first = next(iterator)
     if self._step is None:  # The weights and metrics, should none be left.
-      self._begin(first)
+      self._begin(first, iterator)
     for _ in zip(range(number - 1), iterator):
       pass
     self._num_to_skip -= number
@@ -222,6 +274,7 @@ class Chain:
         **self._step.checkpoint(),
         **checkpoint_lib.leaves(rate=self._rate()),
         'seed': self._seed.numpy(),
+        'num_examples': np.array(self._examples.number, np.int64),
         'position': np.array(self._position, np.int64),
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
@@ -238,6 +291,7 @@ class Chain:
           'directory.')
     self._position = checkpoint_lib.Position(*kept['position'].tolist())
     self._seed = tf.constant(kept['seed'])
+    self._examples.go_on(int(kept['num_examples']))
     self._schedule.go_on(float(kept['until_draw']))
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store.path)
@@ -284,7 +338,7 @@ class Chain:
     """Ends training after NaN or Inf."""
     if self._model.stop_training:
       return
-    self._model.stop_training = True
+    self._model.stop_training = self._has_stopped = True
     weights = self._model.trainable_variables
     state = [tf.convert_to_tensor(weight) for weight in weights]
     # The momentum may be the first to become so, a step before the weights.
@@ -302,12 +356,10 @@ class Chain:
         f'{failure.advice} It may also help to start from a trained model '
         '(start_epoch).', RuntimeWarning, stacklevel=2)
 
-  def _begin(self, data):
+  def _begin(self, data, iterator):
     """Builds what needs the model's weights, and the first results."""
     model = self._model
-    data = keras.tree.map_structure(
-        lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
-        else leaf, data)
+    data = _without_optionals(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     y_pred = model(x)
     model.compute_loss(x, y, y_pred, sample_weight)
@@ -319,17 +371,37 @@ class Chain:
     network.build_moving_average(model)
     if self.is_resumed:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
+    num_examples = self._examples.number
+    self._examples.check_batch(network.num_rows(data))
+    self._make_kernel.set_num_examples(num_examples)
+    bystanders.warn_of_what_stops(model)
+    bystanders.warn_of_randomness(model, x)
+    self._fix_statistics(x, iterator)
     step = step_lib.SamplingStep(
         model, self._make_kernel,
         priors.WeightPrior(self._prior, model.trainable_variables),
-        self._likelihood, self._num_examples, self._seed)
+        self._likelihood, num_examples, self._seed)
     step.bootstrap(data)
+    self._heat = temperature.HeatWatch(
+        sum(v.shape.num_elements() for v in step.variables), num_examples,
+        self._make_kernel.step_argument, self._make_kernel.constant_temperature)
     if self.is_resumed:
       path = self._draws.store.path
       step.restore(self._resumed, path)
       if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
         checkpoint_lib.assign(self._resumed, path, rate=self._rate())
     self._step, self._resumed = step, None
+
+  def _fix_statistics(self, x, iterator):
+    """Estimates moving statistics at the weights with which sampling starts."""
+    variables = statistics.moving_variables(self._model, x)
+    self._draws.set_extras(variables)
+    if not variables or self.is_resumed:
+      return
+    ahead = self._ahead.fill(iterator)
+    statistics.estimate(self._model, [x, *(
+        keras.utils.unpack_x_y_sample_weight(_without_optionals(data))[0]
+        for data in ahead)], variables)
 
   def _check_prior(self, has_losses):
     """Warns where nothing, or two things, say what the prior is."""
@@ -343,3 +415,15 @@ class Chain:
           'The model has regularisers or other added losses, and a prior is '
           'given: both count. Remove one of them if they mean the same.',
           stacklevel=2)
+
+
+def _without_optionals(data):
+  """The data with None where Keras has an empty `Optional`."""
+  return keras.tree.map_structure(
+      lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
+      else leaf, data)
+
+
+def _warn(message):
+  if message is not None:
+    warnings.warn(message, stacklevel=2)

@@ -75,6 +75,11 @@ class DrawSchedule:
     self._until_draw = draw_interval
 
   @property
+  def num_burnin_steps(self) -> int:
+    """B, the number of first steps without draws."""
+    return self._num_burnin_steps
+
+  @property
   def is_continuous(self) -> bool:
     """Whether draws are due at times along a path."""
     return self._interval is not None

@@ -5,7 +5,6 @@ layer with LoRA, for one, merges its low-rank part into its kernel when it
 writes one.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,16 +13,18 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.keras import extras as extras_lib
 from tfp_sgmcmc.keras import network
 
-__all__ = ['ModelDraws', 'new_store', 'paths']
+__all__ = ['ModelDraws', 'new_store']
 
 
 class ModelDraws:
   """Draws of a model's trainable weights, in memory or in a directory.
 
-  The array of a weight is called `state/<path>`; `step` holds the number of the
-  step at which each draw was made.
+  The array of a weight is called `state/<path>`; that of a moving statistic,
+  which predictions with these weights need, `extra/<path>`; `step` holds
+  the number of the step at which each draw was made.
   """
 
   def __init__(
@@ -47,6 +48,7 @@ class ModelDraws:
     self._store = store
     self._chunks = store_lib.Chunks() if chunks is None else chunks
     self._names = None
+    self._extras = []
     if len(self.chunks) and network.is_built(model):
       self._names = _match(self.chunks.specs, model)
 
@@ -77,8 +79,35 @@ class ModelDraws:
     arrays = self.chunks.read(indices, names)
     return [arrays[name] for name in names]
 
+  def set_extras(self, variables: Sequence[keras.Variable]) -> None:
+    """Takes the variables to keep beside the weights, before the first draw.
+
+    Args:
+      variables: Variables of the model that are not trainable.
+    """
+    self._extras = list(variables)
+
+  @property
+  def extras(self) -> list[keras.Variable]:
+    """The model's variables that the draws have values of, beside weights."""
+    return [variable for _, variable in self._named_extras()]
+
+  def read_extras(self, indices: Sequence[int]) -> list[np.ndarray]:
+    """Some draws: one array `[len(indices), ...]` for each of `extras`."""
+    names = [name for name, _ in self._named_extras()]
+    arrays = self.chunks.read(indices, names)
+    return [arrays[name] for name in names]
+
+  def _named_extras(self):
+    return extras_lib.match(self.chunks.specs, self._model) if len(
+        self) else []
+
+  def _kept_extras(self):
+    """The extras with their names: those of the draws before, if any."""
+    return self._named_extras() if len(self) else extras_lib.named(self._extras)
+
   def append(self, step: int) -> None:
-    """Adds the model's trainable weights as they are now.
+    """Adds the model's trainable weights as they are now, and the extras.
 
     Args:
       step: Python `int`, the number of the step.
@@ -88,6 +117,8 @@ class ModelDraws:
     keeper.append({
         **{name: variable.numpy()[np.newaxis]
            for name, variable in zip(self._names_of_weights(), variables)},
+        **{name: variable.numpy()[np.newaxis]
+           for name, variable in self._kept_extras()},
         'step': np.array([step], np.int64)})
 
   def open(self) -> None:
@@ -103,9 +134,9 @@ class ModelDraws:
   def _names_of_weights(self):
     """The names of the weights' arrays: those of the draws before, if any."""
     if self._names is None:
-      variables = self._model.trainable_variables
+      paths = network.paths(self._model.trainable_variables)
       self._names = _match(self.chunks.specs, self._model) if len(
-          self.chunks) else [f'state/{path}' for path in paths(variables)]
+          self.chunks) else [f'state/{path}' for path in paths]
     return self._names
 
 
@@ -131,17 +162,6 @@ def new_store(directory: Any) -> store_lib.Store:
   return store_lib.Store(directory, 'fit', {}).open(take_over=True)
 
 
-def paths(variables: Sequence[keras.Variable]) -> list[str]:
-  """The variables' paths, with a number where several have the same."""
-  seen = Counter()
-  found = []
-  for variable in variables:
-    number = seen[variable.path]
-    seen[variable.path] += 1
-    found.append(f'{variable.path}#{number}' if number else variable.path)
-  return found
-
-
 def _match(specs, model):
   """The names of the arrays of a model's trainable weights, in their order.
 
@@ -150,7 +170,7 @@ def _match(specs, model):
   """
   kept = [name for name in specs if name.startswith('state/')]
   variables = model.trainable_variables
-  names = [f'state/{path}' for path in paths(variables)]
+  names = [f'state/{path}' for path in network.paths(variables)]
   if set(names) != set(kept):
     names = kept
   ours = [(tuple(v.shape), tf.as_dtype(v.dtype)) for v in variables]

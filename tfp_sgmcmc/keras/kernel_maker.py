@@ -40,7 +40,7 @@ class KernelMaker:
   def __init__(
       self,
       kernel: Callable[..., tfp.mcmc.TransitionKernel],
-      num_examples: int,
+      num_examples: int | None,
       learning_rate: Any = None,
       momentum: float | None = None,
       temperature: Any = None,
@@ -49,7 +49,7 @@ class KernelMaker:
 
     Args:
       kernel: Callable of the target; returns a kernel.
-      num_examples: Python `int`, N.
+      num_examples: Python `int`, N; None where `set_num_examples` tells it.
       learning_rate: None; or l: a number, a callable of the step counter, or
         "optimizer" for that of the compiled optimizer.
       momentum: None, or m, a number in [0, 1).
@@ -67,7 +67,7 @@ class KernelMaker:
           'arguments, functools.partial(sgmcmc.SGHMC, step_size=..., '
           'friction=...), because a kernel is made for each batch.')
     self._kernel = kernel
-    self._num_examples = num_examples
+    self._num_examples = num_examples or 1
     self._learning_rate = learning_rate
     self._momentum = momentum
     self._temperature = temperature
@@ -79,7 +79,7 @@ class KernelMaker:
     made = self._make(
         posterior_lib.Posterior(
             lambda *parts: 0., lambda *parts_and_batch: 0.,
-            num_examples=num_examples),
+            num_examples=self._num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
@@ -94,6 +94,32 @@ class KernelMaker:
     """Whether the step size is that of the compiled optimizer."""
     return (isinstance(self._learning_rate, str)
             and self._learning_rate == 'optimizer')
+
+  @property
+  def step_argument(self) -> tuple[str, Any]:
+    """The name of the argument that sets the step size, and its value."""
+    if self._learning_rate is not None:
+      return 'learning_rate', self._learning_rate
+    return 'step_size', self._given.get('step_size')
+
+  @property
+  def constant_temperature(self) -> float:
+    """T where it is a number, else 1."""
+    given = self._given.get('temperature', self._temperature)
+    return float(given) if isinstance(given, (int, float)) else 1.
+
+  @property
+  def _given(self):
+    """What the kernel was given by a `functools.partial`."""
+    return getattr(self._kernel, 'keywords', {})
+
+  def set_num_examples(self, num_examples: int) -> None:
+    """Takes N, which sets the step size where `learning_rate` is given.
+
+    Args:
+      num_examples: Python `int`, N.
+    """
+    self._num_examples = num_examples
 
   def begin_fit(self, optimizer: Any) -> None:
     """Takes the optimizer that the model is compiled with.
@@ -190,7 +216,7 @@ class KernelMaker:
     return inspect.signature(self._kernel).parameters
 
   def _check(self):
-    given = getattr(self._kernel, 'keywords', {})
+    given = self._given
     _check_estimator(given.get('gradient_estimator'))
     wanted = {}
     if self._temperature is not None:

@@ -1,21 +1,24 @@
 """What the sampler asks of a Keras model and of its optimizer."""
 
+from collections import Counter
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import inspect
 from typing import Any
 from typing import NamedTuple
-import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
+
 __all__ = [
     'ForwardPass',
     'assign',
     'build_moving_average',
+    'call_arguments',
     'check_kind',
     'check_model',
     'check_weights',
@@ -27,6 +30,8 @@ __all__ = [
     'loss_tracker',
     'mask',
     'mean_loss',
+    'num_rows',
+    'paths',
     'put_back',
     'values',
     'with_mask',
@@ -76,7 +81,7 @@ def forward(
   with keras.StatelessScope(
       state_mapping=[*zip(model.trainable_variables, weights), *updates],
       collect_losses=True) as scope:
-    outputs = model(x, **_call_arguments(model))
+    outputs = model(x, **call_arguments(model, training=False))
     penalties = [tf.reduce_sum(loss) for loss in model.losses]
   return ForwardPass(
       weights, outputs, penalties, list(scope.losses),
@@ -112,6 +117,12 @@ def mean_loss(
   return loss, _updates(scope, model.metrics_variables)
 
 
+def num_rows(data: Any) -> Any:
+  """The number of examples of a batch: an `int` where it is known."""
+  first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
+  return compat.shape(first)[0]
+
+
 def mask(output: Any) -> Any:
   """The mask that Keras attached to an output, None where there is none."""
   return getattr(output, '_keras_mask', None)
@@ -135,6 +146,17 @@ def layers(model: keras.Model) -> Iterator[keras.Layer]:
     yield layer
     if hasattr(layer, 'layers'):
       yield from layers(layer)
+
+
+def paths(variables: Sequence[Any]) -> list[str]:
+  """The variables' paths, with a number where several have the same."""
+  seen = Counter()
+  found = []
+  for variable in variables:
+    number = seen[variable.path]
+    seen[variable.path] += 1
+    found.append(f'{variable.path}#{number}' if number else variable.path)
+  return found
 
 
 def values(variables: Sequence[Any]) -> list[np.ndarray]:
@@ -221,7 +243,7 @@ def check_model(model: keras.Model) -> None:
 
 
 def check_weights(model: keras.Model) -> None:
-  """Raises or warns where weights cannot be sampled as they are used.
+  """Raises where weights cannot be sampled as they are used.
 
   Args:
     model: Built `keras.Model`.
@@ -240,21 +262,14 @@ def check_weights(model: keras.Model) -> None:
           f'The weight {variable.path!r} has the constraint '
           f'{variable.constraint!r}, which the optimizer would enforce and a '
           'kernel does not: remove it, and put what it says into the prior.')
-  for layer in layers(model):
-    if isinstance(layer, keras.layers.BatchNormalization):
-      warnings.warn(
-          f'The layer {layer.name!r} normalises by its moving statistics, '
-          'which stay as they are while the kernel samples: train first '
-          '(start_epoch), or take LayerNormalization.', stacklevel=2)
-      return
 
 
-def _call_arguments(model):
-  """The arguments of a call as for prediction: dropout off."""
+def call_arguments(model: keras.Model, training: bool) -> dict[str, bool]:
+  """The arguments of a call as for prediction, or as for training."""
   arguments = inspect.signature(model.call).parameters
   if 'training' in arguments or any(
       p.kind is p.VAR_KEYWORD for p in arguments.values()):
-    return {'training': False}
+    return {'training': training}
   return {}
 
 

@@ -48,6 +48,7 @@ class Predictor:
       data: Iterator[Batch],
       read_draws: Callable[[], Iterator[list[np.ndarray]]],
       reduce_draws: Sequence[np.ufunc] | None,
+      extras: Sequence[keras.Variable] = (),
   ) -> Iterator[tuple[Batch, list[Any]]]:
     """Applies `fn` to the outputs of all draws on all batches.
 
@@ -58,16 +59,18 @@ class Predictor:
         leading axis of examples.
       data: Iterator over batches.
       read_draws: Callable that returns an iterator over all draws, some at a
-        time, each a list of stacked weights. It is called once for each block.
+        time, each a list of stacked weights, and after them of the extras. It
+        is called once for each block.
       reduce_draws: How to reduce each result over the draws, such as
         `[np.add, np.logaddexp]`; None to keep the draws apart.
+      extras: The variables, beside weights, that draws have values of.
 
     Yields:
       batch: A batch.
       results: `fn`'s, as arrays: with a leading axis of draws, or reduced in
         float64.
     """
-    run = self._function(name, fn)
+    run = self._function(name, fn, list(extras))
     for block in _blocks(data):
       results = [[] for _ in block]
       for weights in read_draws():
@@ -77,26 +80,29 @@ class Predictor:
       for batch, found in zip(block, results):
         yield batch, _join(found, reduce_draws)
 
-  def _function(self, name, fn):
+  def _function(self, name, fn, extras):
     """The compiled function `(stacked weights, batch) -> stacked results`."""
     # A model that is compiled anew has a new loss tracker, and other losses.
     tracker = network.loss_tracker(self._model)
     known, function = self._compiled.get(name, (None, None))
-    if known is tracker:
+    if known == (tracker, len(extras)):
       return function
 
     @tf.function(reduce_retracing=True, autograph=False)
     def run(weights, batch):
       def one_draw(weights):
-        return fn(network.forward(self._model, batch[0], weights).outputs,
-                  batch)
+        number = len(weights) - len(extras)
+        return fn(
+            network.forward(
+                self._model, batch[0], weights[:number],
+                list(zip(extras, weights[number:]))).outputs, batch)
 
       first = tf.nest.map_structure(
           lambda t: tf.TensorSpec(None, t.dtype),
           one_draw([w[0] for w in weights]))
       return tf.map_fn(one_draw, weights, fn_output_signature=first)
 
-    self._compiled[name] = (tracker, run)
+    self._compiled[name] = ((tracker, len(extras)), run)
     return run
 
 

@@ -41,12 +41,20 @@ class PredictiveEntropy(NamedTuple):
 
 
 class PosteriorSamples:
-  """Draws of a model's trainable weights.
+  """Draws of a model's trainable weights, with their moving statistics.
+
+  A draw of `PosteriorSampling` holds the statistics of BatchNormalization (in
+  general what training computes beside weights) that it was drawn with, and
+  predictions use them, whatever the model's own have become since. Frozen
+  weights are those of the model.
 
   Predictions run through one compiled function for all draws, with
   `draw_batch_size` draws and `batch_size` examples at a time. The data are gone
   through once; memory does not grow with the number of draws or examples, but
   for the results.
+
+  Pickling (and `copy.deepcopy`) takes the model along, and the draws in memory,
+  also of a directory.
 
   #### Examples
 
@@ -112,7 +120,7 @@ class PosteriorSamples:
         **{f'state/{path}': array.astype(
             tf.as_dtype(variable.dtype).as_numpy_dtype)
            for path, variable, array in zip(
-               draws_lib.paths(variables), variables, arrays)},
+               network.paths(variables), variables, arrays)},
         'step': np.arange(1, len(arrays[0]) + 1)})
     return cls(model, draws_lib.ModelDraws(model, chunks))
 
@@ -123,8 +131,8 @@ class PosteriorSamples:
     Args:
       directory: Path of the directory.
       model: A built model of the same architecture, the same layers frozen;
-        compiled, for predictions. Its trainable weights do not matter; the
-        others, frozen or computed while training, have to be as they were.
+        compiled, for predictions. Its trainable weights and moving statistics
+        do not matter; frozen weights have to be as they were.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
@@ -184,10 +192,11 @@ class PosteriorSamples:
         raise FileExistsError(
             f'{file} is there already: give another directory.')
     self._check_weights()
-    variables = self._model.trainable_variables
+    variables = self._model.trainable_variables + self._draws.extras
     with network.put_back(variables):
-      for file, weights in zip(files, self):
-        network.assign(variables, weights)
+      for file, index in zip(files, self._all()):
+        arrays = self._draws.read([index]) + self._draws.read_extras([index])
+        network.assign(variables, [array[0] for array in arrays])
         self._model.save_weights(file)
     return [str(file) for file in files]
 
@@ -202,7 +211,7 @@ class PosteriorSamples:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
     self._check_weights()
     return dict(zip(
-        draws_lib.paths(self._model.trainable_variables),
+        network.paths(self._model.trainable_variables),
         self._draws.read(self._all())))
 
   def __len__(self) -> int:
@@ -218,6 +227,11 @@ class PosteriorSamples:
       samples._variables = self._variables
       return samples
     return [array[0] for array in self._draws.read([chosen])]
+
+  def __reduce__(self):
+    # Neither a compiled function nor an open directory can be pickled.
+    return _unpickle, (
+        type(self), self._model, self._draws.chunks.read(self._all()))
 
   def __iter__(self) -> Iterator[list[np.ndarray]]:
     return (self[k] for k in range(len(self)))
@@ -448,16 +462,24 @@ class PosteriorSamples:
 
     def read_draws():
       for k in range(0, len(indices), size):
-        yield self._draws.read(indices[k:k + size])
+        some = indices[k:k + size]
+        yield self._draws.read(some) + self._draws.read_extras(some)
 
     for batch, results in self._predictor.over_batches(
-        name, fn, data, read_draws, reduce_draws):
+        name, fn, data, read_draws, reduce_draws, self._draws.extras):
       if reduce_draws is not None:
         results = [
             keras.tree.map_structure(
                 lambda a, how=how: _over_number(a, how, len(indices)), result)
             for how, result in zip(reduce_draws, results)]
       yield batch, results
+
+
+def _unpickle(cls, model, arrays):
+  chunks = store_lib.Chunks()
+  if len(arrays.get('step', ())):
+    chunks.append(arrays)
+  return cls(model, draws_lib.ModelDraws(model, chunks))
 
 
 def _show(variables):

@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
 from tfp_sgmcmc.keras import kernel_maker
@@ -158,17 +157,18 @@ class SamplingStep:
       data: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
-      logs: The model's metrics, `STATUS`, and the kinetic temperature where the
-        kernel has momenta.
+      logs: The model's metrics, `STATUS`, and, where the kernel has momenta,
+        the kinetic temperature and the temperature.
     """
     start = self._parts()
     results = self.results()
     step = results.step + 1
     passes = self._passes(data, start)
-    parts, results = self._make_kernel(
-        self._posterior(data, passes), results.step).one_step(
-            start, results, seed=random.fold_in(self._seed, step))
-    finite, logs = _watch(parts, results)
+    kernel = self._make_kernel(self._posterior(data, passes), results.step)
+    target = _temperature(kernel, results.step)
+    parts, results = kernel.one_step(
+        start, results, seed=random.fold_in(self._seed, step))
+    finite, logs = _watch(parts, results, target)
     network.assign(self._segment_start, start)
     network.assign(self.variables, parts)
     with tf.control_dependencies(parts):  # What the next step waits for first.
@@ -187,7 +187,7 @@ class SamplingStep:
     """What keeps the passes of a step on a batch, from these weights."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
     return forward_passes.ForwardPasses(
-        _num_rows(data), lambda: network.forward(self._model, x, parts))
+        network.num_rows(data), lambda: network.forward(self._model, x, parts))
 
   def _posterior(self, data, passes):
     """The posterior of a batch; its rows' numbers are a leaf of its data."""
@@ -231,15 +231,9 @@ class SamplingStep:
     for variable, value in [*forward_pass.updates, *updates]:
       variable.assign(value)
     network.loss_tracker(self._model).update_state(
-        loss, sample_weight=_num_rows(data))
+        loss, sample_weight=network.num_rows(data))
     return self._model.compute_metrics(
         x, y, forward_pass.outputs, sample_weight=sample_weight)
-
-
-def _num_rows(data):
-  """The number of examples of a batch."""
-  first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
-  return compat.shape(first)[0]
 
 
 def _scale_gradient(tensor, scale):
@@ -252,8 +246,16 @@ def _scale_gradient(tensor, scale):
   return scaled(tensor)
 
 
-def _watch(parts, results):
-  """Whether the weights are finite, and r' r / d over all coordinates."""
+def _temperature(kernel, step):
+  """T of a step, as a scalar."""
+  temperature = kernel.parameters.get('temperature', 1.)
+  if callable(temperature):
+    temperature = temperature(step)
+  return tf.cast(temperature, tf.float32)
+
+
+def _watch(parts, results, temperature):
+  """Whether the weights are finite, r' r / d over all coordinates, and T."""
   # A sum is NaN or infinite if a term is, and cheaper than to ask each.
   if not hasattr(results, 'momentum'):
     return tf.math.is_finite(tf.add_n(
@@ -262,4 +264,5 @@ def _watch(parts, results):
   total = 2. * tf.add_n(
       [tf.nn.l2_loss(tf.cast(r, tf.float32)) for r in results.momentum])
   number = sum(r.shape.num_elements() for r in results.momentum)
-  return tf.math.is_finite(total), {'kinetic_temperature': total / number}
+  return tf.math.is_finite(total), {
+      'kinetic_temperature': total / number, 'temperature': temperature}

@@ -68,6 +68,10 @@ class TrainFunction:
     if self._model.train_function is self._stand_in:
       self._set(self._own)
 
+  def own(self, iterator: Any) -> dict[str, Any]:
+    """Runs an execution of the model's own train function."""
+    return self._own(iterator)
+
   def trace(self, element_spec: Any) -> None:
     """Traces the step for the batches of a dataset, whatever their size.
 

@@ -1,0 +1,113 @@
+"""N counted, and held against the data."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+
+N = models.NUM_EXAMPLES
+
+
+def dataset(batch_size=20):
+  return tf.data.Dataset.from_tensor_slices(models.classes()).batch(batch_size)
+
+
+def of_unknown_length():
+  return dataset().filter(lambda x, y: True)
+
+
+class Batches(keras.utils.PyDataset):
+  """The batches of 20 of `models.classes`, from Python."""
+
+  def __len__(self):
+    return 3
+
+  def __getitem__(self, index):
+    x, y = models.classes()
+    rows = slice(20 * index, 20 * (index + 1))
+    return x[rows], y[rows]
+
+
+def log_density(num_examples, data=None, **arguments):
+  """The log density's estimate at the last step of a chain that stays."""
+  model = models.classifier()
+  sampling = sgmcmc.keras.PosteriorSampling(
+      sgmcmc.SGLD, num_examples, seed=0, learning_rate=1e-20,
+      prior=models.tfd.Normal(0., 1.),
+      start_epoch=arguments.pop('start_epoch', 0))
+  if data is None:
+    data, arguments = models.classes()[0], {
+        'y': models.classes()[1], 'batch_size': 20, **arguments}
+  model.optimizer.learning_rate = 0.
+  model.fit(data, verbose=0, shuffle=False, callbacks=[sampling], **{
+      'epochs': 2, **arguments})
+  return float(sampling.kernel_results.target_log_prob)
+
+
+@pytest.mark.parametrize('start_epoch', [0, 1])
+@pytest.mark.parametrize('make', [
+    lambda: None, dataset, of_unknown_length], ids=[
+        'arrays', 'dataset', 'unknown'])
+def test_left_out_it_is_counted(make, start_epoch):
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    counted = log_density(None, make(), start_epoch=start_epoch)
+    assert np.isclose(counted, log_density(N, make(), start_epoch=start_epoch))
+
+
+def test_data_from_python_are_counted_in_an_epoch_of_training():
+  counted = log_density(None, Batches(), start_epoch=1)
+  assert np.isclose(counted, log_density(N, Batches(), start_epoch=1))
+  with pytest.raises(ValueError, match='start_epoch=1'):
+    log_density(None, Batches())
+
+
+def test_validation_takes_nothing_from_the_count():
+  x, y = models.classes()
+  counted = log_density(
+      None, dataset(), start_epoch=1, validation_data=(x[:7], y[:7]))
+  assert np.isclose(counted, log_density(N, dataset(), start_epoch=1))
+
+
+@pytest.mark.parametrize('start_epoch', [0, 1])
+def test_endless_data_need_it(start_epoch):
+  with pytest.raises(ValueError, match='Pass num_examples'):
+    log_density(None, dataset().repeat(), steps_per_epoch=3,
+                start_epoch=start_epoch)
+
+
+def test_a_part_of_the_data_is_no_epoch():
+  # Two epochs of one batch each, of three: the rows are those of all three.
+  counted = log_density(None, dataset(), steps_per_epoch=1, start_epoch=1)
+  assert np.isclose(counted, log_density(
+      N, dataset(), steps_per_epoch=1, start_epoch=1))
+
+
+@pytest.mark.parametrize('num_examples, arguments', [
+    (10 * N, {}), (N, dict(validation_split=0.5)),
+    (10 * N, dict(data=dataset())), (10 * N, dict(data=of_unknown_length())),
+    (10 * N, dict(data=Batches())),
+    (10 * N, dict(data=Batches(), start_epoch=1)),
+], ids=str)
+def test_another_number_than_the_data_show_is_warned_of(
+    num_examples, arguments):
+  with pytest.warns(UserWarning, match=f'num_examples is {num_examples}, and '):
+    log_density(num_examples, **arguments)
+
+
+@pytest.mark.parametrize('data, steps', [
+    (dataset().repeat(), 6), (dataset(30).take(1), None), (dataset(), 1)])
+def test_what_may_be_right_is_not_warned_of(data, steps):
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    log_density(N, data, steps_per_epoch=steps, epochs=2 if steps else 1)
+
+
+def test_a_batch_of_more_than_all_examples_is_an_error():
+  with pytest.raises(ValueError, match='num_examples is 19.*20 rows'):
+    log_density(19, dataset().repeat(), steps_per_epoch=2)
