@@ -32,16 +32,28 @@ class Noise(keras.layers.Layer):
     return x + keras.random.normal(keras.ops.shape(x))
 
 
-@pytest.mark.parametrize('layer, training', [
-    (keras.layers.Dropout(0.5, name='mine'), True), (Noise(name='mine'), None)])
-def test_randomness_in_prediction_is_warned_of(layer, training):
-  with pytest.warns(UserWarning, match='random also in prediction'):
+@keras.saving.register_keras_serializable('tests')
+class MonteCarloDropout(keras.layers.Layer):
+  """Dropout that is always on."""
+
+  def __init__(self, **arguments):
+    super().__init__(**arguments)
+    self.dropout = keras.layers.Dropout(0.5)
+
+  def call(self, x):
+    return self.dropout(x, training=True)
+
+
+@pytest.mark.parametrize('layer, training, message', [
+    (MonteCarloDropout(name='mine'), None,
+     "random also in prediction.*'dropout.*training=True out"),
+    (Noise(name='mine'), None, 'random also in prediction'),
+    (keras.layers.Dropout(0.5, name='mine'), True,
+     "random when it is called .*layer 'mine'.*none in its draws")],
+    ids=['within', 'noise', 'functional'])
+def test_randomness_is_warned_of(layer, training, message):
+  with pytest.warns(UserWarning, match=message):
     fit(layer, training=training)
-
-
-def test_the_layer_is_named():
-  with pytest.warns(UserWarning, match="layer 'mine'.*training=True"):
-    fit(keras.layers.Dropout(0.5, name='mine'), training=True)
 
 
 def test_one_warning_names_all_that_stops():

@@ -35,7 +35,7 @@ class Batches(keras.utils.PyDataset):
 
 def log_density(num_examples, data=None, **arguments):
   """The log density's estimate at the last step of a chain that stays."""
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = sgmcmc.keras.PosteriorSampling(
       sgmcmc.SGLD, num_examples, seed=0, learning_rate=1e-20,
       prior=models.tfd.Normal(0., 1.),
@@ -56,6 +56,7 @@ def log_density(num_examples, data=None, **arguments):
 def test_left_out_it_is_counted(make, start_epoch):
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
+    warnings.filterwarnings('ignore', message='Your input ran out of data')
     counted = log_density(None, make(), start_epoch=start_epoch)
     assert np.isclose(counted, log_density(N, make(), start_epoch=start_epoch))
 
@@ -90,24 +91,41 @@ def test_a_part_of_the_data_is_no_epoch():
 
 @pytest.mark.parametrize('num_examples, arguments', [
     (10 * N, {}), (N, dict(validation_split=0.5)),
-    (10 * N, dict(data=dataset())), (10 * N, dict(data=of_unknown_length())),
-    (10 * N, dict(data=Batches())),
-    (10 * N, dict(data=Batches(), start_epoch=1)),
-], ids=str)
+    (10 * N, dict(data=dataset)), (10 * N, dict(data=of_unknown_length)),
+    (10 * N, dict(data=Batches)),
+    (10 * N, dict(data=Batches, start_epoch=1)),
+], ids=['arrays', 'validation_split', 'dataset', 'unknown', 'PyDataset',
+        'PyDataset after training'])
 def test_another_number_than_the_data_show_is_warned_of(
     num_examples, arguments):
+  data = arguments.get('data')
   with pytest.warns(UserWarning, match=f'num_examples is {num_examples}, and '):
-    log_density(num_examples, **arguments)
+    log_density(num_examples, **{
+        **arguments, 'data': None if data is None else data()})
 
 
-@pytest.mark.parametrize('data, steps', [
-    (dataset().repeat(), 6), (dataset(30).take(1), None), (dataset(), 1)])
-def test_what_may_be_right_is_not_warned_of(data, steps):
+@pytest.mark.parametrize('make, steps', [
+    (lambda: dataset().repeat(), 6), (lambda: dataset(30).take(1), None),
+    (dataset, 1)], ids=['repeated', 'dropped', 'a part'])
+def test_what_may_be_right_is_not_warned_of(make, steps):
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
-    log_density(N, data, steps_per_epoch=steps, epochs=2 if steps else 1)
+    log_density(N, make(), steps_per_epoch=steps, epochs=2 if steps else 1)
 
 
 def test_a_batch_of_more_than_all_examples_is_an_error():
   with pytest.raises(ValueError, match='num_examples is 19.*20 rows'):
     log_density(19, dataset().repeat(), steps_per_epoch=2)
+
+
+def test_a_chain_that_goes_on_says_that_its_data_are_others(tmp_path):
+  x, y = models.classes()
+  for rows in (N, N // 2):
+    sampling = models.make_sampling(num_examples=None, directory=tmp_path)
+    with warnings.catch_warnings(record=True) as record:
+      warnings.simplefilter('always')
+      models.fit(models.classifier(run_eagerly=True), sampling,
+                 epochs=2 * N // rows, x=x[:rows], y=y[:rows])
+    said = [str(r.message) for r in record if 'goes on with N' in str(r.message)]
+    assert len(said) == (rows != N)
+  assert 'began with data of 50 rows, and those of this fit have 25' in said[0]

@@ -27,7 +27,7 @@ def series(n=120, length=24):
 def network(**arguments):
   keras.utils.set_random_seed(0)
   hidden = inputs = keras.Input([24, 1])
-  for _ in range(3):
+  for _ in range(2):
     hidden = keras.layers.Conv1D(8, 3, padding='same')(hidden)
     hidden = keras.layers.BatchNormalization(**arguments)(hidden)
     hidden = keras.layers.ReLU()(hidden)
@@ -49,12 +49,12 @@ def test_estimates_are_the_moments_of_the_data():
   x, _ = series()
   model = network()
   variables = statistics.moving_variables(model, tf.constant(x[:40]))
-  assert len(variables) == 6
+  assert len(variables) == 4
   statistics.estimate(
       model, [tf.constant(x[k:k + 40]) for k in range(0, 120, 40)], variables)
   layers = [layer for layer in model.layers
             if isinstance(layer, keras.layers.BatchNormalization)]
-  for layer, tolerance in zip(layers, [1e-4, 0.03, 0.05]):
+  for layer, tolerance in zip(layers, [1e-4, 0.03]):
     inputs = keras.Model(model.input, layer.input).predict(x, verbose=0)
     np.testing.assert_allclose(
         layer.moving_mean, inputs.mean((0, 1)), atol=tolerance * inputs.std())
@@ -73,17 +73,36 @@ def test_a_layer_that_is_called_twice():
   np.testing.assert_allclose(layer.moving_variance, [1., 4.], rtol=1e-6)
 
 
+class Inner(keras.layers.Layer):
+  """Has a normalising layer of its own."""
+
+  def __init__(self, **arguments):
+    super().__init__()
+    self.normalise = keras.layers.BatchNormalization()
+    self.arguments = arguments
+
+  def call(self, x):
+    return self.normalise(x, **self.arguments)
+
+
 def test_layers_that_do_not_normalise_by_the_batch_stay():
-  inputs = keras.Input([2])
-  base = keras.Sequential([keras.layers.BatchNormalization()])
   frozen = keras.layers.BatchNormalization()
   frozen.trainable = False
-  model = keras.Model(inputs, frozen(base(inputs, training=False)))
+  model = keras.Sequential([keras.Input([2]), Inner(training=False), frozen])
   assert not statistics.moving_variables(model, tf.ones([3, 2]))
 
 
+def test_a_layer_within_a_layer():
+  model = keras.Sequential([keras.Input([2]), Inner()])
+  x = tf.constant([[1., 2.], [3., 6.]])
+  statistics.estimate(model, [x], statistics.moving_variables(model, x))
+  np.testing.assert_allclose(
+      model.layers[0].normalise.moving_mean, [2., 4.], rtol=1e-6)
+
+
 @pytest.mark.parametrize('arguments', [
-    {}, dict(steps_per_execution=2), dict(jit_compile=True)], ids=str)
+    {}, dict(steps_per_execution=2), dict(jit_compile=True)],
+                         ids=['plain', 'several steps', 'XLA'])
 def test_accuracy_does_not_fall_at_the_switch(arguments):
   x, y = series()
   model = network()

@@ -1,6 +1,7 @@
 """Hot and diverging chains say so."""
 
 import functools
+import re
 import warnings
 
 import keras
@@ -28,28 +29,40 @@ def fit(learning_rate, num_steps, **arguments):
   return sampling, history
 
 
+def messages_of(learning_rate, num_steps, **arguments):
+  """What a chain is warned of, and its kinetic temperatures by epochs."""
+  with warnings.catch_warnings(record=True) as record:
+    warnings.simplefilter('always')
+    _, history = fit(learning_rate, num_steps, **arguments)
+  return [str(r.message) for r in record
+          if issubclass(r.category, UserWarning)], history
+
+
 def test_the_target_is_in_the_logs_and_a_good_chain_is_silent():
-  with warnings.catch_warnings():
-    warnings.simplefilter('error', UserWarning)
-    _, history = fit(0.001, 400, num_burnin_steps=100)
-  assert history['temperature'] == [1.] * 40
+  messages, history = messages_of(0.002, 500, num_burnin_steps=250)
+  assert not messages
+  assert history['temperature'] == [1.] * 50
 
 
-def test_a_hot_chain_is_warned_of_at_the_end_of_burnin_and_of_fit():
-  with pytest.warns(UserWarning) as record:
-    fit(0.15, 400, num_burnin_steps=200)
-  messages = [str(r.message) for r in record]
-  assert any('second half of burn-in' in m for m in messages)
-  assert any('200 steps after burn-in' in m and 'take learning_rate=0.0' in m
-             for m in messages)
+def test_a_hot_chain_is_warned_of_and_the_advice_cools_it():
+  messages, _ = messages_of(0.1, 400, num_burnin_steps=200)
+  first, last = messages
+  assert 'steps 101 to 200, of the second half of burn-in' in first
+  assert 'steps 201 to 400, after burn-in' in last and 'hotter' in last
+  advised = float(re.search(r'take learning_rate=([0-9.e-]+)', last).group(1))
+  messages, history = messages_of(advised, 600, num_burnin_steps=300)
+  assert not messages
+  # At an excess of a tenth the mean of some 30 x 9 independent squares has a
+  # standard error of .1: within five of them.
+  assert 0.6 < np.mean(history['kinetic_temperature'][30:]) < 1.6
 
 
-def test_following_the_advice_cools():
-  ratios = np.full(50, 3.)
-  watch = temperature.HeatWatch(10, 10, ('step_size', 0.2))
-  for step, ratio in enumerate(ratios):
-    watch.add(step, ratio * 0.5, 0.5)
-  assert 'step_size=0.01 (it is 0.2)' in watch.warning('made')
+def test_a_chain_on_its_way_is_told_apart_from_a_hot_one():
+  # It takes 100 steps to come a factor e nearer, and the weights begin far
+  # from the posterior: most of the kinetic energy is of this fall.
+  messages, _ = messages_of(0.001, 200, num_burnin_steps=100)
+  assert 'raise num_burnin_steps' in messages[0]
+  assert 'learning_rate=' not in messages[0]
 
 
 def test_a_chain_that_explodes_stops_with_what_it_has():
@@ -64,20 +77,60 @@ def test_langevin_is_told_by_its_loss():
     fit(2.2, 200, kernel=sgmcmc.SGLD, momentum=None)
 
 
-def test_burnin_that_cools_is_no_reason_to_stop():
-  watch = temperature.HeatWatch(10, 10, ('learning_rate', 0.1))
-  for step in range(200):
-    watch.add(step, 1e5 * 0.98**step, 1.)
-  assert not watch.is_hot(0)
+def watch(ratios, num_weights=10, momentum=0.9, losses=()):
+  """A watch of steps 1, 2, ..., which have these temperatures."""
+  made = temperature.HeatWatch(
+      num_weights, 10, ('learning_rate', 0.1), momentum=momentum)
+  every = len(ratios) // max(len(losses), 1)
+  losses = list(losses)
+  made.add_loss(1.)
+  for step, ratio in enumerate(ratios, 1):
+    made.add(step, ratio, 1.)
+    if losses and step % every == 0:
+      made.add_loss(losses.pop(0))
+  return made
 
 
-@pytest.mark.parametrize('seed', range(3))
-def test_noise_of_few_steps_is_not_warned_of(seed):
-  rng = np.random.default_rng(seed)
-  watch = temperature.HeatWatch(1, 10, ('learning_rate', 0.1))
-  for step in range(20):
-    watch.add(step, rng.chisquare(1), 1.)
-  assert watch.warning('made') is None
+def test_what_is_hot_for_an_epoch_and_100_steps_stops_unless_it_cools():
+  hot = np.full(150, 1e5)
+  assert watch(hot).is_hot(1) and watch(hot).is_hot(140)
+  assert not watch(hot[:99]).is_hot(1)
+  assert not watch(hot * 0.98**np.arange(150)).is_hot(1)
+  assert not watch(np.append(1., hot)).is_hot(1)
+
+
+def test_a_falling_loss_explains_heat():
+  ratios = np.full(100, 3.)
+  # 2 (1 - m) d T / N a step.
+  falling = 100. - 0.2 * 25. * np.arange(4)
+  assert 'loss that still fell' in watch(ratios, losses=falling).warning('')
+  assert 'hotter than' in watch(ratios, losses=falling / 10.).warning('')
+  assert 'hotter than' in watch(
+      ratios, losses=falling, momentum=None, num_weights=1000).warning('')
+
+
+def momenta(num_chains, num_weights, num_steps, momentum, scale=1.):
+  """The kinetic temperatures of chains at temperature `scale`."""
+  rng = np.random.default_rng()
+  r = rng.normal(size=[num_chains, num_weights])
+  found = []
+  for _ in range(num_steps):
+    r = momentum * r + (1. - momentum**2)**0.5 * rng.normal(size=r.shape)
+    found.append(scale * np.mean(r**2, axis=-1))
+  return np.stack(found, axis=-1)
+
+
+@pytest.mark.parametrize('num_weights, num_steps', [(1, 50), (8, 50), (50, 10)])
+def test_chance_is_rarely_warned_of_and_heat_often(num_weights, num_steps):
+  # Said is a rate of 4 in 10,000 at most: 1,000 chains then have more than 5
+  # with probability 4e-6.
+  def number(**arguments):
+    return sum(
+        watch(ratios, num_weights).warning('') is not None for ratios in momenta(
+            1000, num_weights, num_steps, 0.9, **arguments))
+
+  assert number() <= 5
+  assert number(scale=4.) > (50 if num_weights == 1 else 900)
 
 
 def test_kernels_own_schedule_of_temperatures():

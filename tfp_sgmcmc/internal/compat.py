@@ -8,6 +8,7 @@ from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
 
 __all__ = [
+    'all_layers',
     'dataset_of',
     'find_result',
     'in_xla_context',
@@ -22,6 +23,11 @@ shape = prefer_static.shape
 
 # The same of numbers.
 maximum = prefer_static.maximum
+
+
+def all_layers(model: Any) -> list[Any]:
+  """All layers of a Keras model, those within layers too."""
+  return list(model._flatten_layers(include_self=False))
 
 
 def dataset_of(iterator: Any) -> tf.data.Dataset | None:

@@ -6,6 +6,7 @@ import warnings
 import keras
 import numpy as np
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import network
 
 __all__ = ['warn_of_randomness', 'warn_of_what_stops']
@@ -29,7 +30,7 @@ def warn_of_what_stops(model: keras.Model) -> None:
         'the prior)')
   stops.extend(
       f'the augmentation layer {layer.name!r} (augment in the tf.data '
-      'pipeline)' for layer in network.layers(model) if _augments(layer))
+      'pipeline)' for layer in compat.all_layers(model) if _augments(layer))
   if stops:
     warnings.warn(
         'While the kernel samples there is no part in the posterior for '
@@ -37,31 +38,58 @@ def warn_of_what_stops(model: keras.Model) -> None:
 
 
 def warn_of_randomness(model: keras.Model, x: Any) -> None:
-  """Warns where the model's outputs are random as for prediction.
+  """Warns where the model's outputs are random without training.
+
+  Keras takes `Dropout(...)(x, training=True)` at its word where the model is
+  called without `training`; in `fit` and `predict` it does so within a layer or
+  a model of one's own, and in a functional model it does not.
 
   Args:
     model: Built `keras.Model`.
     x: A batch of inputs, on which it runs twice.
   """
-  weights = [v.value for v in model.trainable_variables]
-  first = network.forward(model, x, weights)
-  changed = {id(v) for v, _ in first.updates}
-  names = [
-      repr(layer.name) for layer in network.layers(model)
-      if changed & {id(v) for v in _seed_states(layer)}]
-  if not names:
-    second = network.forward(model, x, weights, first.updates)
-    if all(map(_are_close, keras.tree.flatten(first.outputs),
-               keras.tree.flatten(second.outputs))):
-      return
-  where = f' (layer {", ".join(names)})' if names else ''
+  called = _seeds_used(model, x, {})
+  predicting = network.call_arguments(model, training=False)
+  used = _seeds_used(model, x, predicting)
+  if used or not called and _outputs_differ(model, x):
+    _warn_of(
+        used, 'The model is random also in prediction', 'on the same batch it '
+        'gives other outputs each time. This noise is no part of the '
+        'posterior: each step sees a likelihood of its own, and predictions '
+        'have the noise beside the spread of the draws')
+  elif called:
+    _warn_of(
+        called, 'The model is random when it is called without training=False',
+        'Keras turns this off in fit and predict. The noise is no part of the '
+        'posterior: there is none in its draws or predictions')
+
+
+def _warn_of(names, what, meaning):
+  where = f' (layer {", ".join(map(repr, names))})' if names else ''
   warnings.warn(
-      f'The model is random also in prediction{where}: on the same batch it '
-      'gives other outputs each time. This noise is no part of the posterior: '
-      'each step sees a likelihood of its own, and predictions have the noise '
-      'beside the spread of the draws. Where it is Dropout(...)(x, '
-      'training=True) leave training=True out: the draws are what it stands '
-      'in for.', stacklevel=2)
+      f'{what}{where}: {meaning}. Where it is Dropout(...)(x, training=True) '
+      'leave training=True out: the draws are what it stands in for.',
+      stacklevel=2)
+
+
+def _seeds_used(model, x, arguments):
+  """The names of layers whose random generators a call uses."""
+  with keras.StatelessScope() as scope:
+    model(x, **arguments)
+  return [
+      layer.name for layer in compat.all_layers(model)
+      if not _augments(layer) and any(scope.get_current_value(v) is not None
+             for v in _seed_states(layer))]
+
+
+def _outputs_differ(model, x):
+  """Whether two predictions for a batch do."""
+  arguments = network.call_arguments(model, training=False)
+  with network.put_back([
+      *model.non_trainable_variables, *model.metrics_variables]):
+    first, second = (
+        keras.tree.flatten(model(x, **arguments)) for _ in range(2))
+  return not all(map(_are_close, first, second))
 
 
 def _augments(layer):

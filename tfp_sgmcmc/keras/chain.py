@@ -237,7 +237,7 @@ class Chain:
   def _watch(self, logs):
     """Takes note of a step's temperature; warns at the end of burn-in."""
     before, self._num_watched = self._num_watched, self._num_steps
-    if before == 0:
+    if not self._heat.has_begun:
       self._heat.add_loss(float(logs['loss']))
     if 'kinetic_temperature' in logs:
       self._heat.add(
@@ -245,7 +245,8 @@ class Chain:
     burnin = self._schedule.num_burnin_steps
     if before < burnin <= self._num_steps:
       _warn(self._heat.warning(
-          'of the second half of burn-in', burnin // 2 + 1, burnin))
+          'of the second half of burn-in', burnin // 2 + 1,
+          float(logs['loss'])))
 
   def _count_batches(self, number):
     self._position = self._position._replace(
@@ -283,6 +284,7 @@ class Chain:
     store = self._draws.store
     self._resumed = kept = store.checkpoint()
     self._num_steps, bad = kept['status/0'].tolist()
+    self._num_watched, self._epoch_start = self._num_steps, self._num_steps + 1
     if bad:
       raise ValueError(
           f'The chain in {store.path} became NaN or infinite at step {bad}, '
@@ -384,7 +386,8 @@ class Chain:
     step.bootstrap(data)
     self._heat = temperature.HeatWatch(
         sum(v.shape.num_elements() for v in step.variables), num_examples,
-        self._make_kernel.step_argument, self._make_kernel.constant_temperature)
+        self._make_kernel.step_argument,
+        self._make_kernel.constant_temperature, self._make_kernel.momentum)
     if self.is_resumed:
       path = self._draws.store.path
       step.restore(self._resumed, path)

@@ -142,10 +142,15 @@ class ExampleCount:
     self._is_compared = True
     if self._number is None:
       self._number = num_rows
-    if self._given is None:
-      return
     batch_size = -(-num_rows // num_batches)
-    if abs(self._given - num_rows) < batch_size:  # A dropped or filled batch.
+    if abs(self._number - num_rows) < batch_size:  # A dropped or filled batch.
+      return
+    if self._given is None:
+      warnings.warn(
+          f'The chain began with data of {self._number} rows, and those of '
+          f'this fit have {num_rows}: it goes on with N = {self._number}, and '
+          'samples the posterior of neither. For other data make a new '
+          'PosteriorSampling, with another directory.', stacklevel=2)
       return
     ratio = self._given / num_rows
     warnings.warn(

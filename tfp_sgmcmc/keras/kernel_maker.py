@@ -109,6 +109,17 @@ class KernelMaker:
     return float(given) if isinstance(given, (int, float)) else 1.
 
   @property
+  def momentum(self) -> float | None:
+    """m = 1 - friction h, where both are numbers, else None."""
+    if self._learning_rate is not None:
+      return (self._momentum or 0.) if self._friction_name else None
+    h = self._given.get('step_size')
+    friction = self._given.get(self._friction_name)
+    if not all(isinstance(a, (int, float)) for a in (h, friction)):
+      return None
+    return max(0., 1. - friction * h)
+
+  @property
   def _given(self):
     """What the kernel was given by a `functools.partial`."""
     return getattr(self._kernel, 'keywords', {})

@@ -60,9 +60,12 @@ class Lookahead:
 
   def then(self, iterator: Iterable[Any]) -> Iterator[Any]:
     """Gives the batches that are kept, each once, and then the iterator's."""
-    while self._batches:
-      yield self._batches.popleft()
-    yield from iterator
+    iterator = iter(iterator)
+    while True:  # More may be kept in between.
+      try:
+        yield self._batches.popleft() if self._batches else next(iterator)
+      except StopIteration:
+        return
 
   def clear(self) -> None:
     """Drops what is kept, as other data come."""

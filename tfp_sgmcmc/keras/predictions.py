@@ -40,6 +40,7 @@ class Predictor:
     """
     self._model = model
     self._compiled = {}
+    self._traced = {}
 
   def over_batches(
       self,
@@ -76,9 +77,22 @@ class Predictor:
       for weights in read_draws():
         weights = [tf.convert_to_tensor(w) for w in weights]
         for found, batch in zip(results, block):
+          self._trace(name, run, weights, batch)
           found.append(_reduce(run(weights, batch), reduce_draws))
       for batch, found in zip(block, results):
         yield batch, _join(found, reduce_draws)
+
+  def _trace(self, name, run, weights, batch):
+    """Traces a function for any number of draws and examples, once.
+
+    Else TensorFlow would trace it for the numbers of the first call, and warn
+    of tracing where later ones have others.
+    """
+    specs = tf.nest.map_structure(_of_any_length, (weights, batch))
+    known = self._traced.setdefault(name, [])
+    if specs not in known:
+      known.append(specs)
+      run.get_concrete_function(*specs)
 
   def _function(self, name, fn, extras):
     """The compiled function `(stacked weights, batch) -> stacked results`."""
@@ -103,7 +117,15 @@ class Predictor:
       return tf.map_fn(one_draw, weights, fn_output_signature=first)
 
     self._compiled[name] = ((tracker, len(extras)), run)
+    self._traced.pop(name, None)
     return run
+
+
+def _of_any_length(tensor):
+  """The spec of a tensor whose leading axis may have any length."""
+  if tensor is None or not tensor.shape.rank:
+    return tensor
+  return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def _reduce(results, ways):

@@ -33,6 +33,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import network
 
 __all__ = ['estimate', 'moving_variables']
@@ -93,7 +94,7 @@ def estimate(
   """
   moving = {id(v) for v in variables}
   layers = [
-      layer for layer in network.layers(model)
+      layer for layer in compat.all_layers(model)
       if isinstance(layer, keras.layers.BatchNormalization)
       and id(layer.moving_mean) in moving
       and not getattr(layer, 'renorm', False) and layer.momentum < 1.]
