@@ -1,5 +1,7 @@
 """Posterior: values, scaling, transformation, and what it refuses."""
 
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,6 +18,10 @@ Y = (X.sum(axis=1) > 0.).astype(np.float32)
 def logistic_likelihood(theta, batch):
   logits = tf.einsum('...nd,...d->...n', batch['x'], theta)
   return tfd.Bernoulli(logits=logits).log_prob(batch['y'])
+
+
+def standard_normal(theta):
+  return -0.5 * tf.reduce_sum(theta**2, axis=-1)
 
 
 def logistic(**arguments):
@@ -88,6 +94,18 @@ def test_transform_counts_the_jacobian_once():
       transformed.log_prob_estimate(mu, log_scale, batch=batch),
       posterior.log_prob_estimate(
           mu, tf.exp(log_scale), batch=batch) + log_scale, rtol=1e-5)
+
+
+def test_kernels_and_posteriors_are_pickled():
+  # (TFP's distributions that are made of others are not.)
+  kernel = sgmcmc.SGHMC(
+      logistic(log_prior_fn=standard_normal).transform(tfb.Exp()), 0.01, 1.,
+      gradient_estimator=sgmcmc.gradients.Uniform(5))
+  theta = tf.zeros([3])
+  first, second = (
+      k.one_step(theta, k.bootstrap_results(theta), seed=[0, 1])[0]
+      for k in (kernel, pickle.loads(pickle.dumps(kernel))))
+  np.testing.assert_array_equal(first, second)
 
 
 def test_transform_of_vectors_that_change_size():

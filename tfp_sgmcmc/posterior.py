@@ -286,25 +286,10 @@ class Posterior:
             f'{b!r} is not a tfp.bijectors.Bijector. Pass one bijector, or a '
             'list with one for each part of the state.')
 
-    def forward(phi):
-      if len(bijectors) != len(phi):
-        raise ValueError(
-            f'There are {len(bijectors)} bijectors for a state of {len(phi)} '
-            'part(s): one is needed for each part.')
-      return [b.forward(part) for b, part in zip(bijectors, phi)]
-
-    def log_prior(*phi):
-      log_density = self.log_prior(*forward(phi))
-      for b, part in zip(bijectors, phi):
-        log_density += b.forward_log_det_jacobian(
-            part, event_ndims=part.shape.rank - log_density.shape.rank)
-      return log_density
-
-    def log_likelihood(*phi_and_batch):
-      *phi, batch = phi_and_batch
-      return self.log_likelihood(*forward(phi), batch=batch)
-
-    return Posterior(log_prior, log_likelihood, self._data, self._num_examples)
+    functions = _Unconstrained(self.log_prior, self.log_likelihood, bijectors)
+    return Posterior(
+        functions.log_prior, functions.log_likelihood, self._data,
+        self._num_examples)
 
   def check_state(self, state_parts: Sequence[tf.Tensor]) -> None:
     """Tries both functions on a state and a few examples.
@@ -432,6 +417,32 @@ class Posterior:
           'or average over examples; for several outputs an example, sum over '
           'these; for several chains, let the chains be leading axes '
           "(tf.einsum('...nd,...d->...n', x, theta)).")
+
+
+class _Unconstrained:
+  """The two functions of a posterior, of unconstrained parameters."""
+
+  def __init__(self, log_prior, log_likelihood, bijectors):
+    self._log_prior, self._log_likelihood = log_prior, log_likelihood
+    self._bijectors = bijectors
+
+  def log_prior(self, *phi):
+    log_density = self._log_prior(*self._forward(phi))
+    for b, part in zip(self._bijectors, phi):
+      log_density += b.forward_log_det_jacobian(
+          part, event_ndims=part.shape.rank - log_density.shape.rank)
+    return log_density
+
+  def log_likelihood(self, *phi_and_batch):
+    *phi, batch = phi_and_batch
+    return self._log_likelihood(*self._forward(phi), batch=batch)
+
+  def _forward(self, phi):
+    if len(self._bijectors) != len(phi):
+      raise ValueError(
+          f'There are {len(self._bijectors)} bijectors for a state of '
+          f'{len(phi)} part(s): one is needed for each part.')
+    return [b.forward(part) for b, part in zip(self._bijectors, phi)]
 
 
 class _Density(Posterior):

@@ -118,3 +118,27 @@ def test_metrics_see_the_predictive_mean_of_a_learned_scale():
 def test_refusals(call, error, message, posterior):
   with pytest.raises(error, match=message):
     call(posterior)
+
+
+class Counting(keras.layers.Layer):
+  """Counts how often Python calls it."""
+  calls = 0
+
+  def call(self, x):
+    self.calls += 1
+    return x
+
+
+def test_other_numbers_of_draws_and_examples_are_not_traced_anew():
+  model = keras.Sequential([
+      keras.Input([4]), Counting(), keras.layers.Dense(3)])
+  model.compile('sgd', models.classifier().loss)
+  posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, [np.zeros([9, *v.shape]) for v in model.trainable_variables])
+  x, y = models.classes()
+  posterior.evaluate(x, y)
+  calls = model.layers[0].calls
+  for number in (1, 7, 50):
+    posterior.evaluate(x[:number], y[:number], batch_size=20)
+    posterior[:3].evaluate(x[:number], y[:number])
+  assert model.layers[0].calls == calls

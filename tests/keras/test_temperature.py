@@ -125,9 +125,9 @@ def test_chance_is_rarely_warned_of_and_heat_often(num_weights, num_steps):
   # Said is a rate of 4 in 10,000 at most: 1,000 chains then have more than 5
   # with probability 4e-6.
   def number(**arguments):
+    chains = momenta(1000, num_weights, num_steps, 0.9, **arguments)
     return sum(
-        watch(ratios, num_weights).warning('') is not None for ratios in momenta(
-            1000, num_weights, num_steps, 0.9, **arguments))
+        watch(ratios, num_weights).warning('') is not None for ratios in chains)
 
   assert number() <= 5
   assert number(scale=4.) > (50 if num_weights == 1 else 900)

@@ -74,12 +74,12 @@ def _warn_of(names, what, meaning):
 
 def _seeds_used(model, x, arguments):
   """The names of layers whose random generators a call uses."""
-  with keras.StatelessScope() as scope:
-    model(x, **arguments)
-  return [
-      layer.name for layer in compat.all_layers(model)
-      if not _augments(layer) and any(scope.get_current_value(v) is not None
-             for v in _seed_states(layer))]
+  states = {
+      id(state): layer.name for layer in compat.all_layers(model)
+      if not _augments(layer) for state in _seed_states(layer)}
+  used = network.changed_by_call(
+      model, x, model.non_trainable_variables, arguments)
+  return [name for state, name in states.items() if state in used]
 
 
 def _outputs_differ(model, x):

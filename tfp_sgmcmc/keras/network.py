@@ -19,6 +19,7 @@ __all__ = [
     'assign',
     'build_moving_average',
     'call_arguments',
+    'changed_by_call',
     'check_kind',
     'check_model',
     'check_weights',
@@ -271,6 +272,28 @@ def call_arguments(model: keras.Model, training: bool) -> dict[str, bool]:
       p.kind is p.VAR_KEYWORD for p in arguments.values()):
     return {'training': training}
   return {}
+
+
+def changed_by_call(
+    model: keras.Model,
+    x: Any,
+    variables: Sequence[keras.Variable],
+    arguments: dict[str, bool],
+) -> set[int]:
+  """The ids of those variables to which a call would give values.
+
+  Args:
+    model: Built `keras.Model`. Its variables stay as they are.
+    x: A batch of inputs.
+    variables: Variables of the model.
+    arguments: The arguments of the call beside `x`.
+
+  Returns:
+    changed: Set of ids.
+  """
+  with keras.StatelessScope() as scope:
+    model(x, **arguments)
+  return {id(variable) for variable, _ in _updates(scope, variables)}
 
 
 def _updates(scope, variables):

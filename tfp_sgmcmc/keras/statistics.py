@@ -44,7 +44,7 @@ def moving_variables(model: keras.Model, x: Any) -> list[keras.Variable]:
 
   Args:
     model: Built `keras.Model`.
-    x: A batch of inputs; only its shapes matter.
+    x: A batch of inputs.
 
   Returns:
     variables: Those that a pass in training mode changes, and one for
@@ -53,27 +53,11 @@ def moving_variables(model: keras.Model, x: Any) -> list[keras.Variable]:
   candidates = model.non_trainable_weights
   if not candidates:
     return []
-  changed = [
-      _changed_by_a_pass(model, x, candidates, training)
-      for training in (True, False)]
-  return [v for v in candidates if id(v) in changed[0] - changed[1]]
-
-
-def _changed_by_a_pass(model, x, candidates, training):
-  """The ids of the candidates that a pass assigns; nothing is computed."""
-  changed = set()
-
-  def trace(x):
-    with keras.StatelessScope() as scope:
-      model(x, **network.call_arguments(model, training))
-    changed.update(
-        id(v) for v in candidates if scope.get_current_value(v) is not None)
-
-  if model.run_eagerly:
-    trace(x)
-  else:
-    tf.function(trace, autograph=False).get_concrete_function(x)
-  return changed
+  training, predicting = (
+      network.changed_by_call(
+          model, x, candidates, network.call_arguments(model, mode))
+      for mode in (True, False))
+  return [v for v in candidates if id(v) in training - predicting]
 
 
 def estimate(
