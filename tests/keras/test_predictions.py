@@ -142,3 +142,11 @@ def test_other_numbers_of_draws_and_examples_are_not_traced_anew():
     posterior.evaluate(x[:number], y[:number], batch_size=20)
     posterior[:3].evaluate(x[:number], y[:number])
   assert model.layers[0].calls == calls
+
+
+def test_draws_of_a_diverged_chain_are_named():
+  model = models.classifier()
+  posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+      model, [np.full([2, *v.shape], 3e38) for v in model.trainable_variables])
+  with pytest.raises(ValueError, match=r'not finite.*posterior\[:k\]'):
+    posterior.evaluate(*models.classes())

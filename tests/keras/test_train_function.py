@@ -67,3 +67,13 @@ def test_stale_after_compile():
   model.compile('sgd', model.loss)
   model.make_train_function()
   assert function.is_stale()
+
+
+def test_many_chains_in_one_program_are_not_warned_of(caplog):
+  """TensorFlow warns of tracing after five calls that trace."""
+  sampling = models.make_sampling()
+  models.fit(models.classifier(), sampling, epochs=1)
+  x, y = models.classes()
+  for _ in range(6):
+    sampling._chain._step.bootstrap((tf.constant(x), tf.constant(y)))
+  assert 'bootstrap' not in caplog.text

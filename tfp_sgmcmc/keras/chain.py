@@ -352,7 +352,9 @@ class Chain:
     if len(self._draws):
       last = self._draws.read([len(self._draws) - 1])
       network.assign(weights, [array[0] for array in last])
-      kept += ', and the weights are those of the last'
+      kept += (
+          ', and the weights are those of the last (the draws of the steps '
+          'just before may be far from the posterior)')
     warnings.warn(
         f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
         f'{failure.advice} It may also help to start from a trained model '

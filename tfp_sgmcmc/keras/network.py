@@ -32,6 +32,7 @@ __all__ = [
     'mask',
     'mean_loss',
     'num_rows',
+    'of_any_length',
     'paths',
     'put_back',
     'values',
@@ -122,6 +123,13 @@ def num_rows(data: Any) -> Any:
   """The number of examples of a batch: an `int` where it is known."""
   first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
   return compat.shape(first)[0]
+
+
+def of_any_length(tensor: Any) -> Any:
+  """The spec of a tensor whose leading axis may have any length."""
+  if tensor is None or not tensor.shape.rank:
+    return tensor
+  return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def mask(output: Any) -> Any:

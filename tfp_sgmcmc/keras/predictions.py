@@ -88,7 +88,7 @@ class Predictor:
     Else TensorFlow would trace it for the numbers of the first call, and warn
     of tracing where later ones have others.
     """
-    specs = tf.nest.map_structure(_of_any_length, (weights, batch))
+    specs = tf.nest.map_structure(network.of_any_length, (weights, batch))
     known = self._traced.setdefault(name, [])
     if specs not in known:
       known.append(specs)
@@ -119,13 +119,6 @@ class Predictor:
     self._compiled[name] = ((tracker, len(extras)), run)
     self._traced.pop(name, None)
     return run
-
-
-def _of_any_length(tensor):
-  """The spec of a tensor whose leading axis may have any length."""
-  if tensor is None or not tensor.shape.rank:
-    return tensor
-  return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
 def _reduce(results, ways):

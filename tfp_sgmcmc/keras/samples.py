@@ -389,6 +389,7 @@ class PosteriorSamples:
     weights, nll, metrics, classes = [], [], {}, {}
     for batch, (outputs, log_likelihood) in results:
       x, y, sample_weight = batch
+      _check_finite(outputs)
       metrics = model.compute_metrics(
           x, y, likelihood.map_outputs(_unlink, outputs), sample_weight)
       length = predictions.length(batch)
@@ -480,6 +481,17 @@ def _unpickle(cls, model, arrays):
   if len(arrays.get('step', ())):
     chunks.append(arrays)
   return cls(model, draws_lib.ModelDraws(model, chunks))
+
+
+def _check_finite(outputs):
+  """Raises where predictions are NaN, which no score can tell."""
+  if all(np.all(np.isfinite(p)) for p in keras.tree.flatten(outputs)):
+    return
+  raise ValueError(
+      'The predictions of some draws are not finite. Either the inputs hold '
+      'NaN, or the chain diverged while these draws were made: sample again '
+      'with smaller steps (a tenth of the learning_rate or step_size), or take '
+      'the draws before, posterior[:k].')
 
 
 def _show(variables):

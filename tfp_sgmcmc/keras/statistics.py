@@ -101,6 +101,9 @@ def estimate(
     moments = tf.function(moments, autograph=False, reduce_retracing=True)
   number, sums = 0, None
   for x in inputs:
+    if number == 0 and not model.run_eagerly:  # Once, whatever the batch size.
+      moments.get_concrete_function(
+          tf.nest.map_structure(network.of_any_length, x))
     found = [
         [np.asarray(mean, np.float64), np.asarray(variance, np.float64)]
         for mean, variance in moments(x)]

@@ -114,15 +114,18 @@ class SamplingStep:
     Args:
       data: A batch as `train_step` gets it.
     """
-    def bootstrap(data):
+    def bootstrap():
       start, parts = tf.zeros([], tf.int64), self._parts()
       posterior = self._posterior(data, self._passes(data, parts))
       return self._make_kernel(posterior, start).bootstrap_results(
           parts, seed=random.fold_in(self._seed, start))
 
     if not self._model.run_eagerly:
-      bootstrap = tf.function(bootstrap, autograph=False)
-    results = bootstrap(data)
+      # A call would count as one that traces, of which TensorFlow warns where
+      # a program makes several chains.
+      bootstrap = tf.function(
+          bootstrap, autograph=False).get_concrete_function()
+    results = bootstrap()
     self._structure = results
     self._results = [
         tf.Variable(leaf, trainable=False, name='sampling_results')
