@@ -62,7 +62,7 @@ def test_a_chain_on_its_way_is_told_apart_from_a_hot_one():
   # from the posterior: most of the kinetic energy is of this fall.
   messages, _ = messages_of(0.001, 200, num_burnin_steps=100)
   assert 'raise num_burnin_steps' in messages[0]
-  assert 'learning_rate=' not in messages[0]
+  assert 'take learning_rate' not in messages[0]
 
 
 def test_a_chain_that_explodes_stops_with_what_it_has():

@@ -194,12 +194,10 @@ for an excess of a tenth, or larger batches.
         'burn-in has to be longer: raise num_burnin_steps, or start from a '
         'trained model (start_epoch).')
     if last - 1. < 0.5 * (first - 1.):
-      said += (
-          f', and fell from {first:.3g} to {last:.3g}: the chain was on its '
-          f'way to the posterior, and {advice}')
-      if self._is_warm(ratios[-third:]):
-        said += f' If it stays there: {self._advice((last - 1.) / _AIM)}'
-      return said
+      return (
+          f'{said}, and fell from {first:.3g} to {last:.3g}: the chain was on '
+          f'its way to the posterior, and {advice} If it stays high after '
+          f'that, lower {self._name}.')
     if self._drift(since, loss) > 0.5 * (mean - 1.):
       return (f'{said}, most of it from a loss that still fell: the chain was '
               f'on its way to the posterior, and {advice}')
