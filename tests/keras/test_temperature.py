@@ -140,3 +140,8 @@ def test_kernels_own_schedule_of_temperatures():
       temperature=lambda step: 0.5)
   assert history['temperature'] == [0.5, 0.5]
   assert sampling.num_steps == 20
+
+
+def test_without_the_losses_of_two_epochs_both_causes_are_named():
+  said = watch(np.full(50, 3.)).warning('')
+  assert 'hotter' in said and 'raise num_burnin_steps first' in said

@@ -55,8 +55,11 @@ class HeatWatch:
   >>> watch = temperature.HeatWatch(
   ...     num_weights=100, num_examples=50, argument=('learning_rate', 0.1),
   ...     momentum=0.9)
+  >>> watch.add_loss(0.7)
   >>> for step in range(1, 51):
   ...   watch.add(step, kinetic=3., target=1.)
+  ...   if step % 25 == 0:
+  ...     watch.add_loss(0.5)
   >>> print(watch.warning('of burn-in'))
   The mean kinetic temperature over steps 1 to 50, of burn-in, was 3 times the \
 temperature: the chain is hotter than the posterior, and its draws spread too \
@@ -198,12 +201,17 @@ for an excess of a tenth, or larger batches.
           f'{said}, and fell from {first:.3g} to {last:.3g}: the chain was on '
           f'its way to the posterior, and {advice} If it stays high after '
           f'that, lower {self._name}.')
-    if self._drift(since, loss) > 0.5 * (mean - 1.):
+    drift = self._drift(since, loss)
+    if drift is not None and drift > 0.5 * (mean - 1.):
       return (f'{said}, most of it from a loss that still fell: the chain was '
               f'on its way to the posterior, and {advice}')
-    return (
-        f'{said}: the chain is hotter than the posterior, and its draws spread '
-        f'too far. {self._advice((mean - 1.) / _AIM)}')
+    said += (
+        ': the chain is hotter than the posterior, and its draws spread too '
+        f'far. {self._advice((mean - 1.) / _AIM)}')
+    if drift is None:
+      said += (
+          ' But if the loss was still falling, raise num_burnin_steps first.')
+    return said
 
   def _is_warm(self, ratios):
     """Whether a mean is above 1.5 T, and above what T explains."""
@@ -222,15 +230,18 @@ for an excess of a tenth, or larger batches.
     return loss, last, (before + last) / 2.
 
   def _drift(self, since, loss):
-    """By how much a falling loss raises the kinetic temperature, over T."""
+    """By how much a falling loss raises the kinetic temperature, over T.
+
+    None where it is not known, for want of two epochs or of the momentum.
+    """
     losses = self._losses + ([] if loss is None else [self._placed(loss)])
     inside = [k for k, (_, last, _) in enumerate(losses) if last >= since]
     if not inside or self._momentum is None:
-      return 0.
+      return None
     first, _, start = losses[max(inside[0] - 1, 0)]
     last, _, end = losses[-1]
     if end <= start:
-      return 0.
+      return None
     power = self._num_examples * (first - last) / (end - start)
     return power / (
         (1. - self._momentum) * self._num_weights * self._temperature)
