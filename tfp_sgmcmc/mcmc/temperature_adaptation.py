@@ -271,14 +271,13 @@ def _gain(share, target, memory, num_coordinates):
   about the square root of the number D of coordinates. The gain is such that
   neither moves log h by more than about 0.2.
   """
-  gain = tf.where(
-      share <= 0.25, tf.constant(0.05, share.dtype),
-      tf.where(_is_first(share), tf.constant(0.01, share.dtype), 0.02))
+  is_first = _is_first(share)
+  gain = tf.where(is_first, tf.where(share <= 0.25, 0.05, 0.01), 0.02)
+  gain = tf.cast(gain, share.dtype)
   most = target * tf.minimum(
       0.04 * num_coordinates, 0.1 * tf.sqrt(num_coordinates))
-  return tf.where(
-      _is_first(share), gain, tf.minimum(gain, tf.math.divide_no_nan(
-          most, memory) + tf.where(memory > 0., 0., gain)))
+  # Infinite where there is no momentum.
+  return tf.where(is_first, gain, tf.minimum(gain, most / memory))
 
 
 def _mean(parts, dtype):
