@@ -209,6 +209,29 @@ def test_a_trajectory():
   assert verdict(found.rows, 'violated bounds, share of proposals') == 'fine'
 
 
+def test_index_chains_and_momenta():
+  """The acceptance of EWSG; the kinetic temperature of traced momenta."""
+  draws = run()
+  noise = tf.random.stateless_normal([NUM_DRAWS, NUM_CHAINS, 3], [1, 2])
+  for acceptance, scale, wanted in (
+      (0.1, 1., ('doubtful', 'fine')), (0.8, 1.5, ('fine', 'wrong'))):
+    trace = {'momentum': [scale * noise]}
+    chunks = store.Chunks()
+    chunks.append(store.named(state=draws.states, trace=trace))
+    results = draws.kernel_results._replace(
+        gradient_estimator_results=(
+            sgmcmc.gradients.ExponentiallyWeightedResults(
+                tf.constant(9), tf.fill([NUM_CHAINS], acceptance),
+                draws.kernel_results.gradient_estimator_results)))
+    found = summary(
+        sgmcmc.Draws(
+            chunks, (draws._structure[0], trace), draws.final_state, results,
+            num_chain_axes=1),
+        kernel_with().copy(gradient_estimator=None), num_gradients=0)
+    assert (verdict(found.rows, "acceptance of EWSG's index chain"),
+            verdict(found.rows, KINETIC)) == wanted, str(found)
+
+
 def test_judge():
   """Only what the standard error does not explain counts."""
   row = functools.partial(
