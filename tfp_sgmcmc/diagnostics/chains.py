@@ -99,7 +99,8 @@ def drift(name: str, values: np.ndarray) -> verdicts.Row:
   error = np.sqrt(2.) * standard_error(last) / scale
   return verdicts.judge(
       f'drift of {name}, in sd', change, error, 0., (0.1, 0.5),
-      'It has to be 0.', 'The chain is still on its way: make burn-in longer.')
+      'It has to be 0.', 'The chain is still on its way: make burn-in longer.',
+      needs_precision=False)  # Whether there are draws enough is told elsewhere.
 
 
 def _grade(value, doubtful, wrong):

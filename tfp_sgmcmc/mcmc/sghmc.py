@@ -189,7 +189,9 @@ class SGHMC(base.LangevinKernel):
       predicted:  h dg^2 / (4 gamma T) - h r . dg / (4 T) - B / gamma
 
     by coordinate, with r the momentum that came to theta, g the gradient there
-    and dg its change from the last step. The first averages, since E|r|^2 and
+    and dg its change from the last step; where r is more than three times too
+    hot, on its way to the mode, the predicted one is over a third of that. The
+    first averages, since E|r|^2 and
     E|theta|^2 stay as they are, to
 
       (1 - h gamma / 2) E|r|^2 / (d T) - 1 = T_conf / T - 1.
@@ -272,6 +274,7 @@ def euler_excess(r, g, old_g, h, gamma, b, t):
   measured = (h * tf.square(g) + 2. * (1. - h * gamma) * r * g) / (
       2. * gamma * t)
   predicted = h / (4. * t) * (tf.square(change) / gamma - r * change)
+  predicted /= tf.maximum(tf.reduce_mean(tf.square(r) / t) / 3., 1.)
   return measured + rest, predicted + rest, 1. / (h * gamma)
 
 

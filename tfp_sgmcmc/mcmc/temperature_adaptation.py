@@ -10,8 +10,9 @@ the temperature in a step (its mean over chains and coordinates, see
 as stochastic approximation (Robbins and Monro, 1951). In the first half of the
 steps x is the predicted excess, then the measured one. The gain a_k is 0.05, in
 the second quarter 0.01, in the second half 0.02, or less where the measure is
-noisy, see `_gain`. At step n the step size becomes that of the mean of u over
-the last quarter.
+noisy, see `_gain`, and u falls by no more than 1.5 below what it was in the
+middle: what is measured is too much where the chain is not at rest. At step n
+the step size becomes that of the mean of u over the last quarter.
 """
 
 from typing import Any
@@ -29,6 +30,7 @@ __all__ = [
     'TemperatureStepSizeAdaptation', 'TemperatureStepSizeAdaptationResults']
 
 _WINDOW, _FIRST_WINDOW = 50., 10.
+_FARTHEST_BELOW = 1.5
 _LARGEST_SHARE = 100.  # Of the target, by which one step is counted at most.
 
 
@@ -41,6 +43,8 @@ class TemperatureStepSizeAdaptationResults(NamedTuple):
     step_size: The step size of the next step, in the shape of that which the
       inner kernel was made with.
     log_factor: Scalar, the logarithm of it over that of the start.
+    predicted_log_factor: Scalar, what it was in the middle of the adaptation,
+      up to which the predicted excess counts.
     mean_log_factor: Scalar, the mean of `log_factor` over the last quarter of
       the adaptation, up to its end.
     excess: Scalar, by how much the chain is too hot as a share of T: over about
@@ -51,6 +55,7 @@ class TemperatureStepSizeAdaptationResults(NamedTuple):
   inner_results: Any
   step_size: tf.Tensor
   log_factor: tf.Tensor
+  predicted_log_factor: tf.Tensor
   mean_log_factor: tf.Tensor
   excess: tf.Tensor
 
@@ -104,7 +109,8 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
   `num_adaptation_steps`). Start small: the step size grows by 5% a step, by a
   factor of 100 in a hundred; a start that is too large throws the chain away.
   Chains that are still on their way to the mode are hot, which holds the step
-  size down: let half of the steps suffice for the way, or start near the mode.
+  size down, SGLD's from the start: let half of the steps suffice for the way,
+  or start near the mode.
 
   How many steps are needed: with D coordinates in all chains together, SGLD
   takes some hundred, and 2,000 for D = 3. For SGHMC the excess found is off by
@@ -211,7 +217,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     dtype = _dtype(inner)
     zero = tf.zeros([], dtype)
     return TemperatureStepSizeAdaptationResults(
-        inner, self._step_size(zero), zero, zero, zero)
+        inner, self._step_size(zero), zero, zero, zero, zero)
 
   def _one_step(self, parts, previous, seeds):
     kernel = self.inner_kernel.copy(step_size=previous.step_size)
@@ -241,6 +247,9 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
         tf.cast(sum(tf.size(part) for part in parts), dtype))
     log_factor = previous.log_factor + gain * tf.clip_by_value(
         1. - excess / target, -2., 2.)
+    first = tf.where(
+        _is_first(count / num_steps), log_factor, previous.predicted_log_factor)
+    log_factor = tf.maximum(log_factor, first - _FARTHEST_BELOW)
     num_averaged = tf.maximum(count - tf.floor(0.75 * num_steps), 1.)
     mean = previous.mean_log_factor + (
         log_factor - previous.mean_log_factor) / num_averaged
@@ -248,7 +257,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     log_factor = tf.where(is_adapting, log_factor, previous.log_factor)
     mean = tf.where(is_adapting, mean, previous.mean_log_factor)
     return parts, TemperatureStepSizeAdaptationResults(
-        inner, self._step_size(log_factor), log_factor, mean, excess)
+        inner, self._step_size(log_factor), log_factor, first, mean, excess)
 
   def _step_size(self, log_factor):
     start = self.inner_kernel.parameters['step_size']
