@@ -173,13 +173,11 @@ def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
 def test_the_step_size_that_was_found_is_used():
   """With the adapting kernel, and with the one inside."""
   inner = kernel_with(1e-3)
-  kernel = sgmcmc.TemperatureStepSizeAdaptation(inner, 400)
-  draws = sgmcmc.sample(
-      kernel, 200, tf.zeros([8, 3]), num_burnin_steps=400, seed=1,
-      progress_bar=False)
-  h = float(draws.kernel_results.step_size)
-  wanted = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * h / 4.
-  for given in (kernel, inner):
+  draws, zero = run(), tf.constant(0.)
+  draws.kernel_results = sgmcmc.mcmc.TemperatureStepSizeAdaptationResults(
+      draws.kernel_results, tf.constant(RIGHT['h']), zero, zero, zero, zero)
+  wanted = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * RIGHT['h'] / 4.
+  for given in (sgmcmc.TemperatureStepSizeAdaptation(inner, 400), inner):
     row = summary(draws, given).rows[-1]
     assert row.quantity == 'noise of the gradient / noise added'
     assert abs(row.value - wanted) < 5. * row.standard_error < 0.5 * wanted

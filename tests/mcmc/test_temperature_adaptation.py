@@ -1,10 +1,10 @@
 """The adapted step size: the excess that was asked for, then the inner kernel.
 
 On a Gaussian the excess at the step size found is known from the exact law
-(`oracle`), T_conf - 1 = tr(precision P) / d - 1. With 10,000 chains of three
-coordinates and 600 steps it is within 3% of the target, by one standard error
-(`TemperatureStepSizeAdaptation`: delta, at target_excess = 0.02): a difference
-of 16% comes by chance less than once in a million tests.
+(`oracle`), T_conf - 1 = tr(precision P) / d - 1. With 4,000 chains of three
+coordinates and 600 steps it is off by 4% of the target, as one standard error
+(`TemperatureStepSizeAdaptation`: delta, at target_excess = 0.02): by 20% it is
+so less than once in a million tests.
 """
 
 import functools
@@ -18,8 +18,8 @@ from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.mcmc import base
 
-TOLERANCE = 0.16
-NUM_CHAINS, NUM_STEPS = 10_000, 600
+TOLERANCE = 0.2
+NUM_CHAINS, NUM_STEPS = 4_000, 600
 MODEL = oracle.GaussianModel()
 UNIFORM = sgmcmc.gradients.Uniform(4)
 FRICTION = 2.

@@ -100,7 +100,7 @@ def drift(name: str, values: np.ndarray) -> verdicts.Row:
   return verdicts.judge(
       f'drift of {name}, in sd', change, error, 0., (0.1, 0.5),
       'It has to be 0.', 'The chain is still on its way: make burn-in longer.',
-      needs_precision=False)  # Whether there are draws enough is told elsewhere.
+      needs_precision=False)  # That is for effective_draws to tell.
 
 
 def _grade(value, doubtful, wrong):
