@@ -55,9 +55,9 @@ def summary(
 
   A number is held against a run only as far as its standard error does not
   explain it, at a false alarm rate of 1e-3 a row (of normal errors); where the
-  error is so large that it says nothing the row is doubtful. Of 100 right runs
-  of a Gaussian, of 4,000 effective draws each, none had a row that was not
-  fine. R-hat,
+  error is so large that it says nothing the row is doubtful. Of 160 right runs
+  on a Gaussian with 4,000 effective draws none had a row that was not fine; of
+  120 with about 500 four were doubtful, for fewer than 400. R-hat,
   effective draws and drift are of the parameters and of the log density where
   it was traced. A run that is fine may still have missed a mode.
 

@@ -95,7 +95,8 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
   it as it is: from there on the chain is that of the inner kernel with the step
   size `results.step_size`. For a Gaussian posterior T_conf / T is the variance
   over that of the posterior, the mean over directions weighted by curvature.
-  What is measured, exact at any step size, is for
+  What is measured, exact at any step size (but for the change of pSGLD's G, and
+  with g as it is estimated), is for
 
     SGLD, pSGLD   h G g^2 / (2 T), the gradient's power beside the noise that
                   is injected; where h is small, the share of gradient noise
