@@ -108,7 +108,7 @@ def report(name, draws, num_gradients, law):
 
 
 def efficiency(scale):
-  posterior, law = logistic.posterior(), logistic.hmc(0)
+  posterior, law = logistic.posterior(), logistic.law(0)
   chains = 20
   state = logistic.start(law, chains, 0, np.float32)
   print(f'\n{"":<36}{"ESS":>9}{"gradients":>10}{"ESS a":>12}{"error":>12}\n'

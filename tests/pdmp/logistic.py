@@ -9,6 +9,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -55,16 +56,35 @@ def posterior(
 
 
 @functools.cache
-def hmc(seed, num_results=250, num_chains=200):
-  """The law by HMC in float64, whitened by Laplace's approximation."""
+def law(seed):
+  """The law, from 80,000 weighted draws of Laplace's approximation.
+
+  Draws of a multivariate t with 50 degrees of freedom, a twentieth wider, with
+  weights posterior / t. Six tenths of them are effective: the standard errors
+  of the means are 0.005 standard deviations.
+  """
   target = posterior(seed, np.float64)
+  x, y = (leaf.numpy() for leaf in target.data)
   mode, covariance = references.laplace(target, NUM_FEATURES)
-  draws, _ = references.hmc(
-      target, mode, np.linalg.cholesky(covariance), num_results, num_chains,
-      [seed, 1], step_size=0.3, num_leapfrog_steps=5)
-  draws = np.reshape(draws, [-1, NUM_FEATURES])
-  covariance = np.cov(draws, rowvar=False)
-  return Law(draws.mean(axis=0), np.sqrt(np.diag(covariance)), covariance)
+  root = 1.05 * np.linalg.cholesky(covariance)
+  rng, freedom = np.random.default_rng([seed, 1]), 50.
+  draws, log_weights = [], []
+  for _ in range(8):
+    z = rng.normal(size=[10_000, NUM_FEATURES])
+    z /= np.sqrt(rng.chisquare(freedom, size=[10_000, 1]) / freedom)
+    theta = mode + z @ root.T
+    logits = theta @ x.T
+    log_prob = logits @ y - np.sum(np.logaddexp(0., logits), axis=1)
+    log_prob -= np.sum(theta**2, axis=1) / 2.
+    log_t = -(freedom + NUM_FEATURES) / 2. * np.log1p(
+        np.sum(z**2, axis=1) / freedom)
+    draws.append(theta)
+    log_weights.append(log_prob - log_t)
+  draws, weights = np.concatenate(draws), scipy.special.softmax(
+      np.concatenate(log_weights))
+  assert 1. / np.sum(weights**2) > 0.5 * len(draws)
+  covariance = np.cov(draws, rowvar=False, aweights=weights)
+  return Law(weights @ draws, np.sqrt(np.diag(covariance)), covariance)
 
 
 class PathMoments(NamedTuple):
@@ -84,17 +104,19 @@ class PathMoments(NamedTuple):
   violations: tf.Tensor
 
 
-def path_runner(kernel, block=500):
+def path_runner(make_kernel, block=500):
   """A compiled function that runs chains and integrates along their paths.
 
-  It is `run(state, origin, num_events, seed)`, for states of one part
-  `[chains, d]`, and returns `PathMoments` in float64 and the last results. The
-  first `block` events are left out.
+  It is `run(state, origin, num_events, seed, numbers=())`, for states of one
+  part `[chains, d]`, and returns `PathMoments` in float64. The first `block`
+  events are left out. The kernel is `make_kernel(*numbers)`, and the numbers
+  are tensors of the program: other ones compile nothing anew.
   """
-  @tf.function(jit_compile=True)
-  def run_block(state, results, origin, seed, start):
+  @tf.function(jit_compile=True, autograph=False)
+  def run_block(state, results, origin, seed, start, numbers):
+    kernel = make_kernel(*numbers)
     zero = tf.zeros_like(results.duration)
-    counts = tf.zeros([len(zero), len(base.Event)], state.dtype)
+    counts = tf.zeros([*zero.shape, len(base.Event)], state.dtype)
     empty = PathMoments(
         zero, tf.zeros_like(state), tf.zeros_like(state), counts, zero)
 
@@ -115,15 +137,16 @@ def path_runner(kernel, block=500):
         lambda step, *_: step < start + block, body,
         (start, state, results, empty))[1:]
 
-  def run(state, origin, num_events, seed):
+  def run(state, origin, num_events, seed, numbers=()):
     origin, seed = tf.constant(origin, state.dtype), tf.constant(seed)
-    results = kernel.bootstrap_results(state, seed=seed)
+    numbers = [tf.constant(number, state.dtype) for number in numbers]
+    results = make_kernel(*numbers).bootstrap_results(state, seed=seed)
     blocks = []  # Sums in float32 stay short.
     for start in range(0, block + num_events, block):
       state, results, moments = run_block(
-          state, results, origin, seed, tf.constant(start))
+          state, results, origin, seed, tf.constant(start), numbers)
       blocks.append([np.asarray(leaf, np.float64) for leaf in moments])
-    return PathMoments(*(sum(leaves) for leaves in zip(*blocks[1:]))), results
+    return PathMoments(*(sum(leaves) for leaves in zip(*blocks[1:])))
 
   return run
 

@@ -36,26 +36,6 @@ def steps(kernel, state, seed, num_steps):
   return state, results
 
 
-@pytest.mark.parametrize('kernel_class, num_parts, chains', [
-    (BPS, 2, (2, 3)), (ZIG_ZAG, 1, ())])
-def test_same_chain_eager_graph_and_xla(kernel_class, num_parts, chains):
-  kernel = pdmp.UniformTime(make(kernel_class, num_parts=num_parts), 2.)
-  state = tf.zeros([*chains, 3], tf.float64)
-  if num_parts == 2:
-    state = [state[..., :2], state[..., 2]]
-  run = functools.partial(steps, kernel, state, num_steps=1)
-  seed = tf.constant([3, 4])
-  eager, again = run(seed=seed), run(seed=seed)
-  tf.nest.map_structure(np.testing.assert_array_equal, eager, again)
-  for options in (dict(), dict(jit_compile=True)):
-    other = tf.function(run, autograph=False, **options)(seed=seed)
-    tf.nest.map_structure(functools.partial(
-        np.testing.assert_allclose, rtol=1e-9, atol=1e-9), eager, other)
-  for new, old in zip(tf.nest.flatten(eager[0]), tf.nest.flatten(state)):
-    assert new.shape == old.shape and new.dtype == tf.float64
-    assert np.all(np.isfinite(new)) and np.all(new != old)
-
-
 def test_ten_chains_are_ten_runs_of_one(monkeypatch):
   """By number, when both are given the same random numbers.
 
@@ -101,10 +81,16 @@ def test_ten_chains_are_ten_runs_of_one(monkeypatch):
     assert results.event[c] == its_results.event
 
 
-def test_uniform_time_reads_the_kernels_path():
+def stochastic_bps(model):
+  return sgmcmc.StochasticBouncyParticleSampler(
+      model.posterior(), gradient_estimator=sgmcmc.gradients.Uniform(2))
+
+
+@pytest.mark.parametrize('make_kernel', [local_bps, stochastic_bps])
+def test_uniform_time_reads_the_kernels_path(make_kernel):
   """Its states lie on the path that the same seeds give event by event."""
   model, _ = models.gaussian()
-  kernel = local_bps(model)
+  kernel = make_kernel(model)
   uniform = pdmp.UniformTime(kernel, 0.4)
   start = tf.constant(models.exact_draws(model, 1)[0])
   state, results = start, uniform.bootstrap_results(start)

@@ -1,12 +1,15 @@
 """SBPS and pSBPS: their law, their counts, their refusals.
 
-The law is held to long HMC on the paper's logistic regression, and to exact
-moments on linear regression, where errors are planted too. Tolerances are those
-that the sampler has to meet, about its bias by a finite `confidence`; each test
-also holds the Monte Carlo error to under a third of them.
+The law is held to weighted independent draws on the paper's logistic
+regression, and to exact moments on linear regression, where errors are planted
+too. Tolerances are those that the sampler has to meet, about its bias by a
+finite `confidence`; each test also holds the Monte Carlo error to under a third
+of them.
 """
 
 import copy
+import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,8 +21,6 @@ from tests import oracle
 from tests.pdmp import logistic
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import pdmp
-from tfp_sgmcmc.gradients import directional
-from tfp_sgmcmc.pdmp import stochastic_bouncy
 
 tfd = tfp.distributions
 FALSE_ALARM_RATE = 1e-6
@@ -33,15 +34,15 @@ UNIFORM = sgmcmc.gradients.Uniform(100)
 ])
 def test_law_of_the_papers_logistic_regression(
     seed, batch_size, confidence, num_events, dtype):
-  law = logistic.hmc(seed)
+  law = logistic.law(seed)
   kernel = SBPS(
       logistic.posterior(seed, dtype), confidence=confidence,
       gradient_estimator=sgmcmc.gradients.Uniform(
           batch_size, share_minibatch=True))
-  run = logistic.path_runner(kernel)
+  run = logistic.path_runner(lambda: kernel)
   runs = [
       run(logistic.start(law, 100, group, dtype), law.mean, num_events,
-          (seed, group))[0]
+          (seed, group))
       for group in range(12)]
   c = logistic.compare(runs, law, law.mean)
   assert c.mean_standard_error.max() < 0.05
@@ -72,13 +73,13 @@ def linear_regression(dtype=np.float32, num_examples=500):
       covariance @ x.T @ y, np.sqrt(np.diag(covariance)), covariance)
 
 
-def errors(kernel, law, dtype=np.float32, num_events=1500):
+def errors(
+    run, law, dtype=np.float32, num_events=1500, numbers=(), num_groups=4):
   """Largest error of the means in sds, and of the sds relatively."""
-  run = logistic.path_runner(kernel)
   runs = [
       run(logistic.start(law, 200, group, dtype), law.mean, num_events,
-          (7, group))[0]
-      for group in range(4)]
+          (7, group), numbers)
+      for group in range(num_groups)]
   c = logistic.compare(runs, law, law.mean)
   return max(np.abs(c.mean_error).max(), np.abs(c.sd_ratio - 1.).max()), c
 
@@ -120,78 +121,113 @@ def test_variance_of_the_derivative(estimator, num_examples, factor):
 RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
 
 
-@pytest.mark.parametrize('arguments', [
-    dict(confidence=5., velocity='gaussian', refresh_share=0.5,
-         dtype=np.float64),
-    dict(gradient_estimator=None),
-    dict(gradient_estimator=sgmcmc.gradients.Uniform(
-        50, replacement=True), decay=0.9),
-    dict(temperature=0.5, max_duration=0.02, refresh_rate=0., num_events=2500),
-    dict(preconditioner=RMSPROP),
-], ids=str)
-def test_law_of_linear_regression(arguments):
-  arguments = {
-      'gradient_estimator': UNIFORM, 'confidence': 4., 'refresh_rate': 5.,
-      **arguments}
-  dtype = arguments.pop('dtype', np.float32)
-  num_events = arguments.pop('num_events', 1500)
-  posterior, law = linear_regression(dtype)
-  temperature = arguments.get('temperature', 1.)
-  law = logistic.Law(
-      law.mean, law.sd * np.sqrt(temperature), law.covariance * temperature)
-  error, c = errors(SBPS(posterior, **arguments), law, dtype, num_events)
+def check(error, comparison):
+  c = comparison
   assert max(c.mean_standard_error.max(), c.sd_standard_error.max()) < 0.012
   assert error < 0.04
   assert c.violation_share < 0.01
 
 
-class EventAverages(SBPS):
-  """Averages the events, as a user must not."""
+@pytest.mark.parametrize('arguments', [
+    dict(confidence=5., velocity='gaussian', refresh_share=0.5,
+         dtype=np.float64),
+    dict(gradient_estimator=sgmcmc.gradients.Uniform(
+        50, replacement=True), decay=0.9),
+    dict(preconditioner=RMSPROP),
+], ids=['Gaussian velocities', 'replacement', 'preconditioned'])
+def test_law_of_linear_regression(arguments):
+  arguments = {
+      'gradient_estimator': UNIFORM, 'confidence': 4., 'refresh_rate': 5.,
+      **arguments}
+  dtype = arguments.pop('dtype', np.float32)
+  posterior, law = linear_regression(dtype)
+  kernel = SBPS(posterior, **arguments)
+  check(*errors(logistic.path_runner(lambda: kernel), law, dtype))
 
-  def _one_step(self, parts, previous, seeds):
-    parts, results = super()._one_step(parts, previous, seeds)
-    return parts, results._replace(duration=tf.ones_like(results.duration))
+
+class Numbers(NamedTuple):
+  """Arguments of SBPS, and errors planted in it: by default none."""
+  temperature: float = 1.
+  max_duration: float = 0.5
+  refresh_rate: float = 5.
+  prior_power: float = 1.
+  rate_factor: float = 1.
+  another_reflects: float = 0.
 
 
-def _prior_twice(monkeypatch):
-  monkeypatch.setattr(
-      sgmcmc.Posterior, 'log_prior',
-      lambda self, *parts: 2. * self._log_prior_fn(*parts))
+class Planted(SBPS):
+  """SBPS with errors as large as `numbers` say."""
 
+  def __init__(self, estimator, *numbers):
+    self.numbers = n = Numbers(*numbers)
+    posterior, _ = linear_regression()
+    super().__init__(
+        sgmcmc.Posterior(
+            lambda theta: n.prior_power * posterior.log_prior(theta),
+            lambda theta, batch: posterior.log_likelihood(theta, batch=batch),
+            posterior.data),
+        gradient_estimator=estimator, confidence=4.,
+        temperature=n.temperature, max_duration=n.max_duration,
+        refresh_rate=n.refresh_rate)
 
-def _other_minibatch_reflects(monkeypatch):
-  own = directional.Minibatch.gradients
+  def _propose(self, previous, seeds):
+    """Bounces too often, or too seldom."""
+    proposal = super()._propose(previous, seeds)
+    return proposal._replace(rate=self.numbers.rate_factor * proposal.rate)
 
-  def gradients(self, parts):
-    other = copy.copy(self)
+  def _gradients(self, minibatch, parts, is_bounce):
+    """Another minibatch than the one that was accepted reflects."""
+    other = copy.copy(minibatch)
     other._batch = tf.nest.map_structure(
-        lambda leaf: tf.roll(leaf, 1, axis=0), self._batch)
-    return own(other, parts)
-
-  monkeypatch.setattr(directional.Minibatch, 'gradients', gradients)
-
-
-def _every_proposal_bounces(monkeypatch):
-  uniform = sgmcmc.random.uniform
-  monkeypatch.setattr(
-      stochastic_bouncy.random, 'uniform',
-      # Three arguments: the acceptance's; four: those of exponential times.
-      lambda *args: uniform(*args) * (0.3 if len(args) == 3 else 1.))
+        lambda leaf: tf.roll(
+            leaf, tf.cast(self.numbers.another_reflects, tf.int32), axis=0),
+        minibatch._batch)
+    return super()._gradients(other, parts, is_bounce)
 
 
-@pytest.mark.parametrize('mutant', [
-    _prior_twice, _other_minibatch_reflects, _every_proposal_bounces])
-def test_the_law_sees(mutant, monkeypatch):
+@functools.cache
+def program(estimator):
+  return logistic.path_runner(functools.partial(Planted, estimator))
+
+
+@pytest.mark.parametrize('estimator, numbers, num_events', [
+    (None, Numbers(), 1500),
+    (UNIFORM, Numbers(temperature=0.5, max_duration=0.02, refresh_rate=0.),
+     2500),
+], ids=['all examples', 'short segments'])
+def test_law_with_no_error_planted(estimator, numbers, num_events):
+  _, law = linear_regression()
+  law = logistic.Law(
+      law.mean, law.sd * np.sqrt(numbers.temperature),
+      law.covariance * numbers.temperature)
+  check(*errors(
+      program(estimator), law, num_events=num_events, numbers=numbers))
+
+
+@pytest.mark.parametrize('estimator, error', [
+    (UNIFORM, dict(prior_power=2.)), (UNIFORM, dict(another_reflects=1.)),
+    (UNIFORM, dict(rate_factor=0.3)), (None, dict(rate_factor=3.))],
+    ids=['prior', 'another reflects', 'many bounces', 'few bounces'])
+def test_the_law_sees(estimator, error):
+  _, law = linear_regression()
+  assert errors(
+      program(estimator), law, num_events=1000, numbers=Numbers(**error),
+      num_groups=2)[0] > 0.06
+
+
+def test_no_particle_runs_away():
+  """From draws of the law on, also where the first gradient is a short one.
+
+  The first guess of the slope comes from it, and is a hundred times too low in
+  some of these chains; nothing may keep it so.
+  """
   posterior, law = linear_regression()
-  mutant(monkeypatch)
-  kernel = SBPS(
-      posterior, gradient_estimator=UNIFORM, confidence=4., refresh_rate=5.)
-  assert errors(kernel, law, num_events=1000)[0] > 0.06
-
-
-def test_averages_over_events_are_wrong():
-  posterior, law = linear_regression()
-  assert errors(EventAverages(posterior), law)[0] > 0.06
+  kernel = SBPS(posterior)
+  states = tf.function(lambda: tfp.mcmc.sample_chain(
+      200, logistic.start(law, 400, 0, np.float32), kernel=kernel,
+      trace_fn=None, seed=[1, 2]), autograph=False)()
+  farthest = np.abs((states - law.mean) / law.sd).max(axis=(1, 2))
+  assert farthest[30:].max() < 8. and farthest.max() < 20.
 
 
 def gaussian_path(dtype):
@@ -202,10 +238,10 @@ def gaussian_path(dtype):
           tf.zeros(3, dtype), precision.astype(dtype)**-0.5).log_prob,
       refresh_rate=0.5)
 
-  @tf.function(jit_compile=True)
+  @tf.function(autograph=False)
   def run():
     return tfp.mcmc.sample_chain(
-        500, tf.ones([150, 3], dtype), kernel=kernel, num_burnin_steps=300,
+        500, tf.ones([170, 3], dtype), kernel=kernel, num_burnin_steps=300,
         trace_fn=lambda _, results: results, seed=[1, 2])
 
   return *run(), precision
@@ -253,9 +289,9 @@ def test_a_target_that_is_not_normal():
   law = logistic.Law(
       np.zeros(2), np.sqrt([variance, variance + 1.]),
       np.array([[variance, variance], [variance, variance + 1.]]))
+  kernel = SBPS(log_prob, decay=0.5, confidence=6., max_duration=0.3)
   error, c = errors(
-      SBPS(log_prob, decay=0.5, confidence=6., max_duration=0.3), law,
-      num_events=500)
+      logistic.path_runner(lambda: kernel), law, num_events=500)
   assert error < 0.04
   assert c.violation_share < 0.005
 
@@ -266,7 +302,7 @@ def trace(kernel, state, num_events=300):
         num_events, state, kernel=kernel, trace_fn=lambda _, results: results,
         seed=[1, 2])
 
-  return tf.function(run, jit_compile=True)()
+  return tf.function(run, autograph=False)()
 
 
 def test_gradients_are_counted():
@@ -281,48 +317,6 @@ def test_gradients_are_counted():
   assert np.all(bounces > 10)
   reflected = np.asarray(results.velocity[0])
   np.testing.assert_allclose(np.linalg.norm(reflected, axis=-1), 1., rtol=1e-4)
-
-
-@pytest.mark.parametrize('dtype', [np.float32, np.float64])
-def test_eager_graph_and_xla_agree(dtype):
-  posterior, law = linear_regression(dtype)
-  kernel = SBPS(
-      posterior, gradient_estimator=UNIFORM, preconditioner=RMSPROP)
-  state = [tf.constant(np.tile(law.mean[:2], [10, 1]), dtype),
-           tf.constant(np.tile(law.mean[2], [10]), dtype)]
-  results = kernel.bootstrap_results(state, seed=[3, 4])
-
-  def one_step(state, results):
-    return kernel.one_step(state, results, seed=[5, 6])
-
-  outcomes = [
-      run(state, results) for run in (
-          one_step, tf.function(one_step, autograph=False),
-          tf.function(one_step, autograph=False, jit_compile=True))]
-  rtol = 1e-3 if dtype == np.float32 else 1e-9
-  for other in outcomes[1:]:
-    for a, b in zip(tf.nest.flatten(outcomes[0]), tf.nest.flatten(other)):
-      assert a.dtype == b.dtype
-      np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol)
-  # Its results have the form of those it got, so that it runs in loops.
-  tf.nest.map_structure(
-      lambda a, b: np.testing.assert_equal((a.dtype, a.shape),
-                                           (b.dtype, b.shape)),
-      results, outcomes[0][1])
-
-
-def test_uniform_time_gives_equal_weights():
-  posterior, law = linear_regression()
-  kernel = pdmp.UniformTime(
-      SBPS(posterior, gradient_estimator=UNIFORM, confidence=4.,
-           refresh_rate=5.), interval=0.1)
-  state = logistic.start(law, 400, 1, np.float32)
-  draws = np.asarray(tf.function(lambda: tfp.mcmc.sample_chain(
-      40, state, kernel=kernel, num_burnin_steps=10, trace_fn=None,
-      seed=[1, 2]), jit_compile=True)())
-  whitened = (draws - law.mean) / law.sd
-  assert np.abs(whitened.mean(axis=(0, 1))).max() < 0.08
-  assert np.abs(whitened.std(axis=(0, 1)) - 1.).max() < 0.06
 
 
 def cliff(theta, batch):

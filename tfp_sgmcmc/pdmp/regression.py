@@ -73,6 +73,9 @@ _LEVEL = 3.
 # prediction in the lack of fit; of one more minibatch in c^2.
 _LEARNING_RATE = 0.02
 _NOISE_RATE = 0.25
+# The largest squared error, over rho^2, that counts as lack of fit: more is a
+# line that was wrong. Taken for noise it would keep the line from being mended.
+_LARGEST_SURPRISE = 16.
 # The least standard deviation of the noise, over that of G in a Gaussian.
 _NOISE_FLOOR = 0.03
 
@@ -360,11 +363,13 @@ def surprise(
     noise_variance: c^2, as it was predicted.
 
   Returns:
-    surprise: (G - Ghat(t))^2 - rho^2(t).
+    surprise: (G - Ghat(t))^2 - rho^2(t), at most 15 rho^2(t).
   """
   late = time - line.time
-  return tf.square(value - line.value - line.slope * late) - (
+  variance = (
       line.value_variance + late * late * line.slope_variance + noise_variance)
+  error = value - line.value - line.slope * late
+  return tf.minimum(tf.square(error), _LARGEST_SURPRISE * variance) - variance
 
 
 def band(

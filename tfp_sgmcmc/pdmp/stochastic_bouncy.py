@@ -432,18 +432,21 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
 
 
 def _first_slope_prior(velocity, potential, share, chain_rank):
-  """A guess of the slope, |grad U|^2 |v|^2 / d, and as wide.
+  """A guess of the slope, |grad U|^2 |v|^2 / d, and wider the smaller d is.
 
   In a Gaussian the mean square of a gradient is its curvature; of the noise of
-  a minibatch it is about N / n times that.
+  a minibatch it is about N / n times that. In few dimensions one gradient may
+  be far shorter than most, and with a slope that is thought too small the
+  particle runs away.
   """
   squares = (
       base.dot(velocity, velocity, chain_rank)
       * base.dot(potential, potential, chain_rank))
-  mean = squares * tf.cast(share, squares.dtype) / tf.cast(
+  size = tf.cast(
       states.num_coordinates(velocity, chain_rank), squares.dtype)
+  mean = squares * tf.cast(share, squares.dtype) / size
   mean = tf.where(mean > 0., mean, 1.)
-  return regression.SlopePrior(mean, mean * mean)
+  return regression.SlopePrior(mean, tf.square((1. + 10. / size) * mean))
 
 
 def _check_derivatives(estimator):

@@ -1,10 +1,10 @@
-"""The law of SBPS against long HMC, on the paper's logistic regression.
+"""The law of SBPS against the exact one, on the paper's logistic regression.
 
-  python -m benchmarks.sbps_against_hmc
+  python -m benchmarks.sbps_law
 
 N = 1,000, d = 20, five data seeds, float32 and float64, with (n, k) = (100, 3),
 (100, 5) and (300, 3). Each line has the largest error of a mean in standard
-deviations, the standard deviations over those of HMC, the largest standard
+deviations, the standard deviations over the exact ones, the largest standard
 errors of both, and the share of proposals with a rate above the bound. Groups
 of 200 chains share their minibatches (the gather is what costs); the standard
 errors are by a jackknife over the groups.
@@ -23,16 +23,16 @@ import tfp_sgmcmc as sgmcmc  # noqa: E402
 
 
 def row(seed, batch_size, confidence, dtype, num_groups, num_events):
-  law = logistic.hmc(seed)
+  law = logistic.law(seed)
   kernel = sgmcmc.StochasticBouncyParticleSampler(
       logistic.posterior(seed, np.dtype(dtype)), confidence=confidence,
       gradient_estimator=sgmcmc.gradients.Uniform(
           batch_size, share_minibatch=True))
-  run = logistic.path_runner(kernel)
+  run = logistic.path_runner(lambda: kernel)
   start = time.perf_counter()
   runs = [
       run(logistic.start(law, 200, group, dtype), law.mean, num_events,
-          (seed, group))[0]
+          (seed, group))
       for group in range(num_groups)]
   seconds = time.perf_counter() - start
   c = logistic.compare(runs, law, law.mean)
@@ -53,7 +53,7 @@ def main():
   parser.add_argument('--events', type=int, default=2000)
   parser.add_argument('--dtypes', nargs='+', default=['float32', 'float64'])
   arguments = parser.parse_args()
-  print('seed    n   k dtype    mean error (s.e.)    sd over HMC (s.e.)'
+  print('seed    n   k dtype    mean error (s.e.)    sd over exact (s.e.)'
         '  violated  events/bounce')
   worst_mean, worst_sd = 0., 0.
   for dtype in arguments.dtypes:
