@@ -75,6 +75,8 @@ KERNELS = {
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='diagonal'),
     'matrix': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix'),
+    'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
+        sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100)),
     'firefly': _exact(
         lambda posterior: sgmcmc.FireflyMonteCarlo(
             posterior, sgmcmc.likelihood_bounds.Logistic(), step_size=0.05,

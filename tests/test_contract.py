@@ -180,7 +180,7 @@ def logarithm(x):
 
 PLAIN = {
     name: row for name, row in KERNELS.items()
-    if name not in ('firefly', 'uniform time')}
+    if name not in ('adapted', 'firefly', 'uniform time')}
 
 
 @pytest.mark.parametrize('name', PLAIN)

@@ -235,8 +235,10 @@ def refuses_corrections(results: type[_Results]) -> type[_Results]:
        'none. Take tfp.mcmc.HamiltonianMonteCarlo there'),
       ('step_size', 'SimpleStepSizeAdaptation (or another adaptation)',
        'it sets a step size in the results, to reach a rate of acceptance, and '
-       'these hold none. Choose it as the docstring of SGLD says, or let it be '
-       'a schedule')):
+       'these hold none. Take TemperatureStepSizeAdaptation, choose it as the '
+       'docstring of SGLD says, or let it be a schedule')):
+    if name in results._fields:
+      continue
     setattr(results, name, property(_refusal(results, wrapper, reason)))
   # ReplicaExchangeMC asks for no field: it replaces one.
   refuse = _refusal(

@@ -1,4 +1,4 @@
-"""How good the predictions are that are made with the draws.
+"""How good a run is, and how good the predictions made with its draws.
 
 Pictures of it are in `diagnostics.plots`, which needs matplotlib (the extra
 `plots`) and is imported by name: `from tfp_sgmcmc.diagnostics import plots`.
@@ -10,12 +10,28 @@ from tfp_sgmcmc.diagnostics.calibration import brier_score
 from tfp_sgmcmc.diagnostics.calibration import expected_calibration_error
 from tfp_sgmcmc.diagnostics.calibration import negative_log_likelihood
 from tfp_sgmcmc.diagnostics.calibration import reliability_curve
+from tfp_sgmcmc.diagnostics.stein import SteinDiscrepancy
+from tfp_sgmcmc.diagnostics.stein import kernel_stein_discrepancy
+from tfp_sgmcmc.diagnostics.step_sizes import compare_step_sizes
+from tfp_sgmcmc.diagnostics.summary import summary
+from tfp_sgmcmc.diagnostics.temperatures import EnergyTrace
+from tfp_sgmcmc.diagnostics.temperatures import trace_energies
+from tfp_sgmcmc.diagnostics.verdicts import Row
+from tfp_sgmcmc.diagnostics.verdicts import Summary
 
 __all__ = [
+    'EnergyTrace',
     'ReliabilityCurve',
+    'Row',
+    'SteinDiscrepancy',
+    'Summary',
     'accuracy',
     'brier_score',
+    'compare_step_sizes',
     'expected_calibration_error',
+    'kernel_stein_discrepancy',
     'negative_log_likelihood',
     'reliability_curve',
+    'summary',
+    'trace_energies',
 ]

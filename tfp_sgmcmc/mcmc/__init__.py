@@ -7,6 +7,10 @@ from tfp_sgmcmc.mcmc.sgld import SGLD
 from tfp_sgmcmc.mcmc.sgld import SGLDResults
 from tfp_sgmcmc.mcmc.sgnht import SGNHT
 from tfp_sgmcmc.mcmc.sgnht import SGNHTResults
+from tfp_sgmcmc.mcmc.temperature_adaptation import TemperatureStepSizeAdaptation
+from tfp_sgmcmc.mcmc.temperature_adaptation import (
+    TemperatureStepSizeAdaptationResults,
+)
 
 __all__ = [
     'LangevinKernel',
@@ -16,4 +20,6 @@ __all__ = [
     'SGLDResults',
     'SGNHT',
     'SGNHTResults',
+    'TemperatureStepSizeAdaptation',
+    'TemperatureStepSizeAdaptationResults',
 ]

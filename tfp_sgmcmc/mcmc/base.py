@@ -15,7 +15,25 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
-__all__ = ['LangevinKernel', 'Seeds', 'at_step', 'failure']
+__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'at_step', 'failure']
+
+
+class Excess(NamedTuple):
+  """By how much a chain is too hot, as a share of T, in one step.
+
+  Of both, the mean over many steps and coordinates counts. Each attribute is a
+  list over the parts of the state.
+
+  Attributes:
+    measured: What averages to the excess of the chain's temperature, exactly
+      so in the stationary law.
+    predicted: What averages to about as much or more, also where the chain has
+      not come to rest, and with less noise.
+    memory: In how many steps the momentum is forgotten; 0 where there is none.
+  """
+  measured: list[tf.Tensor]
+  predicted: list[tf.Tensor]
+  memory: list[tf.Tensor]
 
 
 class Seeds(NamedTuple):
@@ -48,6 +66,38 @@ class LangevinKernel(kernel.GradientKernel):
   def is_calibrated(self) -> bool:
     """False: steps of finite size, without a Metropolis test, have a bias."""
     return False
+
+  @property
+  def why_no_excess(self) -> str | None:
+    """Why there is no `excess`, whole sentences; None where there is."""
+    return (
+        f'{type(self).__name__} does not tell how hot a step makes the chain. '
+        'Take SGLD or SGHMC (integrator "euler"), or define excess and let '
+        'why_no_excess be None.')
+
+  def excess(self, previous: Any, results: Any) -> Excess:
+    """How much hotter than T the chain is, in the step between two results.
+
+    Hotter in the configuration: in the stationary law of the chain, whatever
+    the density and whatever the noise of g,
+
+      T_conf = -E[(theta - m) . g] / d    for any fixed m,
+
+    is T where the law is that of density^(1/T), and this is T_conf / T - 1. It
+    is what `TemperatureStepSizeAdaptation` holds.
+
+    Args:
+      previous: The kernel's results before the step.
+      results: Those after it.
+
+    Returns:
+      excess: `Excess`.
+
+    Raises:
+      ValueError: If it is not known; see `why_no_excess`.
+    """
+    del previous, results
+    raise ValueError(self.why_no_excess)
 
   def _check_noise(self, **amounts):
     """Raises where an amount of noise, by its argument's name, is zero."""

@@ -173,6 +173,46 @@ class SGHMC(base.LangevinKernel):
     momentum = initial_momentum(parts, temperature, seeds.noise)
     return SGHMCResults(step, *estimate, estimator_results, momentum)
 
+  @property
+  def why_no_excess(self):
+    if self._parameters['integrator'] == 'euler':
+      return None
+    return (
+        'SGHMC with integrator="baoab" has no temperature that rises with the '
+        'step size where the gradient has no noise, so that its step size '
+        'would grow until the chain is lost. Take integrator="euler".')
+
+  def excess(self, previous, results):
+    """From the work that the gradient does on the momentum.
+
+      measured:   (h g^2 + 2 (1 - h gamma) r . g) / (2 gamma T) - B / gamma
+      predicted:  h dg^2 / (4 gamma T) - h r . dg / (4 T) - B / gamma
+
+    by coordinate, with r the momentum that came to theta, g the gradient there
+    and dg its change from the last step; where r is more than three times too
+    hot, on its way to the mode, the predicted one is over a third of that. The
+    first averages, since E|r|^2 and
+    E|theta|^2 stay as they are, to
+
+      (1 - h gamma / 2) E|r|^2 / (d T) - 1 = T_conf / T - 1.
+
+    So the kinetic temperature of the momentum as it is stored, just after its
+    kick, is more than T by the offset h gamma / 2, which does nothing to the
+    law of theta and is not counted. On a Gaussian with curvature L this is
+    h C / (2 gamma T) + h^2 L / 4, of noise of variance C and of the step.
+    Beyond h = 1 / gamma, where friction alone turns the momentum round,
+    h gamma - 1 is added to both.
+    """
+    gradients = results.grads_target_log_prob
+    coefficients = [
+        self._at_step(name, previous.step, gradients)
+        for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
+    found = [
+        euler_excess(*arguments) for arguments in zip(
+            previous.momentum, gradients, previous.grads_target_log_prob,
+            *coefficients)]
+    return base.Excess(*map(list, zip(*found)))
+
   def _one_step(self, parts, previous, seeds):
     step = previous.step
     coefficients = [
@@ -225,6 +265,17 @@ def euler_step(theta, r, g, h, gamma, b, t, xi):
   # The gradient last: outside XLA all before it is done while it is computed.
   r = r - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi + h * g
   return theta + h * r, r
+
+
+def euler_excess(r, g, old_g, h, gamma, b, t):
+  """The `excess` of one part."""
+  change = g - old_g
+  rest = tf.nn.relu(h * gamma - 1.) - b / gamma
+  measured = (h * tf.square(g) + 2. * (1. - h * gamma) * r * g) / (
+      2. * gamma * t)
+  predicted = h / (4. * t) * (tf.square(change) / gamma - r * change)
+  predicted /= tf.maximum(tf.reduce_mean(tf.square(r) / t) / 3., 1.)
+  return measured + rest, predicted + rest, 1. / (h * gamma)
 
 
 def baoa_step(theta, r, g, h, gamma, b, t, xi):

@@ -174,6 +174,29 @@ class SGLD(base.LangevinKernel):
   def _check_gaussian_step(self):
     self._check_noise(temperature=self._parameters['temperature'])
 
+  @property
+  def why_no_excess(self):
+    return None
+
+  def excess(self, previous, results):
+    """h G g^2 / (2 T), both ways: the gradient's power beside the noise's.
+
+    From E|theta|^2 being the same after a step as before it. g^2 is the
+    variance of the noise and the square of the gradient itself: the share of
+    gradient noise, and the step's own bias.
+    """
+    gradients = results.grads_target_log_prob
+    step_size, temperature = (
+        self._at_step(name, previous.step, gradients)
+        for name in ('step_size', 'temperature'))
+    scale = self._preconditioner.times(
+        step_size, results.preconditioner_results,
+        previous.target_log_prob.shape.rank)
+    share = [
+        hg * tf.square(g) / (2. * t)
+        for hg, g, t in zip(scale, gradients, temperature)]
+    return base.Excess(share, share, [tf.zeros_like(x) for x in share])
+
   def _one_step(self, parts, previous, seeds):
     step_size, temperature = (
         self._at_step(name, previous.step, parts)

@@ -165,6 +165,13 @@ class SGNHT(base.LangevinKernel):
     return SGNHTResults(
         step, *estimate, estimator_results, momentum, thermostat)
 
+  @property
+  def why_no_excess(self):
+    return (
+        'The thermostat of SGNHT holds the temperature at T whatever the step '
+        'size is, so that the step size cannot be told by it. Choose it as the '
+        'docstring of SGLD says, or take SGHMC.')
+
   def _check_gaussian_step(self):
     self._check_noise(
         diffusion=self._parameters['diffusion'],

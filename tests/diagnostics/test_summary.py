@@ -1,0 +1,272 @@
+"""The verdicts: fine on a right chain, and not on each planted error.
+
+SGHMC on the Gaussian of `oracle`, 8 chains of 1,000 draws. Each row has a false
+alarm rate of 1e-3, R-hat and effective draws less; of 160 right runs with other
+seeds none had a row that was not fine.
+"""
+
+import functools
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import oracle
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
+from tfp_sgmcmc.diagnostics import chains as chains_lib
+from tfp_sgmcmc.diagnostics import temperatures
+from tfp_sgmcmc.diagnostics import verdicts
+
+summary = sgmcmc.diagnostics.summary
+MODEL = oracle.GaussianModel()
+UNIFORM = sgmcmc.gradients.Uniform(6)
+RIGHT = dict(h=0.05, temperature=1., weight=1., start=0., num_burnin_steps=600)
+NUM_CHAINS, NUM_DRAWS, THINNING = 8, 1000, 20
+
+
+def kernel_with(h=RIGHT['h'], temperature=1., weight=1., friction=2.):
+  """With a likelihood that counts `weight` times."""
+  posterior = MODEL.posterior()
+  return sgmcmc.SGHMC(
+      sgmcmc.Posterior(
+          posterior.log_prior,
+          lambda theta, batch: weight * posterior.log_likelihood(
+              theta, batch=batch), posterior.data),
+      h, friction, gradient_estimator=UNIFORM, temperature=temperature)
+
+
+@functools.cache
+def program():
+  """Draws of a kernel with errors, whose numbers are its arguments."""
+  @tf.function(jit_compile=True, autograph=False)
+  def run(h, temperature, weight, start, num_burnin_steps, seed):
+    kernel = kernel_with(h, temperature, weight)
+
+    def one_step(state, results):
+      return kernel.one_step(state, results, seed=sgmcmc.random.fold_in(
+          seed, results.step))
+
+    def steps(num, state, results):
+      return tf.while_loop(
+          lambda k, *_: k < num,
+          lambda k, *position: (k + 1, *one_step(*position)),
+          (0, state, results))[1:]
+
+    state = start + tf.zeros([NUM_CHAINS, 3])
+    position = steps(
+        num_burnin_steps, state, kernel.bootstrap_results(state))
+    arrays = [tf.TensorArray(tf.float32, NUM_DRAWS) for _ in range(3)]
+
+    def body(k, position, arrays):
+      position = steps(THINNING, *position)
+      kept = [position[0], *temperatures.trace_energies(*position)]
+      return k + 1, position, [
+          array.write(k, leaf) for array, leaf in zip(arrays, kept)]
+
+    _, position, arrays = tf.while_loop(
+        lambda k, *_: k < NUM_DRAWS, body, (0, tuple(position), arrays))
+    return [array.stack() for array in arrays], position
+
+  return run
+
+
+def run(seed=(1, 2), **errors):
+  numbers = {**RIGHT, **errors}
+  (states, log_prob, square), position = program()(
+      **{name: tf.constant(x) for name, x in numbers.items()},
+      seed=tf.constant(seed))
+  trace = temperatures.EnergyTrace(log_prob, square)
+  structure = tf.nest.map_structure(
+      lambda x: tf.TensorSpec(x.shape[1:], x.dtype), (states, trace))
+  chunks = store.Chunks()
+  chunks.append(store.named(state=states, trace=trace))
+  return sgmcmc.Draws(chunks, structure, *position, num_chain_axes=1)
+
+
+def part_of(draws, num_draws, num_chains=NUM_CHAINS):
+  """The first draws of the first chains."""
+  trim = lambda tree, *slices: tf.nest.map_structure(
+      lambda x: x[slices] if x.shape.rank else x, tree)
+  chains = slice(num_chains)
+  chunks = store.Chunks()
+  chunks.append(store.named(
+      state=draws.states[:num_draws, chains],
+      trace=trim(draws.trace, slice(num_draws), chains)))
+  return sgmcmc.Draws(
+      chunks, draws._structure, trim(draws.final_state, chains),
+      trim(draws.kernel_results, chains), num_chain_axes=1)
+
+
+def verdict(rows, quantity):
+  return next(row.verdict for row in rows if row.quantity == quantity)
+
+
+def test_a_right_chain_is_fine():
+  found = summary(run(), kernel_with())
+  assert found.verdict == 'fine', str(found)
+  assert len(found.rows) == 9
+  lines = str(found).splitlines()
+  assert lines[0].split() == ['quantity', 'value', '+-', 'verdict']
+  assert len(lines) == 11 and lines[-1] == 'In all: fine.'
+
+
+CONFIGURATIONAL = 'configurational temperature / T'
+KINETIC = 'kinetic temperature / T'
+
+
+@pytest.mark.parametrize('error, quantity, wanted', [
+    # Noise off by sqrt 2.
+    (dict(temperature=2.), KINETIC, 'wrong'),
+    (dict(temperature=2.), CONFIGURATIONAL, 'wrong'),
+    # N / n missing.
+    (dict(weight=0.5), CONFIGURATIONAL, 'doubtful'),
+    (dict(weight=0.2), CONFIGURATIONAL, 'wrong'),
+    # Not burned in.
+    (dict(start=100., num_burnin_steps=0, h=0.0005), 'drift of the parameters, '
+     'in sd', 'wrong'),
+    (dict(start=100., num_burnin_steps=0, h=0.0005),
+     'rank R-hat of the parameters', 'wrong'),
+], ids=str)
+def test_planted_errors_are_seen(error, quantity, wanted):
+  kernel = kernel_with(error.get('h', RIGHT['h']))
+  found = summary(run(**error), kernel)
+  assert verdict(found.rows, quantity) == wanted, str(found)
+  assert found.verdict == 'wrong' or wanted == 'doubtful'
+
+
+def test_too_large_a_step_is_seen():
+  """By the temperatures and by the noise's share, which are 1.2 to 1.5."""
+  found = summary(run(h=0.35), kernel_with(0.35))
+  assert found.verdict != 'fine'
+  assert verdict(found.rows, CONFIGURATIONAL) != 'fine', str(found)
+  assert verdict(found.rows, 'noise of the gradient / noise added') != 'fine'
+
+
+def test_temperatures_against_the_exact_law():
+  """Within 5 standard errors, which are about 1%."""
+  h = 0.2
+  covariance = oracle.euler_covariance(
+      MODEL.precision, MODEL.gradient_covariance(UNIFORM), h, 2.)
+  exact = np.trace(MODEL.precision @ covariance[:3, :3]) / 3.
+  found = summary(run(h=h), kernel_with(h), num_gradients=4000)
+  for row in found.rows:
+    if 'temperature' in row.quantity:
+      assert row.standard_error < 0.025
+      assert abs(row.value - exact) < 5. * row.standard_error
+  noise = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * h / 4.
+  row = found.rows[-1]
+  assert abs(row.value - noise) < 5. * row.standard_error < 0.5 * noise
+
+
+def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
+  """Though chains that have hardly moved have small batch errors."""
+  for draws in (part_of(run(), 15, 1), part_of(run(h=1e-4), 15)):
+    found = summary(draws, kernel_with())
+    assert verdict(found.rows, CONFIGURATIONAL) == 'doubtful', str(found)
+    assert verdict(found.rows, 'effective draws of the parameters') != 'fine'
+  one = summary(part_of(run(), NUM_DRAWS, 1), kernel_with())
+  assert verdict(one.rows, 'rank R-hat of the parameters') == 'fine', str(one)
+
+
+def test_the_step_size_that_was_found_is_used():
+  """With the adapting kernel, and with the one inside."""
+  inner = kernel_with(1e-3)
+  draws, zero = run(), tf.constant(0.)
+  draws.kernel_results = sgmcmc.mcmc.TemperatureStepSizeAdaptationResults(
+      draws.kernel_results, tf.constant(RIGHT['h']), zero, zero, zero, zero)
+  wanted = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * RIGHT['h'] / 4.
+  for given in (sgmcmc.TemperatureStepSizeAdaptation(inner, 400), inner):
+    row = summary(draws, given).rows[-1]
+    assert row.quantity == 'noise of the gradient / noise added'
+    assert abs(row.value - wanted) < 5. * row.standard_error < 0.5 * wanted
+
+
+def test_what_cannot_be_had_is_left_out():
+  draws = run()
+  assert len(summary(draws).rows) == 6
+  schedule = kernel_with().copy(temperature=lambda step: 1.)
+  assert len(summary(draws, schedule).rows) == 6
+  assert len(summary(
+      draws, kernel_with().copy(gradient_estimator=None),
+      num_gradients=0).rows) == 7
+
+
+def test_a_trajectory():
+  target = tf.function(
+      lambda x: -tf.reduce_sum(x**2, axis=-1) / 2., autograph=False)
+  kernel = sgmcmc.ZigZagSampler(
+      target, rate_bound=sgmcmc.pdmp.GaussianBound(1.))
+  draws = sgmcmc.sample(
+      kernel, 3000, tf.zeros([4, 2]), num_burnin_steps=50, seed=1,
+      trace_fn=sgmcmc.pdmp.trace_path, progress_bar=False)
+  found = summary(
+      sgmcmc.pdmp.Trajectory.from_chain(draws.states, draws.trace), kernel)
+  assert found.verdict == 'fine', str(found)
+  assert verdict(found.rows, 'violated bounds, share of proposals') == 'fine'
+
+
+def test_index_chains_and_momenta():
+  """The acceptance of EWSG; the kinetic temperature of traced momenta."""
+  draws = run()
+  noise = tf.random.stateless_normal([NUM_DRAWS, NUM_CHAINS, 3], [1, 2])
+  for acceptance, scale, wanted in (
+      (0.1, 1., ('doubtful', 'fine')), (0.8, 1.5, ('fine', 'wrong'))):
+    trace = {'momentum': [scale * noise]}
+    chunks = store.Chunks()
+    chunks.append(store.named(state=draws.states, trace=trace))
+    results = draws.kernel_results._replace(
+        gradient_estimator_results=(
+            sgmcmc.gradients.ExponentiallyWeightedResults(
+                tf.constant(9), tf.fill([NUM_CHAINS], acceptance),
+                draws.kernel_results.gradient_estimator_results)))
+    found = summary(
+        sgmcmc.Draws(
+            chunks, (draws._structure[0], trace), draws.final_state, results,
+            num_chain_axes=1),
+        kernel_with().copy(gradient_estimator=None), num_gradients=0)
+    assert (verdict(found.rows, "acceptance of EWSG's index chain"),
+            verdict(found.rows, KINETIC)) == wanted, str(found)
+
+
+def test_judge():
+  """Only what the standard error does not explain counts."""
+  row = functools.partial(
+      verdicts.judge, 'x', reference=1., tolerances=(0.1, 0.5), meaning='One.',
+      advice='Mend it.')
+  assert row(1.05, 0.01).verdict == row(1.15, 0.02).verdict == 'fine'
+  assert row(1.2, 0.01).verdict == 'doubtful'
+  assert row(2., 0.1).verdict == row(0.1, 0.1).verdict == 'wrong'
+  assert row(2., 0.1).advice == 'One. Mend it.'
+  for unknown in (row(1., 0.4), row(np.nan, 0.1), row(1., np.nan)):
+    assert unknown.verdict == 'doubtful' and 'run longer' in unknown.advice
+  # 3.5 standard errors: one of one, or the worst of a thousand.
+  one = verdicts.judge('x', 3.5, 1., 0., (0., 9.), '', '')
+  many = verdicts.judge('x', [3.5] + [0.] * 999, 1., 0., (0., 9.), '', '')
+  assert (one.verdict, many.verdict) == ('doubtful', 'fine')
+
+
+def test_standard_error_of_chains():
+  """Of the mean of a moving average, and of a few draws of many chains."""
+  noise = np.random.default_rng(0).normal(size=[8, 2100, 1])
+  values = sum(noise[:, k:k + 2000] for k in range(10))
+  np.testing.assert_allclose(
+      chains_lib.standard_error(values), 10. / np.sqrt(16_000), rtol=0.25)
+  few = np.random.default_rng(0).normal(size=[400, 2, 1])
+  np.testing.assert_allclose(
+      chains_lib.standard_error(few), 1. / np.sqrt(800), rtol=0.25)
+  assert np.isnan(chains_lib.standard_error(few[:1]))
+
+
+def test_refused(monkeypatch):
+  with pytest.raises(TypeError, match='call sgmcmc.sample'):
+    summary(tf.zeros([100, 4]))
+  draws = run()
+  with pytest.raises(TypeError, match='kernel that made the result'):
+    summary(draws, sgmcmc.SGHMC)
+  with pytest.raises(ValueError, match='raise num_results'):
+    summary(part_of(draws, 2))
+  monkeypatch.setitem(sys.modules, 'arviz', None)
+  with pytest.raises(ImportError, match=r'tfp_sgmcmc\[arviz\]'):
+    summary(draws)

@@ -1,0 +1,114 @@
+"""Whether chains have come to rest and agree: R-hat, effective draws, drift.
+
+The numbers of a chain are arrays `[chain, draw]`, or `[chain, draw, d]`. R-hat,
+effective sample sizes and standard errors are ArviZ' (the extra `arviz`).
+
+#### References
+
+[1]: Aki Vehtari, Andrew Gelman, Daniel Simpson, Bob Carpenter, Paul-Christian
+     Buerkner. Rank-normalization, Folding, and Localization: An Improved R-hat
+     for Assessing Convergence of MCMC. _Bayesian Analysis_, 2021.
+"""
+
+from typing import Any
+import warnings
+
+import numpy as np
+
+from tfp_sgmcmc.diagnostics import verdicts
+
+__all__ = ['drift', 'effective_draws', 'r_hat', 'standard_error']
+
+# Below it R-hat and effective sample sizes are themselves too noisy, [1].
+_ENOUGH_DRAWS = 400.
+_ENOUGH_BY_CHAIN = 8
+
+
+def _arviz() -> Any:
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # Of its next version.
+      import arviz  # pylint: disable=g-import-not-at-top
+  except ImportError as error:
+    raise ImportError(
+        'R-hat, effective draws and standard errors of chains need ArviZ: '
+        'pip install "tfp_sgmcmc[arviz]".') from error
+  return arviz
+
+
+def _by_coordinate(function, values, **arguments):
+  """An ArviZ statistic of `[chain, draw, d]`, `[d]`."""
+  arviz = _arviz()
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    data = arviz.convert_to_dataset({'x': values})
+    found = getattr(arviz, function)(data, **arguments)['x'].values
+  return np.asarray(found, np.float64)
+
+
+def standard_error(values: np.ndarray) -> np.ndarray:
+  """The Monte Carlo standard error of the mean, `[d]` of `[chain, draw, d]`."""
+  if values.shape[1] >= _ENOUGH_BY_CHAIN:
+    return _by_coordinate('mcse', values, method='mean')
+  by_chain = values.mean(axis=1)
+  if len(by_chain) == 1:
+    return np.full(by_chain.shape[1:], np.nan)
+  return by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
+
+
+def r_hat(name: str, values: np.ndarray) -> verdicts.Row:
+  """The row of the largest rank R-hat of `[chain, draw, d]`.
+
+  Of the halves of chains, as [1] has it.
+  """
+  if len(values) == 1:  # ArviZ wants two chains: it halves these once more.
+    half = values.shape[1] // 2
+    values = np.concatenate([values[:, :half], values[:, -half:]])
+  largest = np.max(_by_coordinate('rhat', values, method='rank'))
+  return verdicts.Row(
+      f'rank R-hat of {name}', float(largest), None,
+      _grade(largest, 1.05, 1.2), _say(
+          largest <= 1.05, 'It has to be below 1.05.',
+          'The chains disagree with each other, or their halves do: make '
+          'burn-in and run longer, or start in a better place.'))
+
+
+def effective_draws(
+    name: str, values: np.ndarray, factor: float = 1.) -> verdicts.Row:
+  """The row of the smallest effective sample size, times `factor`."""
+  smallest = factor * np.min(_by_coordinate('ess', values, method='bulk'))
+  is_enough = smallest >= _ENOUGH_DRAWS
+  return verdicts.Row(
+      f'effective draws of {name}', float(smallest), None,
+      'fine' if is_enough else 'doubtful', _say(
+          is_enough, 'At least 400 are needed.',
+          'Run longer, or more chains; a larger step size moves faster.'))
+
+
+def drift(name: str, values: np.ndarray) -> verdicts.Row:
+  """The row of the largest change from the first third to the last.
+
+  In standard deviations of the last third.
+  """
+  third = values.shape[1] // 3
+  first, last = values[:, :third], values[:, -third:]
+  scale = last.std(axis=(0, 1))
+  scale = np.where(scale > 0., scale, 1.)
+  change = (last.mean(axis=(0, 1)) - first.mean(axis=(0, 1))) / scale
+  # The spread of the last third for both: the first may be on its way.
+  error = np.sqrt(2.) * standard_error(last) / scale
+  return verdicts.judge(
+      f'drift of {name}, in sd', change, error, 0., (0.1, 0.5),
+      'It has to be 0.', 'The chain is still on its way: make burn-in longer.',
+      needs_precision=False)  # That is for effective_draws to tell.
+
+
+def _grade(value, doubtful, wrong):
+  """By two upper limits; NaN is doubtful."""
+  if value > wrong:
+    return 'wrong'
+  return 'fine' if value <= doubtful else 'doubtful'
+
+
+def _say(is_fine, meaning, advice):
+  return meaning if is_fine else f'{meaning} {advice}'

@@ -1,0 +1,225 @@
+"""How hot a chain is, by its momentum, by its positions, by its gradient.
+
+In the law of density^(1/T), with r the momentum and d coordinates,
+
+  kinetic:          E|r|^2 / d = T
+  configurational:  -E[(theta - m) . grad log density] / d = T, any fixed m
+
+the second by parts (the virial theorem). Both are exact in the law, whatever
+the density, so that what is missing is the chain's error. See Wenzel et al.
+(2020), appendix I, and Leimkuhler and Matthews (2015), section 6.1.5.
+
+#### References
+
+[1]: Florian Wenzel et al. How Good is the Bayes Posterior in Deep Neural
+     Networks Really? _ICML_, 2020.
+[2]: Benedict Leimkuhler and Charles Matthews. _Molecular Dynamics_, 2015.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc.diagnostics import chains as chains_lib
+from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
+
+__all__ = ['EnergyTrace', 'trace_energies']
+
+_NUM_REPEATS = 32
+_TOLERANCES = (0.1, 0.5)
+_TOO_HOT = (
+    'Take a smaller step size (TemperatureStepSizeAdaptation finds one), '
+    'larger minibatches or more friction; look for noise or a temperature '
+    'counted twice, and for the factor N / n of the likelihood.')
+
+
+class EnergyTrace(NamedTuple):
+  """What `summary` needs of each draw besides the state.
+
+  Attributes:
+    target_log_prob: The estimate of the log density, shape `chains`.
+    mean_squared_momentum: |r|^2 / d, shape `chains`; NaN without a momentum.
+  """
+  target_log_prob: tf.Tensor
+  mean_squared_momentum: tf.Tensor
+
+
+def trace_energies(state: Any, kernel_results: Any) -> EnergyTrace:
+  """A `trace_fn` that keeps the energies of a draw, for `summary`.
+
+  Args:
+    state: Not looked at.
+    kernel_results: The results of a kernel of this library.
+
+  Returns:
+    trace: `EnergyTrace`, two numbers a chain.
+
+  #### Examples
+
+  >>> kernel = sgmcmc.SGHMC(
+  ...     tfd.Normal(0., 1.).log_prob, step_size=0.1, friction=1.)
+  >>> draws = sgmcmc.sample(
+  ...     kernel, 100, tf.zeros([4]), progress_bar=False, seed=1,
+  ...     trace_fn=sgmcmc.diagnostics.trace_energies)
+  >>> draws.trace.mean_squared_momentum.shape
+  TensorShape([100, 4])
+  """
+  del state
+  log_prob = compat.find_result(kernel_results, 'target_log_prob')
+  momentum = compat.find_result(kernel_results, 'momentum')
+  if momentum is None:
+    return EnergyTrace(log_prob, tf.fill(
+        tf.shape(log_prob), tf.constant(np.nan, log_prob.dtype)))
+  rank = log_prob.shape.rank
+  total = sum(
+      tf.cast(states.sum_event(tf.square(r), rank), log_prob.dtype)
+      for r in momentum)
+  return EnergyTrace(log_prob, total / tf.cast(
+      states.num_coordinates(momentum, rank), log_prob.dtype))
+
+
+class Dynamics(NamedTuple):
+  """What a kernel says of its noise, in numbers; None where it is not known.
+
+  Attributes:
+    temperature: T.
+    step_size: h, or None where there is none.
+    friction: gamma, or the diffusion; None where there is no momentum.
+    is_euler: Whether the momentum is stored just after its kick.
+  """
+  temperature: float
+  step_size: Any
+  friction: Any
+  is_euler: bool
+
+
+def dynamics(kernel: Any) -> Dynamics | None:
+  """The `Dynamics` of a kernel; None where its T is no positive number."""
+  parameters = kernel.parameters
+  temperature = parameters.get('temperature', 1.)
+  value = None if callable(temperature) else checks.static_value(temperature)
+  if value is None or value.ndim or value <= 0.:
+    return None
+  step_size = parameters.get('step_size')
+  return Dynamics(
+      float(value), None if callable(step_size) else step_size,
+      parameters.get('friction', parameters.get('diffusion')),
+      parameters.get('integrator') == 'euler')
+
+
+def kinetic(mean_square: np.ndarray, known: Dynamics) -> verdicts.Row | None:
+  """The row of |r|^2 / d, `[chain, draw]`.
+
+  Less the offset h friction / 2 of a momentum that is stored after its kick,
+  which does nothing to the law of theta.
+  """
+  scale = 1. / known.temperature
+  if known.is_euler:
+    if known.step_size is None:
+      return None
+    offset = 0.5 * np.asarray(known.step_size) * np.asarray(known.friction)
+    if offset.ndim:
+      return None
+    scale *= 1. - float(offset)
+  values = scale * mean_square[..., np.newaxis]
+  return verdicts.judge(
+      'kinetic temperature / T', values.mean(),
+      chains_lib.standard_error(values)[0], 1., _TOLERANCES,
+      'It has to be 1.', _TOO_HOT)
+
+
+def configurational(
+    target: Any, parts: list[tf.Tensor], chain_rank: int, temperature: float,
+    num_gradients: int, num_effective: float,
+) -> verdicts.Row:
+  """The row of -(theta - m) . grad log density / (d T), by the exact gradient.
+
+  m is the mean of the other chains; of a single one, of its other half. The
+  standard error is at least that of `num_effective` independent draws of a
+  Gaussian, sqrt(2 / (d num_effective)): a chain that has hardly moved has
+  values that hardly differ.
+  """
+  num_draws, num_chains = len(parts[0]), int(
+      np.prod(parts[0].shape[1:1 + chain_rank]))
+  num = min(num_draws, max(2, num_gradients // num_chains))
+  index = np.linspace(0, num_draws - 1, num).astype(int)
+  parts = [tf.gather(part, index) for part in parts]
+
+  def gradients_at(parts):
+    return tf.map_fn(
+        lambda at: states.value_and_gradients(target, at)[1], parts,
+        fn_output_signature=[part.dtype for part in parts])
+
+  # Traced here: TensorFlow warns of functions that are made anew many times.
+  gradients = tf.function(gradients_at, autograph=False).get_concrete_function(
+      parts)(*parts)
+  theta, g = (
+      np.concatenate([
+          np.reshape(x, [num, num_chains, -1]).astype(np.float64)
+          for x in xs], axis=-1) for xs in (parts, gradients))
+  virial = -np.mean((theta - _others_mean(theta)) * g, axis=-1) / temperature
+  values = virial.T[..., np.newaxis]
+  least = np.sqrt(2. / (theta.shape[-1] * num_effective))
+  return verdicts.judge(
+      'configurational temperature / T', values.mean(),
+      np.maximum(least, chains_lib.standard_error(values)[0]), 1., _TOLERANCES,
+      'It has to be 1.', _TOO_HOT)
+
+
+def _others_mean(theta):
+  """Of `[draw, chain, d]`, what is independent of each, to broadcast."""
+  num, num_chains, _ = theta.shape
+  if num_chains > 1:
+    mean = theta.mean(axis=0)
+    return (mean.sum(axis=0) - mean) / (num_chains - 1)
+  is_first = np.arange(num)[:, np.newaxis, np.newaxis] < num // 2
+  return np.where(
+      is_first, theta[num // 2:].mean(axis=0), theta[:num // 2].mean(axis=0))
+
+
+def noise_share(
+    kernel: Any, parts: list[tf.Tensor], results: Any, known: Dynamics,
+    seed: Any,
+) -> verdicts.Row | None:
+  """The row of h C / (2 friction T), the gradient's noise beside the kernel's.
+
+  C is the variance of estimates at the last state, from pairs of them.
+  """
+  estimator = getattr(kernel, 'gradient_estimator', None)
+  if known.step_size is None or estimator is None or estimator.is_exact:
+    return None
+  friction = 1. if known.friction is None else known.friction
+  rank = results.target_log_prob.shape.rank
+  scales = [states.cast(known.step_size, part.dtype) for part in parts]
+  preconditioner = kernel.parameters.get('preconditioner')
+  if preconditioner is not None:
+    scales = preconditioner.times(
+        scales, results.preconditioner_results, rank)
+
+  @tf.function(autograph=False)
+  def estimate(seed):
+    return estimator.one_step(
+        kernel.target_log_prob_fn, parts, results.gradient_estimator_results,
+        seed)[0].grads_target_log_prob
+
+  shares = []
+  for k in range(_NUM_REPEATS):
+    pair = [
+        estimate(random.fold_in(seed, 2 * k + j)) for j in range(2)]
+    shares.append(np.mean(np.concatenate([
+        np.ravel(tf.square(a - b) / 4. * scale / friction)
+        for a, b, scale in zip(*pair, scales)])) / known.temperature)
+  error = np.std(shares, ddof=1) / np.sqrt(_NUM_REPEATS)
+  is_balanced = estimator.needs_gaussian_step or hasattr(results, 'thermostat')
+  return verdicts.judge(
+      'noise of the gradient / noise added', np.mean(shares), error, 0.,
+      (np.inf, np.inf) if is_balanced else _TOLERANCES,
+      'It is made up for.' if is_balanced else 'It has to be small beside 1.',
+      'It heats the chain by that share: take a smaller step size, larger '
+      'minibatches, control variates, or SGNHT.', needs_precision=False)

@@ -1,0 +1,127 @@
+"""Verdicts on measured numbers: fine, doubtful or wrong.
+
+A number is held to a reference with two tolerances, and only what its standard
+error cannot explain is held against it. With z the normal quantile of the false
+alarm rate (shared among the coordinates that the worst is taken of) and
+excess = |value - reference| - z standard_error,
+
+  wrong     excess is above the larger tolerance
+  doubtful  it is above the smaller one; or z standard_error alone is above the
+            larger one, so that the number says nothing
+  fine      else.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_probability as tfp
+
+__all__ = ['FALSE_ALARM_RATE', 'Row', 'Summary', 'judge']
+
+FALSE_ALARM_RATE = 1e-3
+VERDICTS = ('fine', 'doubtful', 'wrong')
+_RUN_LONGER = 'Too few draws to tell: run longer, or more chains.'
+
+
+class Row(NamedTuple):
+  """A row of a `Summary`.
+
+  Attributes:
+    quantity: What was measured, in words.
+    value: Python `float`.
+    standard_error: Python `float`; None where the value is no estimate.
+    verdict: 'fine', 'doubtful' or 'wrong'.
+    advice: What it has to be and, where it is not fine, what to try.
+  """
+  quantity: str
+  value: float
+  standard_error: float | None
+  verdict: str
+  advice: str
+
+
+class Summary(NamedTuple):
+  """A table of verdicts; `print` shows it.
+
+  Attributes:
+    rows: Tuple of `Row`s.
+
+  #### Examples
+
+  >>> from tfp_sgmcmc.diagnostics import verdicts
+  >>> print(sgmcmc.diagnostics.Summary((verdicts.Row(
+  ...     'kinetic temperature / T', 1.02, 0.01, 'fine', 'It has to be 1.'),)))
+  quantity                 value  +-    verdict
+  kinetic temperature / T  1.02   0.01  fine     It has to be 1.
+  In all: fine.
+  """
+  rows: tuple[Row, ...]
+
+  @property
+  def verdict(self) -> str:
+    """The worst of the rows'."""
+    return max((row.verdict for row in self.rows), key=VERDICTS.index)
+
+  def __str__(self):
+    table = [('quantity', 'value', '+-', 'verdict', '')]
+    for row in self.rows:
+      error = row.standard_error
+      table.append((
+          row.quantity, f'{row.value:.4g}',
+          '' if error is None else f'{error:.2g}', row.verdict, row.advice))
+    widths = [max(map(len, column)) for column in zip(*table)]
+    lines = [
+        '  '.join(cell.ljust(width) for cell, width in zip(line, widths))
+        for line in table]
+    return '\n'.join([
+        *(line.rstrip() for line in lines), f'In all: {self.verdict}.'])
+
+
+def judge(
+    quantity: str,
+    value: np.ndarray | float,
+    standard_error: np.ndarray | float,
+    reference: float,
+    tolerances: tuple[float, float],
+    meaning: str,
+    advice: str,
+    needs_precision: bool = True,
+) -> Row:
+  """The row of a number, or of the worst of several.
+
+  Args:
+    quantity: What was measured.
+    value: One number, or an array.
+    standard_error: Likewise.
+    reference: What the value has to be.
+    tolerances: The smaller and the larger, of the distance from the reference.
+    meaning: A sentence that says what the value has to be.
+    advice: Sentences that say what to try where it is not.
+    needs_precision: Whether a large standard error is doubtful.
+
+  Returns:
+    row: `Row`.
+  """
+  values, errors = (
+      np.atleast_1d(np.asarray(x, np.float64)) for x in (value, standard_error))
+  z = _quantile(FALSE_ALARM_RATE / len(values))
+  distances = np.abs(values - reference) - z * errors
+  worst = int(np.argmax(np.where(np.isnan(distances), np.inf, distances)))
+  verdict = 'fine'
+  if distances[worst] > tolerances[1]:
+    verdict = 'wrong'
+  elif distances[worst] > tolerances[0]:
+    verdict = 'doubtful'
+  elif not np.all(np.isfinite(distances)) or (
+      needs_precision and z * errors.max() > tolerances[1]):
+    verdict, advice = 'doubtful', _RUN_LONGER
+  return Row(
+      quantity, float(values[worst]), float(errors[worst]), verdict,
+      meaning if verdict == 'fine' else f'{meaning} {advice}')
+
+
+def _quantile(rate):
+  """z with P(|N(0, 1)| > z) = rate."""
+  normal = tfp.distributions.Normal(np.float64(0.), np.float64(1.))
+  return math.fabs(float(normal.quantile(rate / 2.)))
