@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -24,14 +22,27 @@ def test_wrong_keras_backend_is_one_clear_sentence():
   assert 'KERAS_BACKEND=tensorflow' in last
 
 
-@pytest.mark.parametrize('module', [
-    'tensorflow', 'tf_keras', 'tensorflow_probability'])
-def test_missing_module_is_one_clear_sentence(module):
-  result = run_python(
-      f'import sys; sys.modules[{module!r}] = None; import tfp_sgmcmc')
-  last = result.stderr.strip().splitlines()[-1]
-  assert last.startswith(f'ImportError: tfp_sgmcmc needs {module}')
-  assert 'pip install' in last
+def test_missing_modules_are_one_clear_sentence_each():
+  result = run_python("""
+import sys
+import tensorflow, tf_keras, tensorflow_probability
+
+for module in ('tensorflow', 'tf_keras', 'tensorflow_probability'):
+  there, sys.modules[module] = sys.modules[module], None
+  try:
+    import tfp_sgmcmc
+  except ImportError as error:
+    print(error)
+  sys.modules[module] = there
+  for name in [n for n in sys.modules if n.startswith('tfp_sgmcmc')]:
+    del sys.modules[name]
+""")
+  sentences = result.stdout.strip().splitlines()
+  for module, sentence in zip(
+      ('tensorflow', 'tf_keras', 'tensorflow_probability'), sentences,
+      strict=True):
+    assert sentence.startswith(f'tfp_sgmcmc needs {module}')
+    assert 'pip install' in sentence
 
 
 def test_readme_examples_run():
