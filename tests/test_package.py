@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 
+import numpy as np
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -51,7 +53,15 @@ def test_readme_examples_run():
   assert blocks
   names = {}
   exec('\n'.join(blocks), names)
-  assert names['draws'].shape == [1000, 50, 20]
+  draws, x, mode = (np.asarray(names[k]) for k in ('draws', 'x', 'mode'))
+  assert draws.shape == (1000, 50, 20)
+  # Laplace's approximation is near enough to the law of so many rows. There
+  # are a thousand effective draws, and a share of 0.04 of heat.
+  p = 1. / (1. + np.exp(-x @ mode))
+  sd = np.sqrt(np.diag(np.linalg.inv(
+      np.eye(20) + (x.T * (p * (1. - p))) @ x)))
+  assert np.abs((draws.mean(axis=(0, 1)) - mode) / sd).max() < 0.25
+  assert abs(np.mean(draws.std(axis=(0, 1)) / sd) - 1.) < 0.1
 
 
 def test_private_modules_are_touched_in_one_file():
