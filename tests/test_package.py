@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -47,6 +48,7 @@ for module in ('tensorflow', 'tf_keras', 'tensorflow_probability'):
     assert 'pip install' in sentence
 
 
+@pytest.mark.slow
 def test_readme_examples_run():
   text = (ROOT / 'README.md').read_text()
   blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
