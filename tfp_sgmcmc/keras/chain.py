@@ -57,8 +57,8 @@ class Chain:
       schedule: `DrawSchedule`.
       draws: `ModelDraws` that takes the draws; where it has those of an earlier
         process, the chain goes on with that process' chain.
-      are_weights_checked: Python `bool`, whether `network.check_weights` has
-        been called.
+      are_weights_checked: Python `bool`, whether the weights and their prior
+        have been checked.
 
     Raises:
       ValueError: If the chain to go on with is of another model, or failed.
@@ -78,7 +78,7 @@ class Chain:
     self._has_stopped = False
     self._num_watched, self._epoch_start = 0, 1
     self._position = checkpoint_lib.Position()
-    self._num_to_skip = 0
+    self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
     self._resumed = None
     if draws.store is not None and not draws.store.is_new:
@@ -112,6 +112,11 @@ class Chain:
     return self._position
 
   @property
+  def has_skipped(self) -> bool:
+    """Whether batches of this epoch were left out: used by another process."""
+    return self._has_skipped
+
+  @property
   def seed(self) -> tf.Tensor:
     """The seed; that with which the chain began, where it goes on."""
     return self._seed
@@ -135,6 +140,39 @@ class Chain:
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
+  def check(self, element_spec: Any) -> None:
+    """Finds what would stop the first step, before the optimizer trains.
+
+    The model and the likelihood are traced for batches of a spec, and not run.
+    A model without weights gets them, as the optimizer's step would make them.
+
+    Args:
+      element_spec: That of the dataset's iterator.
+
+    Raises:
+      ValueError: If the targets do not fit the outputs, or weights cannot be
+        sampled.
+      TypeError: If the prior does not fit the weights.
+    """
+    model = self._model
+    if self.has_begun:
+      return
+
+    def log_likelihood(data):
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+          _without_optionals(data))
+      if not network.is_built(model):
+        model(x)
+      outputs = network.forward(
+          model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
+      ).outputs
+      return self._likelihood.log_likelihood(y, outputs, sample_weight)
+
+    tf.function(
+        log_likelihood, autograph=False,
+        input_signature=[element_spec]).get_concrete_function()
+    self._check_weights()
+
   def begin_epoch(self, fit: int, epoch: int, goes_on: bool = False) -> None:
     """Takes note of the epoch that begins.
 
@@ -144,7 +182,7 @@ class Chain:
       goes_on: Python `bool`, whether it is the one that an earlier process was
         in, or one before that to which another callback went back.
     """
-    self._num_to_skip = 0
+    self._num_to_skip, self._has_skipped = 0, False
     if goes_on:
       store = self._draws.store
       if epoch < self._position.epoch and epoch in store.marks:
@@ -255,6 +293,7 @@ class Chain:
   def _skip(self, iterator):
     """Leaves out batches with which an earlier process made steps."""
     number = self._model.steps_per_execution
+    self._has_skipped = True
     first = next(iterator)
     if self._step is None:  # The weights and metrics, should none be left.
       self._begin(first, iterator)
@@ -369,8 +408,7 @@ class Chain:
     model.compute_loss(x, y, y_pred, sample_weight)
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
-    if not self._are_weights_checked:
-      network.check_weights(model)
+    self._check_weights()
     self._check_prior(bool(model.losses))
     network.build_moving_average(model)
     if self.is_resumed:
@@ -407,6 +445,13 @@ class Chain:
     statistics.estimate(self._model, [x, *(
         keras.utils.unpack_x_y_sample_weight(_without_optionals(data))[0]
         for data in ahead)], variables)
+
+  def _check_weights(self):
+    """Raises where weights cannot be sampled, or have no prior."""
+    if not self._are_weights_checked:
+      network.check_weights(self._model)
+      priors.WeightPrior(self._prior, self._model.trainable_variables)
+      self._are_weights_checked = True
 
   def _check_prior(self, has_losses):
     """Warns where nothing, or two things, say what the prior is."""
