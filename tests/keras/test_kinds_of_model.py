@@ -18,6 +18,8 @@ import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 
+pytestmark = pytest.mark.slow  # Nearly all of it is tracing.
+
 tfd = tfp.distributions
 
 N, BATCH = 48, 16
