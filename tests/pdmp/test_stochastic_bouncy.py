@@ -75,10 +75,10 @@ def linear_regression(dtype=np.float32, num_examples=500):
 
 
 def errors(
-    run, law, dtype=np.float32, num_events=1500, numbers=(), num_groups=4):
+    run, law, dtype=np.float32, num_events=2000, numbers=(), num_groups=8):
   """Largest error of the means in sds, and of the sds relatively."""
   runs = [
-      run(logistic.start(law, 200, group, dtype), law.mean, num_events,
+      run(logistic.start(law, 100, group, dtype), law.mean, num_events,
           (7, group), numbers)
       for group in range(num_groups)]
   c = logistic.compare(runs, law, law.mean)
@@ -124,7 +124,9 @@ RMSPROP = sgmcmc.preconditioners.RMSProp(normalize=True)
 
 def check(error, comparison):
   c = comparison
-  assert max(c.mean_standard_error.max(), c.sd_standard_error.max()) < 0.012
+  # The root mean square over coordinates: each is of eight groups only.
+  for errors_found in (c.mean_standard_error, c.sd_standard_error):
+    assert np.sqrt(np.mean(errors_found**2)) < 0.04 / 3.
   assert error < 0.04
   assert c.violation_share < 0.01
 
@@ -192,7 +194,7 @@ def program(estimator):
 
 
 @pytest.mark.parametrize('estimator, numbers, num_events', [
-    (None, Numbers(), 1500),
+    (None, Numbers(), 2000),
     (UNIFORM, Numbers(temperature=0.5, max_duration=0.02, refresh_rate=0.),
      2500),
 ], ids=['all examples', 'short segments'])
@@ -213,7 +215,7 @@ def test_the_law_sees(estimator, error):
   _, law = linear_regression()
   assert errors(
       program(estimator), law, num_events=1000, numbers=Numbers(**error),
-      num_groups=2)[0] > 0.06
+      num_groups=4)[0] > 0.06
 
 
 def test_no_particle_runs_away():
