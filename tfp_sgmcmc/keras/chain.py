@@ -1,5 +1,6 @@
 """The chain that `fit` runs, and the draws made on its way."""
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 import itertools
@@ -24,6 +25,7 @@ from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import statistics
 from tfp_sgmcmc.keras import step as step_lib
 from tfp_sgmcmc.keras import temperature
+from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
 
 __all__ = ['Chain']
@@ -45,6 +47,9 @@ class Chain:
       schedule: draw_schedule.DrawSchedule,
       draws: draws_lib.ModelDraws,
       are_weights_checked: bool,
+      search: temperature_search.TemperatureSearch | None = None,
+      has_default_prior: bool = False,
+      say: Callable[[str], None] = lambda text: None,
   ):
     """Makes the chain, before its first step.
 
@@ -59,6 +64,11 @@ class Chain:
         process, the chain goes on with that process' chain.
       are_weights_checked: Python `bool`, whether `network.check_weights` has
         been called.
+      search: `TemperatureSearch`, which gives the kernel its temperature; None
+        where there is none.
+      has_default_prior: Python `bool`, whether N(0, 1) is the prior of a model
+        without regularisers.
+      say: Callable of a sentence, to show it.
 
     Raises:
       ValueError: If the chain to go on with is of another model, or failed.
@@ -80,6 +90,10 @@ class Chain:
     self._position = checkpoint_lib.Position()
     self._num_to_skip = 0
     self._are_weights_checked = are_weights_checked
+    self._search = search
+    self._has_default_prior = has_default_prior
+    self._say = say
+    self._horizon = (1, None)
     self._resumed = None
     if draws.store is not None and not draws.store.is_new:
       self._resume()
@@ -135,7 +149,13 @@ class Chain:
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
-  def begin_epoch(self, fit: int, epoch: int, goes_on: bool = False) -> None:
+  def begin_epoch(
+      self,
+      fit: int,
+      epoch: int,
+      goes_on: bool = False,
+      horizon: tuple[int, int | None] = (1, None),
+  ) -> None:
     """Takes note of the epoch that begins.
 
     Args:
@@ -143,8 +163,11 @@ class Chain:
       epoch: Python `int`, the epoch, from 0.
       goes_on: Python `bool`, whether it is the one that an earlier process was
         in, or one before that to which another callback went back.
+      horizon: The number of epochs of `fit` to come, this one included, and
+        that of the steps in each, None where it is not known yet.
     """
     self._num_to_skip = 0
+    self._horizon = horizon
     if goes_on:
       store = self._draws.store
       if epoch < self._position.epoch and epoch in store.marks:
@@ -153,6 +176,41 @@ class Chain:
       if epoch == self._position.epoch:
         self._num_to_skip = self._position.batch
     self._position = checkpoint_lib.Position(fit, epoch)
+    if self._step is not None:
+      self._plan()
+
+  @property
+  def is_searching(self) -> bool:
+    """Whether the temperature has still to be chosen."""
+    return self._search is not None and not self._search.is_over
+
+  def end_trial(self) -> None:
+    """Scores the temperature of a trial, at an epoch's end."""
+    if not self.is_searching or self._model.stop_training:
+      return
+    said = self._search.end_epoch(self._model)
+    if said is not None:
+      self._say(said)
+    if self._search.is_over:
+      self._heat = self._watch_heat()  # That of the trials is no verdict.
+
+  def _plan(self):
+    """Says when draws are due, as soon as it is known."""
+    if self._schedule.is_planned:
+      return
+    epochs, steps = self._horizon
+    if self.is_searching:
+      self._search.begin_epoch(self._num_steps, steps)
+      return
+    self._schedule.plan(
+        0 if self._search is None else self._num_steps, epochs * steps)
+    burnin = self._schedule.num_burnin_steps
+    k = self._schedule.num_steps_between_results
+    last = self._num_steps + epochs * steps
+    number = max(0, last - burnin - 1) // (k + 1) + 1
+    self._say(
+        f'steps {self._num_steps + 1} to {burnin} of the chain are burn-in; '
+        f'then a draw every {k + 1} step(s), {number} by step {last}.')
 
   def end_epoch(self, num_batches: int | None) -> None:
     """Takes note of an epoch's end, and writes down where the chain stands.
@@ -188,7 +246,9 @@ class Chain:
       return self._skip(iterator)
     before = self._num_steps
     interrupted = self._schedule.interrupts(
-        before, self._model.steps_per_execution, len(self._draws))
+        before, self._model.steps_per_execution, len(self._draws)) or (
+            self.is_searching and self._search.interrupts(
+                before, self._model.steps_per_execution))
     if interrupted or self._ahead or self._step is None:
       batches = self._ahead.then(iterator)
       first = next(batches)
@@ -216,7 +276,7 @@ class Chain:
     if self._heat is None or self._model.stop_training:
       return
     reason = None if loss is None else self._heat.add_loss(loss)
-    if self._heat.is_hot(self._epoch_start):
+    if self._search is None and self._heat.is_hot(self._epoch_start):
       reason = self._heat.stop_reason()
     self._epoch_start = self._num_steps + 1
     if reason is not None:
@@ -230,7 +290,8 @@ class Chain:
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
-    if self._heat is not None and not self._has_stopped:
+    # What T was chosen by holds the heat of the minibatches too.
+    if self._heat is not None and not (self._has_stopped or self._search):
       _warn(self._heat.warning(
           'after burn-in', since=self._schedule.num_burnin_steps + 1))
 
@@ -243,7 +304,7 @@ class Chain:
       self._heat.add(
           self._num_steps, logs['kinetic_temperature'], logs['temperature'])
     burnin = self._schedule.num_burnin_steps
-    if before < burnin <= self._num_steps:
+    if burnin and before < burnin <= self._num_steps and not self._search:
       _warn(self._heat.warning(
           'of the second half of burn-in', burnin // 2 + 1,
           float(logs['loss'])))
@@ -277,6 +338,11 @@ class Chain:
         'seed': self._seed.numpy(),
         'num_examples': np.array(self._examples.number, np.int64),
         'position': np.array(self._position, np.int64),
+        'plan': np.array(
+            [self._schedule.num_burnin_steps,
+             self._schedule.num_steps_between_results]
+            if self._schedule.is_planned else [], np.int64),
+        **({} if self._search is None else self._search.checkpoint()),
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
@@ -295,6 +361,9 @@ class Chain:
     self._seed = tf.constant(kept['seed'])
     self._examples.go_on(int(kept['num_examples']))
     self._schedule.go_on(float(kept['until_draw']))
+    self._schedule.set(*kept['plan'].tolist())
+    if self._search is not None:
+      self._search.restore(kept)
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store.path)
 
@@ -318,6 +387,8 @@ class Chain:
       self._draw_along_segment()
     elif self._schedule.is_due(self._num_steps, len(self._draws)):
       self._keep()
+    elif self.is_searching and self._search.is_due(self._num_steps):
+      self._search.keep(self._model.trainable_variables)
 
   def _keep(self):
     self._draws.append(self._num_steps)
@@ -371,12 +442,16 @@ class Chain:
     model.reset_metrics()
     if not self._are_weights_checked:
       network.check_weights(model)
-    self._check_prior(bool(model.losses))
+    self._choose_prior(bool(model.losses))
     network.build_moving_average(model)
     if self.is_resumed:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
     num_examples = self._examples.number
-    self._examples.check_batch(network.num_rows(data))
+    num_rows = network.num_rows(data)
+    self._examples.check_batch(num_rows)
+    epochs, steps = self._horizon
+    self._horizon = epochs, steps or -(-num_examples // int(num_rows))
+    self._plan()
     self._make_kernel.set_num_examples(num_examples)
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
@@ -386,16 +461,20 @@ class Chain:
         priors.WeightPrior(self._prior, model.trainable_variables),
         self._likelihood, num_examples, self._seed)
     step.bootstrap(data)
-    self._heat = temperature.HeatWatch(
-        sum(v.shape.num_elements() for v in step.variables), num_examples,
-        self._make_kernel.step_argument,
-        self._make_kernel.constant_temperature, self._make_kernel.momentum)
+    self._heat = self._watch_heat()
     if self.is_resumed:
       path = self._draws.store.path
       step.restore(self._resumed, path)
       if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
         checkpoint_lib.assign(self._resumed, path, rate=self._rate())
     self._step, self._resumed = step, None
+
+  def _watch_heat(self):
+    return temperature.HeatWatch(
+        sum(v.shape.num_elements() for v in self._model.trainable_variables),
+        self._examples.number, self._make_kernel.step_argument,
+        self._make_kernel.constant_temperature if self._search is None
+        else self._search.temperature, self._make_kernel.momentum)
 
   def _fix_statistics(self, x, iterator):
     """Estimates moving statistics at the weights with which sampling starts."""
@@ -408,8 +487,15 @@ class Chain:
         keras.utils.unpack_x_y_sample_weight(_without_optionals(data))[0]
         for data in ahead)], variables)
 
-  def _check_prior(self, has_losses):
-    """Warns where nothing, or two things, say what the prior is."""
+  def _choose_prior(self, has_losses):
+    """Takes the prior, and warns where nothing, or two things, say it."""
+    if self._has_default_prior:
+      if not has_losses:
+        self._prior = priors.standard_normal
+      self._say('the prior is ' + (
+          "the model's regularisers and other added losses." if has_losses
+          else 'N(0, 1) for each weight.'))
+      return
     if self._prior is None and not has_losses:
       warnings.warn(
           'There is no prior and the model has no regularisers: the prior is '

@@ -82,7 +82,13 @@ class KernelMaker:
             num_examples=self._num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
+    self._name = type(made).__name__
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
+
+  @property
+  def name(self) -> str:
+    """The name of the kernel's class."""
+    return self._name
 
   @property
   def is_continuous(self) -> bool:
