@@ -1,6 +1,7 @@
 """Posterior sampling in `model.fit`."""
 
 from collections.abc import Callable
+import functools
 from typing import Any
 import warnings
 
@@ -9,8 +10,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import random
+from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import chain as chain_lib
@@ -24,6 +27,7 @@ from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
 
@@ -66,6 +70,28 @@ class PosteriorSampling(keras.callbacks.Callback):
   function is swapped only while a batch runs. Its weights after `fit` are the
   chain's last state. `fit` with the same callback once more goes on with the
   chain, from the model's weights.
+
+  `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
+  0.9; N(0, 1) as the prior of a model without regularisers; a fifth of the
+  epochs for the compiled optimizer first; a third of the other steps as
+  burn-in; and 30 draws evenly spaced over the rest. What is given in place of
+  one of these is not chosen; with a `kernel` none is but the temperature, where
+  asked. The temperature is 1, the posterior's own. `fit` prints what was chosen
+  (unless `verbose=0`), and `settings` holds it. The learning rate is a rule,
+  tried with batches of about a hundred and mean losses: for a loss that sums
+  over pixels, or batches of ten, take a smaller one.
+
+  At T = 1 and N(0, 1) a network's posterior often predicts no better than the
+  optimizer does, for the prior is wrong. `temperature='validation'` chooses T
+  of 0.01, 0.03, 0.1, 0.3 and 1 by `fit`'s validation data: a fifth of the
+  epochs at T = 0.01, then a twenty-fifth at each of them, upwards, until two
+  in a row are worse by the negative log likelihood of five pooled draws; the
+  rest is for the best. Nine epochs at least are needed, one for each of these
+  parts; the data for the test are not to be the validation data.
+  `validation_scores` holds the scores. The noise of minibatches heats the chain
+  beside T, and at such temperatures may be most of the heat: so the draws are
+  of no posterior that can be written down, and no warning tells of that heat.
+  A chain that dies in a trial ends `fit`.
 
   Step t = 1, 2, ... of the chain has the seed `random.fold_in(seed, t)`, and
   `bootstrap_results`, on the first batch, `random.fold_in(seed, 0)`: so a loop
@@ -138,6 +164,17 @@ class PosteriorSampling(keras.callbacks.Callback):
   15
   >>> sampling.posterior.predict(x).shape
   (200, 1)
+
+  The same with what is chosen, N counted, and the temperature by validation:
+
+  >>> chosen = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
+  >>> history = model.fit(
+  ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[chosen],
+  ...     validation_split=0.1)
+  >>> chosen.settings['kernel'], chosen.settings['learning_rate']
+  ('SGHMC', 0.1)
+  >>> len(chosen.validation_scores) >= 3
+  True
   """
 
   def __init__(
@@ -236,13 +273,18 @@ class PosteriorSampling(keras.callbacks.Callback):
     if start_epoch is not None:
       checks.non_negative_integer('start_epoch', start_epoch)
     self._start_epoch = start_epoch
-    self._make_kernel = kernel_maker.KernelMaker(
-        kernel, self._examples.number, learning_rate, momentum,
-        self._search or temperature)
-    if self._search and self._make_kernel.is_continuous:
-      raise ValueError(
-          "temperature='validation' pools draws at equal steps, and the kernel "
-          'moves in continuous time: give the temperature as a number.')
+    make_kernel = functools.partial(
+        kernel_maker.KernelMaker, kernel, self._examples.number, learning_rate,
+        momentum)
+    if self._search:
+      if make_kernel(None).is_continuous:
+        raise ValueError(
+            "temperature='validation' pools draws at equal steps, and the "
+            'kernel moves in continuous time: give the temperature as a '
+            'number.')
+      self._make_kernel = make_kernel(self._search)
+    else:
+      self._make_kernel = make_kernel(temperature)
     self._schedule = draw_schedule.DrawSchedule(
         num_burnin_steps, num_steps_between_results, max_results, keep_draw,
         draw_interval, self._make_kernel.is_continuous,
@@ -307,7 +349,11 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   @property
   def settings(self) -> dict[str, Any]:
-    """What the chain goes by, given or chosen; None where not known yet."""
+    """What the chain goes by, given or chosen.
+
+    None where it is not known yet, as a chosen `start_epoch` never is to a
+    chain that goes on, and where the kernel's own default holds.
+    """
     name, value = self._make_kernel.step_argument
     return {
         'kernel': self._make_kernel.name,
@@ -327,6 +373,29 @@ class PosteriorSampling(keras.callbacks.Callback):
   def validation_scores(self) -> dict[float, float]:
     """The NLL on validation data of each temperature that was tried."""
     return self._search.scores if self._search else {}
+
+  def summary(self, x: Any) -> verdicts.Summary:
+    """How good the draws are, by their predictions and the temperature.
+
+    The same as `diagnostics.summary(sampling, x)`; `fit` shows it in two lines
+    at its end, for inputs of the training data, where it has 12 draws.
+
+    Args:
+      x: Inputs, as `posterior.predict` takes them.
+
+    Returns:
+      summary: `diagnostics.Summary` of R-hat and effective draws of the
+        predictions, from the halves of the run, and, for kernels with momentum,
+        of the kinetic temperature after burn-in.
+
+    Raises:
+      ValueError: If there are fewer than 12 draws.
+    """
+    rows = summary_lib.rows_of_predictions(self.posterior, x)
+    heat = self._chain.heat
+    if heat is not None:
+      rows += summary_lib.kinetic(heat, self._search is not None),
+    return verdicts.Summary(tuple(rows))
 
   def step_seed(self, step: int) -> tf.Tensor:
     """The seed of a step, 1, 2, ...; that of `bootstrap_results` for 0."""
@@ -421,6 +490,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       # fit has just replaced the weights by the optimizer's moving average.
       network.assign(self.model.trainable_variables, self._last_weights)
       self._last_weights = None
+    self._say_verdict()
     if self._is_sampling and not len(self._chain.draws):
       warnings.warn(
           f'fit ended after {self.num_steps} step(s) of the chain without a '
@@ -452,6 +522,24 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _say(self, text):
     if self.params.get('verbose'):
       print(f'\nPosteriorSampling: {text}')
+
+  def _say_verdict(self):
+    """Says how good the draws are, in two lines."""
+    if (not self.params.get('verbose') or not self._has_begun
+        or self._chain.inputs is None or len(self._chain.draws) < 12):
+      return
+    try:
+      rows = self.summary(summary_lib.few_rows(
+          self.posterior, self._chain.inputs)).rows
+    except ValueError:  # Of predictions that are not finite: warned of before.
+      return
+    numbers = ', '.join(f'{r.quantity} {r.value:.3g}' for r in rows)
+    all_rows = verdicts.Summary(tuple(rows))
+    worst = next(r for r in rows if r.verdict == all_rows.verdict)
+    self._say(f'{len(self.posterior)} draws: {numbers}.')
+    print('In all: ' + (
+        'fine.' if all_rows.verdict == 'fine'
+        else f'{all_rows.verdict}. {worst.quantity}: {worst.advice}'))
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
@@ -534,3 +622,8 @@ def _search(temperature):
         f'temperature is {temperature!r}: it has to be a number, a callable of '
         'the step counter, or "validation" to choose it by validation data.')
   return temperature_search.TemperatureSearch()
+
+
+@diagnostics.summary.register
+def _(result: PosteriorSampling, x):
+  return result.summary(x)

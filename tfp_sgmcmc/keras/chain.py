@@ -94,6 +94,7 @@ class Chain:
     self._has_default_prior = has_default_prior
     self._say = say
     self._horizon = (1, None)
+    self._inputs = None
     self._resumed = None
     if draws.store is not None and not draws.store.is_new:
       self._resume()
@@ -183,6 +184,18 @@ class Chain:
   def is_searching(self) -> bool:
     """Whether the temperature has still to be chosen."""
     return self._search is not None and not self._search.is_over
+
+  @property
+  def inputs(self) -> Any:
+    """The inputs of the first batch in this process."""
+    return self._inputs
+
+  @property
+  def heat(self) -> float | None:
+    """The mean kinetic temperature over T after burn-in, None if unknown."""
+    if self._heat is None or not self._schedule.is_planned:
+      return None
+    return self._heat.mean_ratio(self._schedule.num_burnin_steps + 1)
 
   def end_trial(self) -> None:
     """Scores the temperature of a trial, at an epoch's end."""
@@ -361,7 +374,7 @@ class Chain:
     self._seed = tf.constant(kept['seed'])
     self._examples.go_on(int(kept['num_examples']))
     self._schedule.go_on(float(kept['until_draw']))
-    self._schedule.set(*kept['plan'].tolist())
+    self._schedule.set(*(kept['plan'].tolist() or [None]))
     if self._search is not None:
       self._search.restore(kept)
     if network.is_built(self._model):
@@ -436,6 +449,7 @@ class Chain:
     model = self._model
     data = _without_optionals(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    self._inputs = x
     y_pred = model(x)
     model.compute_loss(x, y, y_pred, sample_weight)
     model.compute_metrics(x, y, y_pred, sample_weight)

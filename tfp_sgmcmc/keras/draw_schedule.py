@@ -81,8 +81,10 @@ class DrawSchedule:
     self._interval = draw_interval
     self._until_draw = draw_interval
 
-  def set(self, num_burnin_steps: int, num_steps_between_results: int) -> None:
-    """Sets B and k."""
+  def set(
+      self, num_burnin_steps: int | None, num_steps_between_results: int = 0,
+  ) -> None:
+    """Sets B and k; None for a B that is not known yet."""
     self._num_burnin_steps = num_burnin_steps
     self._spacing = num_steps_between_results + 1
 

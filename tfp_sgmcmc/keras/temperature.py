@@ -162,6 +162,14 @@ for an excess of a tenth, or larger batches.
     quarter = len(ratios) // 4
     return np.median(ratios[-quarter:]) >= np.median(ratios[:quarter])
 
+  def mean_ratio(self, since: int) -> float | None:
+    """The mean over steps, from one on, of kinetic temperature over T.
+
+    None without steps, and where T is zero.
+    """
+    ratios = self._since(since)
+    return float(np.mean(ratios)) if np.any(ratios) else None
+
   def stop_reason(self) -> str:
     """Why a hot chain stops, and what to do."""
     self._read()

@@ -100,9 +100,9 @@ class TemperatureSearch:
       raise ValueError(
           f"temperature='validation' needs {needed} epochs, and fit has "
           f'{epochs}: {first} before sampling begins (start_epoch), one to '
-          f'come to rest, one for each of {len(TEMPERATURES)} temperatures, and '
-          f'{_FEWEST_EPOCHS_AFTER} for the draws. Raise epochs, or give the '
-          'temperature as a number, 0.1 say.')
+          f'come to rest, one for each of {len(TEMPERATURES)} temperatures, '
+          f'and {_FEWEST_EPOCHS_AFTER} for the draws. Raise epochs, or give '
+          'the temperature as a number, 0.1 say.')
     self._num_epochs = max(1, epochs // _SHARE)
     before = max(1, min(epochs // _SHARE_BEFORE, (
         epochs - first - len(TEMPERATURES) * self._num_epochs) // 2))
