@@ -11,13 +11,12 @@ import tensorflow_probability as tfp
 from tests.keras import models
 from tests.keras import test_going_on as going_on
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
 from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 
 tfd = tfp.distributions
-commit_each_step = going_on.commit_each_step  # A fixture, for this file too.
-
 eager = functools.partial(models.classifier, run_eagerly=True)
 
 
@@ -46,8 +45,8 @@ def test_everything_left_out_is_chosen_and_said(capsys):
       '2 epoch(s) of the compiled optimizer, then SGHMC with '
       'learning_rate=0.1, momentum=0.9, temperature=1.0',
       'the prior is N(0, 1) for each weight',
-      'steps 1 to 8 of the chain are burn-in; then a draw every 1 step(s), 16 '
-      'by step 24', '16 draws: R-hat of predictions', 'In all: '):
+      '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
+      '16 draws: R-hat of predictions', 'In all: '):
     assert part in said, (part, said)
 
 
@@ -58,8 +57,33 @@ def test_what_is_chosen_is_the_kernel_with_these_settings():
       momentum=choices.MOMENTUM, start_epoch=1, num_burnin_steps=4)
   a, b = (fit(s, 5, validates=False) for s in (chosen, written_out))
   for ours, theirs in zip(a.get_weights(), b.get_weights()):
-    np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
   assert chosen.posterior.steps == written_out.posterior.steps
+
+
+def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
+  rate = choices.LearningRate()
+  assert not rate.suit(0.09) and not rate.suit(-1.) and not rate.suit(np.nan)
+  assert rate.value == 0.1
+  assert rate.suit(0.5) and rate.value == 0.02
+  np.testing.assert_allclose(rate(None), 0.02)
+
+
+def test_a_hot_chain_cools_in_burnin(tmp_path):
+  # At T = 0.01 the noise of minibatches is most of the heat.
+  sampling = sgmcmc.keras.PosteriorSampling(
+      temperature=0.01, start_epoch=0, directory=tmp_path)
+  history = keras.callbacks.History()
+  fit(sampling, 120, model=models.classifier(), validates=False,
+      callbacks=[history])
+  kinetic = np.asarray(history.history['kinetic_temperature'])
+  assert sampling.settings['learning_rate'] < 0.05
+  before, after = kinetic[10:20].mean(), kinetic[42:].mean()
+  assert after / 0.01 - 1. < 0.5 * (before / 0.01 - 1.)
+  again = sgmcmc.keras.PosteriorSampling(
+      temperature=0.01, start_epoch=0, directory=tmp_path)
+  fit(again, 120, model=models.classifier(), validates=False)
+  assert again.settings['learning_rate'] == sampling.settings['learning_rate']
 
 
 def test_thirty_draws_of_a_long_run():
@@ -146,7 +170,9 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
       score.found, -np.mean(np.log(np.mean(p, axis=0))), rtol=1e-5)
 
 
-def test_killed_while_it_searches(tmp_path):
+def test_killed_while_it_searches(tmp_path, monkeypatch):
+  monkeypatch.setattr(store, '_SECONDS', 0.)  # Commit at each step.
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
   # Of the search's 18 steps some are draws; the choice is made after the last.
   arguments = dict(
       kernel=None, prior=None, temperature='validation', num_examples=None)
@@ -157,7 +183,7 @@ def test_killed_while_it_searches(tmp_path):
       sampling = models.make_sampling(**arguments, **more)
       callbacks = [] if step is None else [going_on.Kill(sampling, step)]
       try:
-        fit(sampling, 10, model=model, callbacks=callbacks)
+        fit(sampling, 9, model=model, callbacks=callbacks)
       except going_on.Killed:
         assert step is not None
     return model, sampling, None
@@ -166,13 +192,14 @@ def test_killed_while_it_searches(tmp_path):
   pieces = run([7, 12, 21], directory=tmp_path)
   going_on.assert_same(pieces, whole)
   ours, theirs = pieces[1].settings, whole[1].settings
-  assert ours.pop('start_epoch') is None and theirs.pop('start_epoch') == 2
+  assert ours.pop('start_epoch') is None and theirs.pop('start_epoch') == 1
   assert ours == theirs
   assert pieces[1].validation_scores == whole[1].validation_scores
 
 
 @pytest.mark.parametrize('arguments, epochs, validates, reason', [
     (dict(temperature='validation'), 8, True, 'needs 9 epochs, and fit has 8'),
+    (dict(temperature='validation'), 1, True, 'needs 9 epochs, and fit has 1'),
     (dict(temperature='validation'), 9, False, r'pass validation_data=\(x, y'),
     (dict(temperature='valid'), 1, True, "temperature is 'valid'"),
     (dict(num_burnin_steps=-1), 1, True, 'num_burnin_steps is -1'),

@@ -78,8 +78,10 @@ class PosteriorSampling(keras.callbacks.Callback):
   one of these is not chosen; with a `kernel` none is but the temperature, where
   asked. The temperature is 1, the posterior's own. `fit` prints what was chosen
   (unless `verbose=0`), and `settings` holds it. The learning rate is a rule,
-  tried with batches of about a hundred and mean losses: for a loss that sums
-  over pixels, or batches of ten, take a smaller one.
+  tried with batches of about a hundred and mean losses: where the chain is more
+  than a tenth hotter than T in the second quarter of burn-in it is lowered,
+  once, in proportion. For a loss that sums over pixels, or batches of ten, it
+  may be too large to get there: give a smaller one.
 
   At T = 1 and N(0, 1) a network's posterior often predicts no better than the
   optimizer does, for the prior is wrong. `temperature='validation'` chooses T
@@ -258,12 +260,12 @@ class PosteriorSampling(keras.callbacks.Callback):
     """
     super().__init__()
     self._examples = examples.ExampleCount(num_examples)
-    self._chooses = kernel is None
+    self._chooses, self._rate = kernel is None, None
     if self._chooses:
       kernel = mcmc.SGHMC
       momentum = choices.MOMENTUM if momentum is None else momentum
       if learning_rate is None:
-        learning_rate = choices.LEARNING_RATE
+        self._rate = choices.LearningRate()
     else:
       num_burnin_steps, num_steps_between_results, start_epoch = (
           0 if value is None else value
@@ -274,8 +276,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       checks.non_negative_integer('start_epoch', start_epoch)
     self._start_epoch = start_epoch
     make_kernel = functools.partial(
-        kernel_maker.KernelMaker, kernel, self._examples.number, learning_rate,
-        momentum)
+        kernel_maker.KernelMaker, kernel, self._examples.number,
+        self._rate or learning_rate, momentum)
     if self._search:
       if make_kernel(None).is_continuous:
         raise ValueError(
@@ -505,7 +507,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     """Chooses what depends on the number of epochs, and says what it is."""
     epochs = self.params['epochs'] - epoch
     if self._start_epoch is None:
-      self._start_epoch = epoch + choices.epochs_of_the_optimizer(epochs)
+      # A search needs more epochs, and says so.
+      self._start_epoch = epoch + choices.epochs_of_the_optimizer(
+          max(2, epochs) if self._search else epochs)
     first = max(0, self._start_epoch - epoch)
     if self._search:
       self._search.begin(epochs, first)
@@ -525,8 +529,13 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def _say_verdict(self):
     """Says how good the draws are, in two lines."""
-    if (not self.params.get('verbose') or not self._has_begun
-        or self._chain.inputs is None or len(self._chain.draws) < 12):
+    if (not self.params.get('verbose') or self._chain.inputs is None
+        or not len(self._chain.draws)):
+      return
+    if len(self._chain.draws) < summary_lib.FEWEST_DRAWS:
+      self._say(
+          f'{len(self._chain.draws)} draw(s) are too few to tell how good they '
+          f'are, {summary_lib.FEWEST_DRAWS} are needed: raise epochs.')
       return
     try:
       rows = self.summary(summary_lib.few_rows(
@@ -581,6 +590,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         draws_lib.ModelDraws(self.model, store=store),
         are_weights_checked=is_built, search=self._search,
         has_default_prior=self._chooses and self._prior is None,
+        rate=self._rate,
         say=self._say)
     self._seed = self._chain.seed
     self._posterior, self._train_function = None, None

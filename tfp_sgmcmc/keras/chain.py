@@ -14,6 +14,7 @@ import tensorflow as tf
 from tfp_sgmcmc import errors
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import examples as examples_lib
@@ -49,6 +50,7 @@ class Chain:
       are_weights_checked: bool,
       search: temperature_search.TemperatureSearch | None = None,
       has_default_prior: bool = False,
+      rate: choices.LearningRate | None = None,
       say: Callable[[str], None] = lambda text: None,
   ):
     """Makes the chain, before its first step.
@@ -68,6 +70,7 @@ class Chain:
         where there is none.
       has_default_prior: Python `bool`, whether N(0, 1) is the prior of a model
         without regularisers.
+      rate: `LearningRate` to lower in burn-in; None where there is none.
       say: Callable of a sentence, to show it.
 
     Raises:
@@ -92,6 +95,7 @@ class Chain:
     self._are_weights_checked = are_weights_checked
     self._search = search
     self._has_default_prior = has_default_prior
+    self._chosen_rate = rate
     self._say = say
     self._horizon = (1, None)
     self._inputs = None
@@ -221,9 +225,10 @@ class Chain:
     k = self._schedule.num_steps_between_results
     last = self._num_steps + epochs * steps
     number = max(0, last - burnin - 1) // (k + 1) + 1
+    rest = max(0, burnin - self._num_steps)
     self._say(
-        f'steps {self._num_steps + 1} to {burnin} of the chain are burn-in; '
-        f'then a draw every {k + 1} step(s), {number} by step {last}.')
+        f'{rest} step(s) of burn-in, then a draw every {k + 1} step(s): '
+        f'{number} by step {last} of the chain.')
 
   def end_epoch(self, num_batches: int | None) -> None:
     """Takes note of an epoch's end, and writes down where the chain stands.
@@ -317,10 +322,22 @@ class Chain:
       self._heat.add(
           self._num_steps, logs['kinetic_temperature'], logs['temperature'])
     burnin = self._schedule.num_burnin_steps
+    if (burnin and self._chosen_rate and not self._search
+        and before < burnin // 2 <= self._num_steps):
+      self._suit_rate(self._heat.excess(burnin // 4 + 1))
     if burnin and before < burnin <= self._num_steps and not self._search:
       _warn(self._heat.warning(
           'of the second half of burn-in', burnin // 2 + 1,
           float(logs['loss'])))
+
+  def _suit_rate(self, excess):
+    """Lowers the learning rate where the chain is too hot for T."""
+    if excess is not None and self._chosen_rate.suit(excess):
+      self._heat = self._watch_heat()
+      self._say(
+          f'the kinetic temperature is {1. + excess:.3g} times the temperature '
+          'in burn-in: from here on learning_rate='
+          f'{self._chosen_rate.value:.2g}.')
 
   def _count_batches(self, number):
     self._position = self._position._replace(
@@ -356,6 +373,8 @@ class Chain:
              self._schedule.num_steps_between_results]
             if self._schedule.is_planned else [], np.int64),
         **({} if self._search is None else self._search.checkpoint()),
+        **({} if self._chosen_rate is None else {
+            'chosen_rate': np.array(self._chosen_rate.value)}),
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
@@ -377,6 +396,8 @@ class Chain:
     self._schedule.set(*(kept['plan'].tolist() or [None]))
     if self._search is not None:
       self._search.restore(kept)
+    if self._chosen_rate is not None:
+      self._chosen_rate.set(kept['chosen_rate'])
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store.path)
 

@@ -11,24 +11,80 @@ having:
                  a tenth of those left after it
   draws          30, evenly spaced over the rest
 
-The learning rate is a rule, not a measurement: on a perceptron for digits, one
-for Covertype and a convolutional network for MNIST, all with batches of about a
-hundred, 0.1 was good at all temperatures; twice as much was as good, and three
-times as much once lost the network. For a loss that is a sum over many pixels,
-or batches of few examples, it is too large.
+The learning rate is a rule, tried on a perceptron for digits, one for Covertype
+and a convolutional network for MNIST, all with batches of about a hundred:
+three times as much once lost the network. For a loss that is a sum over many
+pixels, or batches of few examples, it is too large. Where T is not chosen by
+validation data, the rate is lowered in the middle of burn-in, once: the noise
+of minibatches heats the chain by an excess in proportion to it, so that with
+the excess e of the kinetic temperature in the second quarter of burn-in,
+
+  learning rate <- learning rate min(1, 0.1 / e).
+
+It is not raised: a small excess has room for larger steps, and the curvature of
+the posterior need not.
 """
 
 from typing import NamedTuple
 
+import numpy as np
+import tensorflow as tf
+
 __all__ = [
-    'LEARNING_RATE', 'MOMENTUM', 'NUM_DRAWS', 'Plan', 'epochs_of_the_optimizer',
-    'plan']
+    'LEARNING_RATE', 'LearningRate', 'MOMENTUM', 'NUM_DRAWS', 'Plan',
+    'epochs_of_the_optimizer', 'plan']
 
 LEARNING_RATE = 0.1
 MOMENTUM = 0.9
 NUM_DRAWS = 30
 
 _BURNIN, _BURNIN_AFTER_SEARCH = 1. / 3., 0.1
+
+
+_EXCESS = 0.1
+
+
+class LearningRate:
+  """A learning rate that the chain may lower, for a kernel to call."""
+
+  def __init__(self):
+    """Makes a learning rate."""
+    self._value, self._variable = LEARNING_RATE, None
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    """Its value at a step, a scalar."""
+    del step
+    if self._variable is None:  # Made late: before, it can be pickled.
+      with tf.init_scope():
+        self._variable = tf.Variable(
+            self._value, trainable=False, dtype=tf.float32,
+            name='learning_rate')
+    return self._variable.read_value()
+
+  @property
+  def value(self) -> float:
+    """Its value."""
+    return self._value
+
+  def set(self, value: float) -> None:
+    """Sets it."""
+    self._value = float(value)
+    if self._variable is not None:
+      self._variable.assign(self._value)
+
+  def suit(self, excess: float) -> bool:
+    """Lowers it where the chain is too hot.
+
+    Args:
+      excess: By how much the kinetic temperature is above T, over T.
+
+    Returns:
+      is_lower: Whether it was.
+    """
+    is_lower = bool(np.isfinite(excess) and excess > _EXCESS)
+    if is_lower:
+      self.set(float(f'{self._value * _EXCESS / excess:.2g}'))
+    return is_lower
 
 
 class Plan(NamedTuple):

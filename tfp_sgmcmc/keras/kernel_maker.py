@@ -105,7 +105,8 @@ class KernelMaker:
   def step_argument(self) -> tuple[str, Any]:
     """The name of the argument that sets the step size, and its value."""
     if self._learning_rate is not None:
-      return 'learning_rate', self._learning_rate
+      return 'learning_rate', getattr(
+          self._learning_rate, 'value', self._learning_rate)
     return 'step_size', self._given.get('step_size')
 
   @property

@@ -22,9 +22,11 @@ from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras import samples as samples_lib
 
-__all__ = ['Agreement', 'agreement', 'kinetic', 'rows_of_predictions']
+__all__ = [
+    'FEWEST_DRAWS', 'Agreement', 'agreement', 'few_rows', 'kinetic',
+    'rows_of_predictions']
 
-_FEWEST_DRAWS = 12
+FEWEST_DRAWS = 12
 _MOST_DRAWS = 100
 _MOST_NUMBERS = 2**24
 _ENOUGH = 10.
@@ -87,9 +89,9 @@ def rows_of_predictions(
   Raises:
     ValueError: If there are fewer than 12 draws.
   """
-  if len(posterior) < _FEWEST_DRAWS:
+  if len(posterior) < FEWEST_DRAWS:
     raise ValueError(
-        f'There are {len(posterior)} draws, and {_FEWEST_DRAWS} at least are '
+        f'There are {len(posterior)} draws, and {FEWEST_DRAWS} at least are '
         'needed to tell anything of a run: raise epochs, or lower '
         'num_steps_between_results.')
   every = max(1, len(posterior) // _MOST_DRAWS)
@@ -138,7 +140,15 @@ def kinetic(ratio: float, is_chosen: bool) -> verdicts.Row:
 
 
 def few_rows(posterior: samples_lib.PosteriorSamples, x: Any) -> Any:
-  """As many rows of arrays as have predictions that fit in memory."""
+  """As many rows of arrays as have predictions that fit in memory.
+
+  Args:
+    posterior: `PosteriorSamples`.
+    x: Inputs, arrays or tensors.
+
+  Returns:
+    x: The first rows.
+  """
   one = keras.tree.map_structure(lambda a: None if a is None else a[:1], x)
   size = sum(
       np.size(a) for a in keras.tree.flatten(posterior[:1].predict(one)))
