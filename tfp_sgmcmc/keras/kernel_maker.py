@@ -294,7 +294,7 @@ class KernelMaker:
       way = (
           f' In the units of SGD: PosteriorSampling({name}, '
           f'learning_rate=0.01{momentum}, ...), for the rate of the mean loss. '
-          'Or in its own:')
+          'Or leave the kernel out, to have all chosen. Or in its own:')
     arguments = ', '.join(
         f'{argument}=...' for argument in [
             *getattr(self._kernel, 'keywords', ()), *missing])
