@@ -28,8 +28,8 @@ BATCH_SIZE, CONFIDENCE = 100, 3.
 # mSGNHT has no step of 1: started far from the mode, it diverges.
 GRID = {
     'SGLD': (0.01, 0.03, 0.1, 0.3, 1.), 'mSGNHT': (0.01, 0.03, 0.1, 0.3)}
-# Chains have arrived where their mean excess of -log density over the mode's is
-# below this many times its mean under the posterior.
+# Chains have arrived where the median of their excess of -log density over the
+# mode's is below this many times its mean under the posterior.
 ARRIVED = 1.5
 LAG = 10.  # Epochs, for autocorrelations.
 COLORS = {
@@ -216,19 +216,26 @@ def sd_error(law, record):
 
 
 def excess_by_epoch(problem, record, epochs):
-  """The mean excess of -log density in each epoch, [epochs, chains]."""
+  """The mean excess of -log density in each epoch, [epochs, chains].
+
+  A chain without a draw in an epoch has that of the epoch before, or, in the
+  first ones, that of its first draw.
+  """
   excess = problem.negative_log_density(record.draws)
   epoch = record.cost.astype(int)
-  with np.errstate(invalid='ignore', divide='ignore'):
-    return np.stack([
-        np.where(epoch == k, excess, 0.).sum(axis=0)
-        / (epoch == k).sum(axis=0) for k in range(int(epochs))])
+  found = [excess[0]]
+  for k in range(int(epochs)):
+    inside = epoch == k
+    count = inside.sum(axis=0)
+    mean = np.where(inside, excess, 0.).sum(axis=0) / np.maximum(count, 1)
+    found.append(np.where(count > 0, mean, found[-1]))
+  return np.stack(found[1:])
 
 
 def arrival(excess, limit):
-  """The first epoch with a mean over chains below the limit, and its error."""
+  """The first epoch with a median over chains below the limit; its error."""
   def first(values):
-    below = np.nanmean(values, axis=1) < limit
+    below = np.median(values, axis=1) < limit
     return float(np.argmax(below) + 1) if below.any() else float('inf')
   return first(excess), float(common.bootstrap_error(
       lambda chosen: min(first(excess[:, chosen]), len(excess) + 1),
@@ -383,7 +390,7 @@ def report(results, pair, seconds, tuning, laws, sizes):
       'mSGNHT, 0.1': 'after SBPS', 'lipSBPS': 'orders slower',
       'ZZ-SS': 'orders slower'}
   rows = [
-      [name, *r['arrival'], float(np.nanmean(r['excess'][-1])),
+      [name, *r['arrival'], float(np.median(r['excess'][-1])),
        *r['largest'].at_lag, *r['smallest'].at_lag,
        r['largest'].sd[0], r['smallest'].sd[0],
        seconds.get(name), published.get(name)]
@@ -411,7 +418,7 @@ def report(results, pair, seconds, tuning, laws, sizes):
 
   inexact = [name for name in results if 'SG' in name]
   exact = ['lipSBPS', 'ZZ-SS']
-  there = ('the mean over chains of -log density, over the mode\'s, is below '
+  there = ('the median over chains of -log density, over the mode\'s, is below '
            f'{ARRIVED} times the posterior\'s')
   narrow = results['SBPS']['smallest'].sd
   wide = results['SBPS']['largest'].sd
@@ -467,10 +474,12 @@ def draw_figure(results, pair, seconds, laws):
 
   def curves(ax, table, law):
     for name, r in table.items():
-      mean = np.nanmean(r['excess'], axis=1)
-      ax.plot(np.arange(len(mean)) + 0.5, mean, color=COLORS[name], label=name)
+      median = np.median(r['excess'], axis=1)
+      ax.plot(np.arange(len(median)) + 0.5, median, color=COLORS[name],
+              label=name)
     ax.axhline(law.excess, color='k', linestyle='--', label='HMC')
-    ax.set(xlabel='epochs', ylabel='-log density, over the mode', yscale='log')
+    ax.set(xlabel='epochs', ylabel='-log density, over the mode; median',
+           yscale='log')
 
   def correlations(ax, table, where):
     for name, r in table.items():

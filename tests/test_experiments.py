@@ -15,6 +15,8 @@ from experiments import __main__ as experiments  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 from tfp_sgmcmc.datasets import mnist  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
     'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',

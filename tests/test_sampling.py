@@ -270,6 +270,7 @@ def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
 
 
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='It forks.')
+@pytest.mark.slow
 def test_goes_on_after_kills_and_refuses_a_second_run(tmp_path):
   result = subprocess.run(
       [sys.executable, '-m', 'tests.killed_runs', str(tmp_path), '2'],

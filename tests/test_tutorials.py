@@ -27,6 +27,7 @@ def test_every_notebook_is_tested():
       'softmax_regression.ipynb'}
 
 
+@pytest.mark.slow
 def test_softmax_regression():
   names = run('softmax_regression.ipynb')
   assert names['r_hat'] < 1.1

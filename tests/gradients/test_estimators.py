@@ -220,3 +220,19 @@ def test_gradients_of_single_examples_are_counted():
     for count in counts:
       _, results = estimator.one_step(posterior, parts, results, seed=[1, 2])
       np.testing.assert_array_equal(results.num_gradients, [count] * 7)
+
+
+def test_variance_of_a_table_that_is_taken_in_blocks():
+  """1,203 rows: in two blocks, and a part of one."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=[2, 1203])
+  posterior = sgmcmc.Posterior(
+      lambda slope, offset: -slope**2 - offset**2,
+      lambda slope, offset, batch: -0.5 * (
+          batch[1] - slope[..., tf.newaxis] * batch[0]
+          - offset[..., tf.newaxis])**2, (x, y))
+  found = sgmcmc.gradients.Uniform(7, replacement=True).variance(
+      posterior, [tf.constant(0.3, tf.float64), tf.constant(-0.1, tf.float64)])
+  residual = y - 0.3 * x + 0.1
+  np.testing.assert_allclose(
+      found, 1203**2 / 7 * np.var([residual * x, residual], axis=1))

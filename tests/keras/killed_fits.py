@@ -26,10 +26,10 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 
 tfd = tfp.distributions
-EPOCHS, BATCHES = 12, 20
+BATCHES = 20
 
 
-def run(directory, backup=None, order=1):
+def run(epochs, directory, backup=None, order=1):
   """A run of batches that are the same in each epoch."""
   store._SECONDS = 0.05
   rng = np.random.default_rng(0)
@@ -50,7 +50,7 @@ def run(directory, backup=None, order=1):
   callbacks = [sampling]
   if backup is not None:
     callbacks.append(keras.callbacks.BackupAndRestore(str(backup)))
-  model.fit(data, epochs=EPOCHS, verbose=0, callbacks=callbacks[::order])
+  model.fit(data, epochs=epochs, verbose=0, callbacks=callbacks[::order])
 
 
 def _fork(*arguments):
@@ -79,11 +79,12 @@ def _manifest(directory):
 def main(num_kills, with_backup):
   """Compares a run killed at random moments with one that was not."""
   folder = pathlib.Path(tempfile.mkdtemp())
-  assert _wait(_fork(folder / 'whole')) == 0
+  epochs = 12 + 2 * num_kills  # A run is not to end before its kill.
+  assert _wait(_fork(epochs, folder / 'whole')) == 0
   draws, backup = folder / 'killed', folder / 'backup' if with_backup else None
   for k in range(num_kills):
     before = _manifest(draws)
-    child = _fork(draws, backup, (-1)**k)
+    child = _fork(epochs, draws, backup, (-1)**k)
     while _manifest(draws) == before and os.waitpid(
         child, os.WNOHANG) == (0, 0):
       time.sleep(0.002)
@@ -93,7 +94,7 @@ def main(num_kills, with_backup):
     killed = store.Store(draws, 'fit')
     print(f'kill {k + 1}: step {killed.step}, {killed.num_draws} draws, '
           f'marks {killed.marks}', flush=True)
-  assert _wait(_fork(draws, backup)) == 0
+  assert _wait(_fork(epochs, draws, backup)) == 0
   found = [store.Store(folder / name, 'fit') for name in ('whole', 'killed')]
   whole, killed = ({
       **{f'draws {name}': array for name, array in each.draws.read(

@@ -417,6 +417,42 @@ def test_wrong_priors_and_constraints_are_found_before_training(
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize('prior, constraint, message', [
+    ({'absent': tfd.Normal(0., 1.)}, None, 'no entry for the weight'),
+    (tfd.Normal(0., 1.), 'non_neg', 'has the constraint')])
+def test_a_model_that_fit_builds_is_checked_before_training(
+    prior, constraint, message):
+  model = keras.Sequential(
+      [keras.layers.Dense(3, kernel_constraint=constraint)])
+  model.compile('adam', models.classifier().loss)
+  with pytest.raises(ValueError, match=message):
+    models.fit(model, models.make_sampling(prior=prior, start_epoch=1))
+  assert int(model.optimizer.iterations) == 0
+
+
+@pytest.mark.parametrize('loss, targets, weights, message', [
+    ('poisson', (50, 1), None,
+     r'targets have shape \(None, 1\), the outputs \(None, 3\).* one value'),
+    ('binary_crossentropy', (50,), None, r'targets have shape \(None,\)'),
+    ('categorical_crossentropy', (50, 2), None, 'targets have shape'),
+    ('sparse_categorical_crossentropy', (50, 3), None,
+     r'needs targets of shape \(None,\), class numbers'),
+    (sgmcmc.keras.GaussianLikelihood(scale=1.), (50, 2), None,
+     'the targets have shape'),
+    ('sparse_categorical_crossentropy', (50, 1), (50, 3), 'sample weights'),
+    ('sparse_categorical_crossentropy', None, None, 'There are no targets')])
+def test_targets_that_do_not_fit_are_found_before_training(
+    loss, targets, weights, message):
+  model = models.classifier(loss=loss, metrics=[], optimizer='adam')
+  x, _ = models.classes()
+  with pytest.raises(ValueError, match=message):
+    model.fit(
+        x, None if targets is None else np.ones(targets), verbose=0, epochs=3,
+        sample_weight=None if weights is None else np.ones(weights),
+        callbacks=[models.make_sampling(start_epoch=2)])
+  assert int(model.optimizer.iterations) == 0
+
+
 def test_other_callbacks(tmp_path):
   x, y = models.classes()
   model = models.classifier()

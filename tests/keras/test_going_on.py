@@ -100,6 +100,22 @@ def test_killed_in_burnin_in_an_epoch_and_at_its_end(tmp_path):
       run(5, **{**arguments, **changed})
 
 
+@pytest.mark.parametrize('num_examples', [models.NUM_EXAMPLES, None])
+def test_the_rest_of_an_epoch_is_not_taken_for_all_the_data(
+    num_examples, tmp_path, recwarn):
+  data = tf.data.Dataset.from_tensor_slices(models.classes()).batch(20)
+  for step in (1, 2, 4, None):
+    sampling = models.make_sampling(
+        num_examples=num_examples, directory=tmp_path)
+    more = [] if step is None else [Kill(sampling, step)]
+    try:
+      eager().fit(data, epochs=2, verbose=0, callbacks=[sampling, *more])
+    except Killed:
+      pass
+  assert sampling.num_steps == 6
+  assert not [w for w in recwarn if 'rows' in str(w.message)]
+
+
 def other_model():
   model = keras.Sequential([
       keras.Input([4]), keras.layers.Dense(5, use_bias=False),

@@ -28,6 +28,7 @@ SBPS = sgmcmc.StochasticBouncyParticleSampler
 UNIFORM = sgmcmc.gradients.Uniform(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('seed, batch_size, confidence, num_events, dtype', [
     (0, 100, 3., 1500, np.float32),
     (1, 100, 5., 2000, np.float64),

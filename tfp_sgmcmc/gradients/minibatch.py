@@ -158,14 +158,39 @@ def population_factor(size: int, batch_size: int, replacement: bool) -> float:
   return 1. if replacement else (size - batch_size) / max(1, size - 1)
 
 
+# A block of n examples takes n times the memory of its own gradients.
+_EXAMPLES_AT_A_TIME = 500
+
+
 def per_example_gradients(
     target: posterior_lib.Posterior, state_parts: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
   """The gradient of each example's log likelihood, `[M, ...]`, of one chain."""
+  size = target.num_rows
+  if size <= _EXAMPLES_AT_A_TIME:
+    return _gradients_of_block(target, state_parts, target.data)
+
+  def of_block(start):
+    # The last example again where the last block ends after it.
+    rows = tf.minimum(start + tf.range(_EXAMPLES_AT_A_TIME), size - 1)
+    return _gradients_of_block(target, state_parts, target.gather(rows))
+
+  @tf.function(autograph=False)
+  def of_blocks():
+    return tf.map_fn(
+        of_block, tf.range(0, size, _EXAMPLES_AT_A_TIME),
+        fn_output_signature=[part.dtype for part in state_parts])
+
+  return [
+      tf.reshape(g, tf.concat([[-1], tf.shape(g)[2:]], axis=0))[:size]
+      for g in of_blocks()]
+
+
+def _gradients_of_block(target, state_parts, batch):
   with tf.GradientTape() as tape:
     parts = [tf.identity(part) for part in state_parts]
     tape.watch(parts)
-    log_likelihood = target.log_likelihood(*parts, batch=target.data)
+    log_likelihood = target.log_likelihood(*parts, batch=batch)
   if log_likelihood.shape.rank != 1:
     raise ValueError(
         'variance() is for a single chain, and the log likelihood has shape '

@@ -468,7 +468,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     del epoch
     self._train_function.put_back()
     self._note_rows()
-    if not self.model.stop_training:
+    if not (self.model.stop_training or self._chain.has_skipped):
       self._examples.end_epoch(self._num_rows, self._num_batches)
     self._chain.judge_epoch((logs or {}).get('loss'))
     if self._chain.is_searching:
@@ -555,6 +555,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     if self._examples.wants_to_look:
       self._examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
+      self._chain.check(iterator.element_spec)
       return function.own(iterator)
     logs = self._chain.execute(iterator, function)
     done = self._num_batches + self.model.steps_per_execution

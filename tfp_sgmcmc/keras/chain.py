@@ -64,8 +64,8 @@ class Chain:
       schedule: `DrawSchedule`.
       draws: `ModelDraws` that takes the draws; where it has those of an earlier
         process, the chain goes on with that process' chain.
-      are_weights_checked: Python `bool`, whether `network.check_weights` has
-        been called.
+      are_weights_checked: Python `bool`, whether the weights and their prior
+        have been checked.
       search: `TemperatureSearch`, which gives the kernel its temperature; None
         where there is none.
       has_default_prior: Python `bool`, whether N(0, 1) is the prior of a model
@@ -91,7 +91,7 @@ class Chain:
     self._has_stopped = False
     self._num_watched, self._epoch_start = 0, 1
     self._position = checkpoint_lib.Position()
-    self._num_to_skip = 0
+    self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
     self._search = search
     self._has_default_prior = has_default_prior
@@ -131,6 +131,11 @@ class Chain:
     return self._position
 
   @property
+  def has_skipped(self) -> bool:
+    """Whether batches of this epoch were left out: used by another process."""
+    return self._has_skipped
+
+  @property
   def seed(self) -> tf.Tensor:
     """The seed; that with which the chain began, where it goes on."""
     return self._seed
@@ -154,6 +159,39 @@ class Chain:
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
+  def check(self, element_spec: Any) -> None:
+    """Finds what would stop the first step, before the optimizer trains.
+
+    The model and the likelihood are traced for batches of a spec, and not run.
+    A model without weights gets them, as the optimizer's step would make them.
+
+    Args:
+      element_spec: That of the dataset's iterator.
+
+    Raises:
+      ValueError: If the targets do not fit the outputs, or weights cannot be
+        sampled.
+      TypeError: If the prior does not fit the weights.
+    """
+    model = self._model
+    if self.has_begun:
+      return
+
+    def log_likelihood(data):
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+          _without_optionals(data))
+      if not network.is_built(model):
+        model(x)
+      outputs = network.forward(
+          model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
+      ).outputs
+      return self._likelihood.log_likelihood(y, outputs, sample_weight)
+
+    tf.function(
+        log_likelihood, autograph=False,
+        input_signature=[element_spec]).get_concrete_function()
+    self._check_weights()
+
   def begin_epoch(
       self,
       fit: int,
@@ -171,7 +209,7 @@ class Chain:
       horizon: The number of epochs of `fit` to come, this one included, and
         that of the steps in each, None where it is not known yet.
     """
-    self._num_to_skip = 0
+    self._num_to_skip, self._has_skipped = 0, False
     self._horizon = horizon
     if goes_on:
       store = self._draws.store
@@ -346,6 +384,7 @@ class Chain:
   def _skip(self, iterator):
     """Leaves out batches with which an earlier process made steps."""
     number = self._model.steps_per_execution
+    self._has_skipped = True
     first = next(iterator)
     if self._step is None:  # The weights and metrics, should none be left.
       self._begin(first, iterator)
@@ -475,8 +514,7 @@ class Chain:
     model.compute_loss(x, y, y_pred, sample_weight)
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
-    if not self._are_weights_checked:
-      network.check_weights(model)
+    self._check_weights()
     self._choose_prior(bool(model.losses))
     network.build_moving_average(model)
     if self.is_resumed:
@@ -521,6 +559,13 @@ class Chain:
     statistics.estimate(self._model, [x, *(
         keras.utils.unpack_x_y_sample_weight(_without_optionals(data))[0]
         for data in ahead)], variables)
+
+  def _check_weights(self):
+    """Raises where weights cannot be sampled, or have no prior."""
+    if not self._are_weights_checked:
+      network.check_weights(self._model)
+      priors.WeightPrior(self._prior, self._model.trainable_variables)
+      self._are_weights_checked = True
 
   def _choose_prior(self, has_losses):
     """Takes the prior, and warns where nothing, or two things, say it."""

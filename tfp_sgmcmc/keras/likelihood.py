@@ -82,6 +82,7 @@ class Term(NamedTuple):
       raise ValueError(
           f'The model has an output of shape {y_pred.shape}: an axis of '
           'examples and one of values is needed, [n, 1] for a single value.')
+    self._check_targets(y_true.shape, y_pred.shape)
     values = self.loss.call(y_true, y_pred)
     if isinstance(self.loss, _MEANS):
       values *= tf.cast(tf.shape(y_pred)[-1], dtype)
@@ -93,6 +94,26 @@ class Term(NamedTuple):
         values *= _expand(tf.cast(factor, dtype), values)
     return -self.weight * tf.reduce_sum(
         values, axis=range(1, values.shape.rank))
+
+  def _check_targets(self, shape, outputs):
+    """Raises where a loss of Keras would broadcast, or say less."""
+    if type(self.loss) not in _FUNCTIONS.values() or None in (
+        shape.rank, outputs.rank) or self.loss.get_config().get(
+            'axis', -1) != -1:
+      return
+    is_sparse = isinstance(
+        self.loss, keras.losses.SparseCategoricalCrossentropy)
+    wanted = outputs[:-1] if is_sparse else outputs
+    if (shape.is_compatible_with(wanted)
+        or is_sparse and shape.is_compatible_with(wanted + [1])
+        or wanted[-1] == 1 and shape.is_compatible_with(wanted[:-1])):
+      return
+    where = '' if self.name is None else f' of the output {self.name!r}'
+    kind = 'class numbers' if is_sparse else 'one value for each output'
+    raise ValueError(
+        f'The targets{where} have shape {shape}, the outputs {outputs}, and '
+        f'the loss {self.loss.name!r} needs targets of shape {wanted}, {kind}: '
+        'reshape the targets, or the last layer, or take another loss.')
 
   @property
   def is_classification(self) -> bool:

@@ -191,8 +191,7 @@ class SGHMC(base.LangevinKernel):
     by coordinate, with r the momentum that came to theta, g the gradient there
     and dg its change from the last step; where r is more than three times too
     hot, on its way to the mode, the predicted one is over a third of that. The
-    first averages, since E|r|^2 and
-    E|theta|^2 stay as they are, to
+    first averages, since E|r|^2 and E|theta|^2 stay as they are, to
 
       (1 - h gamma / 2) E|r|^2 / (d T) - 1 = T_conf / T - 1.
 

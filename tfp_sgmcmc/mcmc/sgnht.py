@@ -72,10 +72,10 @@ class SGNHT(base.LangevinKernel):
   Mass and burn-in: the thermostat comes to rest within about mu xi / T units of
   time, mu being `thermostat_mass` and xi the friction at which it ends, A plus
   the noise of the gradient: mu xi / (T h) steps. With mu = 1, xi = 10 and
-  h = 0.001 these are 10,000 steps, and burn-in has to be several times as long;
-  so it is not with A near the xi of the end, from where it starts. A smaller mu
-  is faster, down to where xi follows the momentum's own fluctuation, within
-  about 1 / xi units of time, and swings: mu from 2 T / xi^2 up. Trace
+  h = 0.001 these are 10,000 steps, and burn-in has to be several times as long:
+  less only if A, where xi starts, is near where it ends. A smaller mu is
+  faster, down to where xi follows the momentum's own fluctuation, within about
+  1 / xi units of time, and swings: mu from 2 T / xi^2 up. Trace
   `results.thermostat`, and let burn-in last until it stands. How to choose h is
   in the docstring of `SGLD`.
 
