@@ -610,6 +610,32 @@ def test_nan_on_the_first_batch_is_an_error():
     models.fit(model, models.make_sampling(), x=x.astype(np.float32), y=y)
 
 
+def test_weights_that_training_has_spoilt(recwarn):
+  x, y = models.classes()
+  x = np.where(np.arange(len(x))[:, np.newaxis] == 3, np.nan, x)
+  model = models.classifier()
+  sampling = models.make_sampling(start_epoch=1)
+  with pytest.raises(ValueError, match="hidden/kernel' has 20 values .* NaN"):
+    models.fit(model, sampling, x=x.astype(np.float32), y=y)
+  assert not [w for w in recwarn if 'atol' in str(w.message)]
+
+
+def test_a_model_that_cannot_be_traced_runs_eagerly():
+  class Model(keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.dense = keras.layers.Dense(3)
+
+    def call(self, x):
+      return self.dense(x) * float(np.sign(x.numpy().size))
+
+  model = Model()
+  model.compile('adam', models.classifier().loss, run_eagerly=True)
+  sampling = models.make_sampling(start_epoch=1)
+  models.fit(model, sampling)
+  assert len(sampling.posterior) == 3
+
+
 def test_sgnht_takes_the_units_of_sgd():
   ours = models.make_sampling(
       kernel=sgmcmc.SGNHT, learning_rate=0.02, momentum=0.9)

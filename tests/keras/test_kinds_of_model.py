@@ -18,6 +18,8 @@ import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 
+pytestmark = pytest.mark.slow  # Nearly all of it is tracing.
+
 tfd = tfp.distributions
 
 N, BATCH = 48, 16
@@ -83,13 +85,13 @@ def convolutional():
 
 
 def recurrent():
-  """nlp/bidirectional_lstm_imdb."""
+  """nlp/bidirectional_lstm_imdb, in one direction."""
   x = tokens()
   x[:24, 4:] = 0  # Padded, and masked.
   y = (x[:, 0] > 4).astype(np.int64)
   inputs = keras.Input([None], dtype='int32')
   hidden = layers.Embedding(8, 4, mask_zero=True)(inputs)
-  hidden = layers.Bidirectional(layers.LSTM(3))(hidden)
+  hidden = layers.LSTM(3)(hidden)
   outputs = layers.Dense(1, activation='sigmoid')(hidden)
   return Kind(
       compiled(keras.Model(inputs, outputs), 'binary_crossentropy',

@@ -108,5 +108,5 @@ def _seed_states(layer):
 
 def _are_close(a, b):
   a, b = (np.asarray(t).astype(np.float64) for t in (a, b))
-  scale = np.max(np.abs(a), initial=0.)
+  scale = np.max(np.nan_to_num(np.abs(a)), initial=0.)
   return np.allclose(a, b, rtol=0., atol=1e-3 * scale, equal_nan=True)

@@ -162,7 +162,8 @@ class Chain:
   def check(self, element_spec: Any) -> None:
     """Finds what would stop the first step, before the optimizer trains.
 
-    The model and the likelihood are traced for batches of a spec, and not run.
+    The model and the likelihood are traced for batches of a spec, and not run
+    (unless all is to run eagerly: then the first step has to find it).
     A model without weights gets them, as the optimizer's step would make them.
 
     Args:
@@ -174,7 +175,7 @@ class Chain:
       TypeError: If the prior does not fit the weights.
     """
     model = self._model
-    if self.has_begun:
+    if self.has_begun or model.run_eagerly:  # Which may not be traceable.
       return
 
     def log_likelihood(data):
@@ -519,6 +520,7 @@ class Chain:
     network.build_moving_average(model)
     if self.is_resumed:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
+    network.check_finite(model)
     num_examples = self._examples.number
     num_rows = network.num_rows(data)
     self._examples.check_batch(num_rows)

@@ -20,6 +20,7 @@ __all__ = [
     'build_moving_average',
     'call_arguments',
     'changed_by_call',
+    'check_finite',
     'check_kind',
     'check_model',
     'check_weights',
@@ -271,6 +272,24 @@ def check_weights(model: keras.Model) -> None:
           f'The weight {variable.path!r} has the constraint '
           f'{variable.constraint!r}, which the optimizer would enforce and a '
           'kernel does not: remove it, and put what it says into the prior.')
+
+
+def check_finite(model: keras.Model) -> None:
+  """Raises where training has left weights that a chain cannot start from.
+
+  Args:
+    model: Built `keras.Model`.
+
+  Raises:
+    ValueError: If a trainable weight is NaN or infinite.
+  """
+  for variable in model.trainable_variables:
+    bad = np.sum(~np.isfinite(np.asarray(variable.numpy(), np.float64)))
+    if bad:
+      raise ValueError(
+          f'The weight {variable.path!r} has {bad} values that are NaN or '
+          'infinite where sampling begins: the data hold NaN, or training '
+          "went astray in the epochs before. Look at these epochs' loss.")
 
 
 def call_arguments(model: keras.Model, training: bool) -> dict[str, bool]:
