@@ -62,7 +62,9 @@ def summary(
   it was traced. A run that is fine may still have missed a mode.
 
   Args:
-    result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`. With
+    result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`. (Of the
+      draws of a Keras model, or of `PosteriorSampling` after `fit`, the summary
+      is one of their predictions on given inputs: `summary(result, x)`.) With
       `trace_fn=diagnostics.trace_energies` (or a trace with a field
       `target_log_prob`, and `momentum` or `mean_squared_momentum`) the rows of
       the log density and of the kinetic temperature can be had.

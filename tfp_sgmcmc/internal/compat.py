@@ -1,5 +1,7 @@
 """The one place that touches private modules of TensorFlow and TFP."""
 
+from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +18,7 @@ __all__ = [
     'maximum',
     'num_rows_of_arrays',
     'shape',
+    'validation_batches',
 ]
 
 # A tensor's shape: as NumPy where it is known while tracing, else as a tensor.
@@ -60,6 +63,22 @@ def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:
           and spec.shape.rank == 1 and int(d._inputs()[0].cardinality()) == 1):
         return spec.shape[0]
   return None
+
+
+def validation_batches(model: Any) -> Iterator[Any] | None:
+  """The batches that Keras' `fit` evaluates on, once it has done so.
+
+  Args:
+    model: A model within `fit`, after an epoch's validation.
+
+  Returns:
+    batches: Iterator over all of them; None where there are none.
+  """
+  iterator = getattr(model, '_eval_epoch_iterator', None)
+  if iterator is None:
+    return None
+  return itertools.islice(
+      iter(iterator._distributed_dataset), iterator.steps_per_epoch)
 
 
 def _ancestors(dataset):

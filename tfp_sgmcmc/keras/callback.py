@@ -1,6 +1,7 @@
 """Posterior sampling in `model.fit`."""
 
 from collections.abc import Callable
+import functools
 from typing import Any
 import warnings
 
@@ -9,11 +10,15 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import diagnostics
+from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import random
+from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
+from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import examples
@@ -22,6 +27,8 @@ from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import summary as summary_lib
+from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
 
 __all__ = ['PosteriorSampling']
@@ -63,6 +70,30 @@ class PosteriorSampling(keras.callbacks.Callback):
   function is swapped only while a batch runs. Its weights after `fit` are the
   chain's last state. `fit` with the same callback once more goes on with the
   chain, from the model's weights.
+
+  `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
+  0.9; N(0, 1) as the prior of a model without regularisers; a fifth of the
+  epochs for the compiled optimizer first; a third of the other steps as
+  burn-in; and 30 draws evenly spaced over the rest. What is given in place of
+  one of these is not chosen; with a `kernel` none is but the temperature, where
+  asked. The temperature is 1, the posterior's own. `fit` prints what was chosen
+  (unless `verbose=0`), and `settings` holds it. The learning rate is a rule,
+  tried with batches of about a hundred and mean losses: where the chain is more
+  than a tenth hotter than T in the second quarter of burn-in it is lowered,
+  once, in proportion. For a loss that sums over pixels, or batches of ten, it
+  may be too large to get there: give a smaller one.
+
+  At T = 1 and N(0, 1) a network's posterior often predicts no better than the
+  optimizer does, for the prior is wrong. `temperature='validation'` chooses T
+  of 0.01, 0.03, 0.1, 0.3 and 1 by `fit`'s validation data: a fifth of the
+  epochs at T = 0.01, then a twenty-fifth at each of them, upwards, until two
+  in a row are worse by the negative log likelihood of five pooled draws; the
+  rest is for the best. Nine epochs at least are needed, one for each of these
+  parts; the data for the test are not to be the validation data.
+  `validation_scores` holds the scores. The noise of minibatches heats the chain
+  beside T, and at such temperatures may be most of the heat: so the draws are
+  of no posterior that can be written down, and no warning tells of that heat.
+  A chain that dies in a trial ends `fit`.
 
   Step t = 1, 2, ... of the chain has the seed `random.fold_in(seed, t)`, and
   `bootstrap_results`, on the first batch, `random.fold_in(seed, 0)`: so a loop
@@ -135,16 +166,27 @@ class PosteriorSampling(keras.callbacks.Callback):
   15
   >>> sampling.posterior.predict(x).shape
   (200, 1)
+
+  The same with what is chosen, N counted, and the temperature by validation:
+
+  >>> chosen = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
+  >>> history = model.fit(
+  ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[chosen],
+  ...     validation_split=0.1)
+  >>> chosen.settings['kernel'], chosen.settings['learning_rate']
+  ('SGHMC', 0.1)
+  >>> len(chosen.validation_scores) >= 3
+  True
   """
 
   def __init__(
       self,
-      kernel: Callable[..., tfp.mcmc.TransitionKernel],
+      kernel: Callable[..., tfp.mcmc.TransitionKernel] | None = None,
       num_examples: int | None = None,
       prior: Any = None,
-      num_burnin_steps: int = 0,
-      num_steps_between_results: int = 0,
-      start_epoch: int = 0,
+      num_burnin_steps: int | None = None,
+      num_steps_between_results: int | None = None,
+      start_epoch: int | None = None,
       temperature: Any = None,
       directory: Any = None,
       max_results: int | None = None,
@@ -161,7 +203,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       kernel: Callable of the target; returns a kernel: `functools.partial` of
         `SGLD`, `SGHMC`, `SGNHT` or `StochasticBouncyParticleSampler` with its
         arguments, or one of the first three where `learning_rate` gives them.
-        The batches come from `fit`: leave `gradient_estimator` out.
+        The batches come from `fit`: leave `gradient_estimator` out. None for
+        SGHMC, with all else that is left out chosen (see above).
       num_examples: Python `int`, N, the number of training examples: how much
         the data weigh against the prior. None to count the rows of the data,
         by a pass over them or in the first epoch of the compiled optimizer;
@@ -172,15 +215,20 @@ class PosteriorSampling(keras.callbacks.Callback):
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`); or None:
-        the model's regularisers are the prior.
-      num_burnin_steps: Python `int`, the number of first steps without draws.
+        the model's regularisers are the prior. Where it has none, and no
+        kernel is given, the prior is N(0, 1); for a constant one, which may
+        have no posterior, pass `{'.*': None}`.
+      num_burnin_steps: Python `int`, the number of first steps without draws;
+        after the search, where T is chosen. None for 0, or, without a kernel,
+        to choose.
       num_steps_between_results: Python `int`, the number of steps between two
         draws; the first draw is made at step `num_burnin_steps + 1`, as in
-        `tfp.mcmc.sample_chain`.
+        `tfp.mcmc.sample_chain`. None likewise.
       start_epoch: Python `int`, the first epoch (from 0) that samples; before
-        it the compiled optimizer trains.
-      temperature: T, a number or a callable of the step counter; None leaves
-        it to the kernel, whose default is 1.
+        it the compiled optimizer trains. None likewise.
+      temperature: T, a number or a callable of the step counter; "validation"
+        to choose it by `fit`'s validation data (see above); None leaves it to
+        the kernel, whose default is 1.
       directory: None to keep draws in memory; or the path of a directory, to
         which they are written as they come. Where it holds this chain already,
         `fit` goes on with it (see above). `PosteriorSamples.load` reads the
@@ -212,12 +260,37 @@ class PosteriorSampling(keras.callbacks.Callback):
     """
     super().__init__()
     self._examples = examples.ExampleCount(num_examples)
-    self._start_epoch = checks.non_negative_integer('start_epoch', start_epoch)
-    self._make_kernel = kernel_maker.KernelMaker(
-        kernel, self._examples.number, learning_rate, momentum, temperature)
+    self._chooses, self._rate = kernel is None, None
+    if self._chooses:
+      kernel = mcmc.SGHMC
+      momentum = choices.MOMENTUM if momentum is None else momentum
+      if learning_rate is None:
+        self._rate = choices.LearningRate()
+    else:
+      num_burnin_steps, num_steps_between_results, start_epoch = (
+          0 if value is None else value
+          for value in (
+              num_burnin_steps, num_steps_between_results, start_epoch))
+    self._search = _search(temperature)
+    if start_epoch is not None:
+      checks.non_negative_integer('start_epoch', start_epoch)
+    self._start_epoch = start_epoch
+    make_kernel = functools.partial(
+        kernel_maker.KernelMaker, kernel, self._examples.number,
+        self._rate or learning_rate, momentum)
+    if self._search:
+      if make_kernel(None).is_continuous:
+        raise ValueError(
+            "temperature='validation' pools draws at equal steps, and the "
+            'kernel moves in continuous time: give the temperature as a '
+            'number.')
+      self._make_kernel = make_kernel(self._search)
+    else:
+      self._make_kernel = make_kernel(temperature)
     self._schedule = draw_schedule.DrawSchedule(
         num_burnin_steps, num_steps_between_results, max_results, keep_draw,
-        draw_interval, self._make_kernel.is_continuous)
+        draw_interval, self._make_kernel.is_continuous,
+        is_after_search=self._search is not None)
     self._prior = prior
     self._directory = directory
     self._seed = seeds.to_stateless(seed)
@@ -228,6 +301,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._is_sampling = False
     self._last_weights = None
     self._num_batches, self._num_rows = 0, None
+    self._steps_in_epoch = None
     self._num_fits = 0
     self._goes_on = False
     if fingerprint is not None and not isinstance(fingerprint, str):
@@ -275,6 +349,56 @@ class PosteriorSampling(keras.callbacks.Callback):
     """The kernel's results after the last step, None before the first."""
     return None if self._chain is None else self._chain.kernel_results
 
+  @property
+  def settings(self) -> dict[str, Any]:
+    """What the chain goes by, given or chosen.
+
+    None where it is not known yet, as a chosen `start_epoch` never is to a
+    chain that goes on, and where the kernel's own default holds.
+    """
+    name, value = self._make_kernel.step_argument
+    return {
+        'kernel': self._make_kernel.name,
+        name: value,
+        'momentum': self._make_kernel.momentum,
+        'temperature': (
+            self._search.temperature if self._search and self._search.is_over
+            else self._arguments['temperature']),
+        'start_epoch': self._start_epoch,
+        'num_burnin_steps': self._schedule.num_burnin_steps,
+        'num_steps_between_results': (
+            self._schedule.num_steps_between_results
+            if self._schedule.is_planned else None),
+    }
+
+  @property
+  def validation_scores(self) -> dict[float, float]:
+    """The NLL on validation data of each temperature that was tried."""
+    return self._search.scores if self._search else {}
+
+  def summary(self, x: Any) -> verdicts.Summary:
+    """How good the draws are, by their predictions and the temperature.
+
+    The same as `diagnostics.summary(sampling, x)`; `fit` shows it in two lines
+    at its end, for inputs of the training data, where it has 12 draws.
+
+    Args:
+      x: Inputs, as `posterior.predict` takes them.
+
+    Returns:
+      summary: `diagnostics.Summary` of R-hat and effective draws of the
+        predictions, from the halves of the run, and, for kernels with momentum,
+        of the kinetic temperature after burn-in.
+
+    Raises:
+      ValueError: If there are fewer than 12 draws.
+    """
+    rows = summary_lib.rows_of_predictions(self.posterior, x)
+    heat = self._chain.heat
+    if heat is not None:
+      rows += summary_lib.kinetic(heat, self._search is not None),
+    return verdicts.Summary(tuple(rows))
+
   def step_seed(self, step: int) -> tf.Tensor:
     """The seed of a step, 1, 2, ...; that of `bootstrap_results` for 0."""
     return random.fold_in(self._seed, step)
@@ -310,9 +434,15 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
-    self._chain.begin_epoch(self._num_fits, epoch, self._goes_on)
+    if self._num_batches:
+      self._steps_in_epoch = self._num_batches
+    self._chain.begin_epoch(self._num_fits, epoch, self._goes_on, (
+        self.params['epochs'] - epoch,
+        self.params.get('steps') or self._steps_in_epoch))
     self._forget_where_the_chain_stood()
     if not self._is_checked:
+      if not self._has_begun:
+        self._begin_first_fit(epoch)
       self._check_reachable(epoch)
       self._is_checked = True
     self._is_sampling = self._has_begun or epoch >= self._start_epoch
@@ -341,6 +471,10 @@ class PosteriorSampling(keras.callbacks.Callback):
     if not (self.model.stop_training or self._chain.has_skipped):
       self._examples.end_epoch(self._num_rows, self._num_batches)
     self._chain.judge_epoch((logs or {}).get('loss'))
+    if self._chain.is_searching:
+      temperature_search.validation_data(self.model)  # Early, if there is none.
+      if self._is_sampling:
+        self._chain.end_trial()
     if logs is not None and self._is_sampling:
       logs.update(self._draws_log())
     self._chain.end_epoch(self.params.get('steps'))
@@ -358,6 +492,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       # fit has just replaced the weights by the optimizer's moving average.
       network.assign(self.model.trainable_variables, self._last_weights)
       self._last_weights = None
+    self._say_verdict()
     if self._is_sampling and not len(self._chain.draws):
       warnings.warn(
           f'fit ended after {self.num_steps} step(s) of the chain without a '
@@ -367,6 +502,53 @@ class PosteriorSampling(keras.callbacks.Callback):
   @property
   def _has_begun(self):
     return self._chain is not None and self._chain.has_begun
+
+  def _begin_first_fit(self, epoch):
+    """Chooses what depends on the number of epochs, and says what it is."""
+    epochs = self.params['epochs'] - epoch
+    if self._start_epoch is None:
+      # A search needs more epochs, and says so.
+      self._start_epoch = epoch + choices.epochs_of_the_optimizer(
+          max(2, epochs) if self._search else epochs)
+    first = max(0, self._start_epoch - epoch)
+    if self._search:
+      self._search.begin(epochs, first)
+    if not (self._chooses or self._search):
+      return
+    name, value = self._make_kernel.step_argument
+    momentum = self._make_kernel.momentum
+    temperature = self._arguments['temperature']
+    self._say(
+        f'{first} epoch(s) of the compiled optimizer, then '
+        f'{self._make_kernel.name} with {name}={value}, momentum={momentum}, '
+        f'temperature={1. if temperature is None else temperature!r}.')
+
+  def _say(self, text):
+    if self.params.get('verbose'):
+      print(f'\nPosteriorSampling: {text}')
+
+  def _say_verdict(self):
+    """Says how good the draws are, in two lines."""
+    if (not self.params.get('verbose') or self._chain.inputs is None
+        or not len(self._chain.draws)):
+      return
+    if len(self._chain.draws) < summary_lib.FEWEST_DRAWS:
+      self._say(
+          f'{len(self._chain.draws)} draw(s) are too few to tell how good they '
+          f'are, {summary_lib.FEWEST_DRAWS} are needed: raise epochs.')
+      return
+    try:
+      rows = self.summary(summary_lib.few_rows(
+          self.posterior, self._chain.inputs)).rows
+    except ValueError:  # Of predictions that are not finite: warned of before.
+      return
+    numbers = ', '.join(f'{r.quantity} {r.value:.3g}' for r in rows)
+    all_rows = verdicts.Summary(tuple(rows))
+    worst = next(r for r in rows if r.verdict == all_rows.verdict)
+    self._say(f'{len(self.posterior)} draws: {numbers}.')
+    print('In all: ' + (
+        'fine.' if all_rows.verdict == 'fine'
+        else f'{all_rows.verdict}. {worst.quantity}: {worst.advice}'))
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
@@ -407,7 +589,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         self.model, self._make_kernel, self._prior, self._examples,
         self._seed, self._schedule,
         draws_lib.ModelDraws(self.model, store=store),
-        are_weights_checked=is_built)
+        are_weights_checked=is_built, search=self._search,
+        has_default_prior=self._chooses and self._prior is None,
+        rate=self._rate,
+        say=self._say)
     self._seed = self._chain.seed
     self._posterior, self._train_function = None, None
 
@@ -432,8 +617,24 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""
     steps = self.params.get('steps')
-    if steps and not len(self._chain.draws):
+    if steps and not len(self._chain.draws) and self._schedule.is_planned:
       if not self._has_begun:
         epoch = max(epoch, self._start_epoch)
       self._schedule.check_reachable(
           self.num_steps, epoch, self.params['epochs'], steps)
+
+
+def _search(temperature):
+  """The search for a temperature that is to be chosen; None for others."""
+  if not isinstance(temperature, str):
+    return None
+  if temperature != 'validation':
+    raise ValueError(
+        f'temperature is {temperature!r}: it has to be a number, a callable of '
+        'the step counter, or "validation" to choose it by validation data.')
+  return temperature_search.TemperatureSearch()
+
+
+@diagnostics.summary.register
+def _(result: PosteriorSampling, x):
+  return result.summary(x)

@@ -1,5 +1,6 @@
 """The chain that `fit` runs, and the draws made on its way."""
 
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 import itertools
@@ -13,6 +14,7 @@ import tensorflow as tf
 from tfp_sgmcmc import errors
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import examples as examples_lib
@@ -24,6 +26,7 @@ from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import statistics
 from tfp_sgmcmc.keras import step as step_lib
 from tfp_sgmcmc.keras import temperature
+from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
 
 __all__ = ['Chain']
@@ -45,6 +48,10 @@ class Chain:
       schedule: draw_schedule.DrawSchedule,
       draws: draws_lib.ModelDraws,
       are_weights_checked: bool,
+      search: temperature_search.TemperatureSearch | None = None,
+      has_default_prior: bool = False,
+      rate: choices.LearningRate | None = None,
+      say: Callable[[str], None] = lambda text: None,
   ):
     """Makes the chain, before its first step.
 
@@ -59,6 +66,12 @@ class Chain:
         process, the chain goes on with that process' chain.
       are_weights_checked: Python `bool`, whether the weights and their prior
         have been checked.
+      search: `TemperatureSearch`, which gives the kernel its temperature; None
+        where there is none.
+      has_default_prior: Python `bool`, whether N(0, 1) is the prior of a model
+        without regularisers.
+      rate: `LearningRate` to lower in burn-in; None where there is none.
+      say: Callable of a sentence, to show it.
 
     Raises:
       ValueError: If the chain to go on with is of another model, or failed.
@@ -80,6 +93,12 @@ class Chain:
     self._position = checkpoint_lib.Position()
     self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
+    self._search = search
+    self._has_default_prior = has_default_prior
+    self._chosen_rate = rate
+    self._say = say
+    self._horizon = (1, None)
+    self._inputs = None
     self._resumed = None
     if draws.store is not None and not draws.store.is_new:
       self._resume()
@@ -174,7 +193,13 @@ class Chain:
         input_signature=[element_spec]).get_concrete_function()
     self._check_weights()
 
-  def begin_epoch(self, fit: int, epoch: int, goes_on: bool = False) -> None:
+  def begin_epoch(
+      self,
+      fit: int,
+      epoch: int,
+      goes_on: bool = False,
+      horizon: tuple[int, int | None] = (1, None),
+  ) -> None:
     """Takes note of the epoch that begins.
 
     Args:
@@ -182,8 +207,11 @@ class Chain:
       epoch: Python `int`, the epoch, from 0.
       goes_on: Python `bool`, whether it is the one that an earlier process was
         in, or one before that to which another callback went back.
+      horizon: The number of epochs of `fit` to come, this one included, and
+        that of the steps in each, None where it is not known yet.
     """
     self._num_to_skip, self._has_skipped = 0, False
+    self._horizon = horizon
     if goes_on:
       store = self._draws.store
       if epoch < self._position.epoch and epoch in store.marks:
@@ -192,6 +220,54 @@ class Chain:
       if epoch == self._position.epoch:
         self._num_to_skip = self._position.batch
     self._position = checkpoint_lib.Position(fit, epoch)
+    if self._step is not None:
+      self._plan()
+
+  @property
+  def is_searching(self) -> bool:
+    """Whether the temperature has still to be chosen."""
+    return self._search is not None and not self._search.is_over
+
+  @property
+  def inputs(self) -> Any:
+    """The inputs of the first batch in this process."""
+    return self._inputs
+
+  @property
+  def heat(self) -> float | None:
+    """The mean kinetic temperature over T after burn-in, None if unknown."""
+    if self._heat is None or not self._schedule.is_planned:
+      return None
+    return self._heat.mean_ratio(self._schedule.num_burnin_steps + 1)
+
+  def end_trial(self) -> None:
+    """Scores the temperature of a trial, at an epoch's end."""
+    if not self.is_searching or self._model.stop_training:
+      return
+    said = self._search.end_epoch(self._model)
+    if said is not None:
+      self._say(said)
+    if self._search.is_over:
+      self._heat = self._watch_heat()  # That of the trials is no verdict.
+
+  def _plan(self):
+    """Says when draws are due, as soon as it is known."""
+    if self._schedule.is_planned:
+      return
+    epochs, steps = self._horizon
+    if self.is_searching:
+      self._search.begin_epoch(self._num_steps, steps)
+      return
+    self._schedule.plan(
+        0 if self._search is None else self._num_steps, epochs * steps)
+    burnin = self._schedule.num_burnin_steps
+    k = self._schedule.num_steps_between_results
+    last = self._num_steps + epochs * steps
+    number = max(0, last - burnin - 1) // (k + 1) + 1
+    rest = max(0, burnin - self._num_steps)
+    self._say(
+        f'{rest} step(s) of burn-in, then a draw every {k + 1} step(s): '
+        f'{number} by step {last} of the chain.')
 
   def end_epoch(self, num_batches: int | None) -> None:
     """Takes note of an epoch's end, and writes down where the chain stands.
@@ -227,7 +303,9 @@ class Chain:
       return self._skip(iterator)
     before = self._num_steps
     interrupted = self._schedule.interrupts(
-        before, self._model.steps_per_execution, len(self._draws))
+        before, self._model.steps_per_execution, len(self._draws)) or (
+            self.is_searching and self._search.interrupts(
+                before, self._model.steps_per_execution))
     if interrupted or self._ahead or self._step is None:
       batches = self._ahead.then(iterator)
       first = next(batches)
@@ -255,7 +333,7 @@ class Chain:
     if self._heat is None or self._model.stop_training:
       return
     reason = None if loss is None else self._heat.add_loss(loss)
-    if self._heat.is_hot(self._epoch_start):
+    if self._search is None and self._heat.is_hot(self._epoch_start):
       reason = self._heat.stop_reason()
     self._epoch_start = self._num_steps + 1
     if reason is not None:
@@ -269,7 +347,8 @@ class Chain:
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
-    if self._heat is not None and not self._has_stopped:
+    # What T was chosen by holds the heat of the minibatches too.
+    if self._heat is not None and not (self._has_stopped or self._search):
       _warn(self._heat.warning(
           'after burn-in', since=self._schedule.num_burnin_steps + 1))
 
@@ -282,10 +361,22 @@ class Chain:
       self._heat.add(
           self._num_steps, logs['kinetic_temperature'], logs['temperature'])
     burnin = self._schedule.num_burnin_steps
-    if before < burnin <= self._num_steps:
+    if (burnin and self._chosen_rate and not self._search
+        and before < burnin // 2 <= self._num_steps):
+      self._suit_rate(self._heat.excess(burnin // 4 + 1))
+    if burnin and before < burnin <= self._num_steps and not self._search:
       _warn(self._heat.warning(
           'of the second half of burn-in', burnin // 2 + 1,
           float(logs['loss'])))
+
+  def _suit_rate(self, excess):
+    """Lowers the learning rate where the chain is too hot for T."""
+    if excess is not None and self._chosen_rate.suit(excess):
+      self._heat = self._watch_heat()
+      self._say(
+          f'the kinetic temperature is {1. + excess:.3g} times the temperature '
+          'in burn-in: from here on learning_rate='
+          f'{self._chosen_rate.value:.2g}.')
 
   def _count_batches(self, number):
     self._position = self._position._replace(
@@ -317,6 +408,13 @@ class Chain:
         'seed': self._seed.numpy(),
         'num_examples': np.array(self._examples.number, np.int64),
         'position': np.array(self._position, np.int64),
+        'plan': np.array(
+            [self._schedule.num_burnin_steps,
+             self._schedule.num_steps_between_results]
+            if self._schedule.is_planned else [], np.int64),
+        **({} if self._search is None else self._search.checkpoint()),
+        **({} if self._chosen_rate is None else {
+            'chosen_rate': np.array(self._chosen_rate.value)}),
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
@@ -335,6 +433,11 @@ class Chain:
     self._seed = tf.constant(kept['seed'])
     self._examples.go_on(int(kept['num_examples']))
     self._schedule.go_on(float(kept['until_draw']))
+    self._schedule.set(*(kept['plan'].tolist() or [None]))
+    if self._search is not None:
+      self._search.restore(kept)
+    if self._chosen_rate is not None:
+      self._chosen_rate.set(kept['chosen_rate'])
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store.path)
 
@@ -358,6 +461,8 @@ class Chain:
       self._draw_along_segment()
     elif self._schedule.is_due(self._num_steps, len(self._draws)):
       self._keep()
+    elif self.is_searching and self._search.is_due(self._num_steps):
+      self._search.keep(self._model.trainable_variables)
 
   def _keep(self):
     self._draws.append(self._num_steps)
@@ -405,18 +510,23 @@ class Chain:
     model = self._model
     data = _without_optionals(data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    self._inputs = x
     y_pred = model(x)
     model.compute_loss(x, y, y_pred, sample_weight)
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
     self._check_weights()
-    self._check_prior(bool(model.losses))
+    self._choose_prior(bool(model.losses))
     network.build_moving_average(model)
     if self.is_resumed:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
     network.check_finite(model)
     num_examples = self._examples.number
-    self._examples.check_batch(network.num_rows(data))
+    num_rows = network.num_rows(data)
+    self._examples.check_batch(num_rows)
+    epochs, steps = self._horizon
+    self._horizon = epochs, steps or -(-num_examples // int(num_rows))
+    self._plan()
     self._make_kernel.set_num_examples(num_examples)
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
@@ -426,16 +536,20 @@ class Chain:
         priors.WeightPrior(self._prior, model.trainable_variables),
         self._likelihood, num_examples, self._seed)
     step.bootstrap(data)
-    self._heat = temperature.HeatWatch(
-        sum(v.shape.num_elements() for v in step.variables), num_examples,
-        self._make_kernel.step_argument,
-        self._make_kernel.constant_temperature, self._make_kernel.momentum)
+    self._heat = self._watch_heat()
     if self.is_resumed:
       path = self._draws.store.path
       step.restore(self._resumed, path)
       if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
         checkpoint_lib.assign(self._resumed, path, rate=self._rate())
     self._step, self._resumed = step, None
+
+  def _watch_heat(self):
+    return temperature.HeatWatch(
+        sum(v.shape.num_elements() for v in self._model.trainable_variables),
+        self._examples.number, self._make_kernel.step_argument,
+        self._make_kernel.constant_temperature if self._search is None
+        else self._search.temperature, self._make_kernel.momentum)
 
   def _fix_statistics(self, x, iterator):
     """Estimates moving statistics at the weights with which sampling starts."""
@@ -455,8 +569,15 @@ class Chain:
       priors.WeightPrior(self._prior, self._model.trainable_variables)
       self._are_weights_checked = True
 
-  def _check_prior(self, has_losses):
-    """Warns where nothing, or two things, say what the prior is."""
+  def _choose_prior(self, has_losses):
+    """Takes the prior, and warns where nothing, or two things, say it."""
+    if self._has_default_prior:
+      if not has_losses:
+        self._prior = priors.standard_normal
+      self._say('the prior is ' + (
+          "the model's regularisers and other added losses." if has_losses
+          else 'N(0, 1) for each weight.'))
+      return
     if self._prior is None and not has_losses:
       warnings.warn(
           'There is no prior and the model has no regularisers: the prior is '

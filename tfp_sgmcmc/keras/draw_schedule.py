@@ -6,6 +6,7 @@ import math
 import keras
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import choices
 
 __all__ = ['DrawSchedule', 'late_in_cycle']
 
@@ -33,24 +34,27 @@ class DrawSchedule:
 
   def __init__(
       self,
-      num_burnin_steps: int = 0,
-      num_steps_between_results: int = 0,
+      num_burnin_steps: int | None = 0,
+      num_steps_between_results: int | None = 0,
       max_results: int | None = None,
       keep_draw: Callable[[int], bool] | None = None,
       draw_interval: float | None = None,
       is_continuous: bool = False,
+      is_after_search: bool = False,
   ):
     """Makes the schedule.
 
     Args:
-      num_burnin_steps: Python `int`, B.
-      num_steps_between_results: Python `int`, k.
+      num_burnin_steps: Python `int`, B; None for `plan` to choose.
+      num_steps_between_results: Python `int`, k; None for `plan` to choose.
       max_results: None, or the number of draws after which none is due.
       keep_draw: None, or a callable of a step's number.
       draw_interval: Positive number, the time between two draws, of a kernel in
         continuous time; None for others.
       is_continuous: Python `bool`, whether the kernel is one in continuous
         time.
+      is_after_search: Python `bool`, whether burn-in begins later, where `plan`
+        says.
 
     Raises:
       ValueError: If an argument is out of its range, or draws are spaced in
@@ -60,24 +64,53 @@ class DrawSchedule:
     for name, value in (
         ('num_burnin_steps', num_burnin_steps),
         ('num_steps_between_results', num_steps_between_results)):
-      checks.non_negative_integer(name, value)
+      if value is not None:
+        checks.non_negative_integer(name, value)
     if max_results is not None:
       checks.positive_integer('max_results', max_results)
     if keep_draw is not None and not callable(keep_draw):
       raise TypeError(
           f'keep_draw is {keep_draw!r}: it has to be a function of the step.')
     _check_units(is_continuous, draw_interval, num_steps_between_results)
-    self._num_burnin_steps = num_burnin_steps
-    self._spacing = num_steps_between_results + 1
+    self._given = num_burnin_steps, num_steps_between_results
+    self._num_burnin_steps, self._spacing = None, 1
+    if not is_after_search and None not in self._given:
+      self.set(*self._given)
     self._max_results = max_results
     self._keep_draw = keep_draw
     self._interval = draw_interval
     self._until_draw = draw_interval
 
+  def set(
+      self, num_burnin_steps: int | None, num_steps_between_results: int = 0,
+  ) -> None:
+    """Sets B and k; None for a B that is not known yet."""
+    self._num_burnin_steps = num_burnin_steps
+    self._spacing = num_steps_between_results + 1
+
+  def plan(self, first: int, num_steps: int) -> None:
+    """Chooses of B and k what was not given; no draw is due before.
+
+    Args:
+      first: Python `int`, the number of steps of a search made before.
+      num_steps: Python `int`, the number of steps to come.
+    """
+    self.set(*choices.plan(num_steps, first, *self._given))
+
   @property
-  def num_burnin_steps(self) -> int:
-    """B, the number of first steps without draws."""
+  def is_planned(self) -> bool:
+    """Whether it is known when draws are due."""
+    return self._num_burnin_steps is not None
+
+  @property
+  def num_burnin_steps(self) -> int | None:
+    """B, the number of first steps without draws; None while not known."""
     return self._num_burnin_steps
+
+  @property
+  def num_steps_between_results(self) -> int:
+    """k, the number of steps between two draws."""
+    return self._spacing - 1
 
   @property
   def is_continuous(self) -> bool:
@@ -108,6 +141,8 @@ class DrawSchedule:
     Returns:
       is_due: Python `bool`.
     """
+    if not self.is_planned:
+      return False
     excess = step - self._num_burnin_steps - 1
     if excess < 0 or excess % self._spacing:
       return False
@@ -160,6 +195,8 @@ class DrawSchedule:
 
   def first_due(self) -> str:
     """When the first draw is due, in words."""
+    if not self.is_planned:
+      return 'after the temperature has been chosen'
     if not self.is_continuous:
       return f'at step {self._num_burnin_steps + 1}'
     return (f'{self._until_draw:.4g} units of time after the last step made, '

@@ -82,7 +82,13 @@ class KernelMaker:
             num_examples=self._num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
+    self._name = type(made).__name__
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
+
+  @property
+  def name(self) -> str:
+    """The name of the kernel's class."""
+    return self._name
 
   @property
   def is_continuous(self) -> bool:
@@ -99,7 +105,8 @@ class KernelMaker:
   def step_argument(self) -> tuple[str, Any]:
     """The name of the argument that sets the step size, and its value."""
     if self._learning_rate is not None:
-      return 'learning_rate', self._learning_rate
+      return 'learning_rate', getattr(
+          self._learning_rate, 'value', self._learning_rate)
     return 'step_size', self._given.get('step_size')
 
   @property
@@ -287,7 +294,7 @@ class KernelMaker:
       way = (
           f' In the units of SGD: PosteriorSampling({name}, '
           f'learning_rate=0.01{momentum}, ...), for the rate of the mean loss. '
-          'Or in its own:')
+          'Or leave the kernel out, to have all chosen. Or in its own:')
     arguments = ', '.join(
         f'{argument}=...' for argument in [
             *getattr(self._kernel, 'keywords', ()), *missing])

@@ -15,7 +15,7 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
 
-__all__ = ['WeightPrior', 'he_normal']
+__all__ = ['WeightPrior', 'he_normal', 'standard_normal']
 
 tfd = tfp.distributions
 
@@ -61,6 +61,12 @@ def he_normal(
     return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
 
   return prior
+
+
+def standard_normal(variable: keras.Variable) -> tfd.Distribution:
+  """N(0, 1), in the weight's dtype: the prior where none is given."""
+  dtype = tf.as_dtype(variable.dtype)
+  return tfd.Normal(tf.zeros([], dtype), tf.ones([], dtype))
 
 
 class WeightPrior:

@@ -162,6 +162,28 @@ for an excess of a tenth, or larger batches.
     quarter = len(ratios) // 4
     return np.median(ratios[-quarter:]) >= np.median(ratios[:quarter])
 
+  def excess(self, since: int) -> float | None:
+    """By how much the kinetic temperature is above T since a step, over T.
+
+    Less what chance and a falling loss explain; None for fewer than ten steps.
+    """
+    ratios = self._since(since)
+    if len(ratios) < _FEWEST_STEPS:
+      return None
+    m = min(_SLOW if self._momentum is None else self._momentum, 0.9999)
+    tau = (1. + m**2) / (1. - m**2)
+    chance = 2. * np.sqrt(2. * tau / (self._num_weights * len(ratios)))
+    return float(
+        np.mean(ratios) - 1. - chance - max(self._drift(since, None) or 0., 0.))
+
+  def mean_ratio(self, since: int) -> float | None:
+    """The mean over steps, from one on, of kinetic temperature over T.
+
+    None without steps, and where T is zero.
+    """
+    ratios = self._since(since)
+    return float(np.mean(ratios)) if np.any(ratios) else None
+
   def stop_reason(self) -> str:
     """Why a hot chain stops, and what to do."""
     self._read()

@@ -1,0 +1,258 @@
+"""What `PosteriorSampling` chooses where it is left to choose."""
+
+import functools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow_probability as tfp
+
+from tests.keras import models
+from tests.keras import test_going_on as going_on
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
+from tfp_sgmcmc.keras import choices
+from tfp_sgmcmc.keras import summary as summary_lib
+from tfp_sgmcmc.keras import temperature_search
+
+tfd = tfp.distributions
+eager = functools.partial(models.classifier, run_eagerly=True)
+
+
+def fit(sampling, epochs, model=None, validates=True, **arguments):
+  """60 steps an epoch at most; the training data are their own validation."""
+  x, y = models.classes()
+  if validates:
+    arguments['validation_data'] = (x, y)
+  model = eager() if model is None else model
+  models.fit(model, sampling, epochs=epochs, **arguments)
+  return model
+
+
+def test_everything_left_out_is_chosen_and_said(capsys):
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')  # Not even of a prior that is missing.
+    fit(sampling, 10, model=models.classifier(), validates=False, verbose=2)
+  assert sampling.settings == dict(
+      kernel='SGHMC', learning_rate=0.1, momentum=0.9, temperature=None,
+      start_epoch=2, num_burnin_steps=8, num_steps_between_results=0)
+  assert sampling.num_steps == 24  # Three an epoch, two epochs of SGD.
+  assert sampling.posterior.steps == list(range(9, 25))
+  said = capsys.readouterr().out
+  for part in (
+      '2 epoch(s) of the compiled optimizer, then SGHMC with '
+      'learning_rate=0.1, momentum=0.9, temperature=1.0',
+      'the prior is N(0, 1) for each weight',
+      '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
+      '16 draws: R-hat of predictions', 'In all: '):
+    assert part in said, (part, said)
+
+
+def test_what_is_chosen_is_the_kernel_with_these_settings():
+  chosen = sgmcmc.keras.PosteriorSampling(seed=0)
+  written_out = models.make_sampling(
+      sgmcmc.SGHMC, learning_rate=choices.LEARNING_RATE,
+      momentum=choices.MOMENTUM, start_epoch=1, num_burnin_steps=4)
+  a, b = (fit(s, 5, validates=False) for s in (chosen, written_out))
+  for ours, theirs in zip(a.get_weights(), b.get_weights()):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+  assert chosen.posterior.steps == written_out.posterior.steps
+
+
+def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
+  rate = choices.LearningRate()
+  assert not rate.suit(0.09) and not rate.suit(-1.) and not rate.suit(np.nan)
+  assert rate.value == 0.1
+  assert rate.suit(0.5) and rate.value == 0.02
+  np.testing.assert_allclose(rate(None), 0.02)
+
+
+def test_a_hot_chain_cools_in_burnin(tmp_path):
+  # At T = 0.01 the noise of minibatches is most of the heat.
+  sampling = sgmcmc.keras.PosteriorSampling(
+      temperature=0.01, start_epoch=0, directory=tmp_path)
+  history = keras.callbacks.History()
+  fit(sampling, 120, model=models.classifier(), validates=False,
+      callbacks=[history])
+  kinetic = np.asarray(history.history['kinetic_temperature'])
+  assert sampling.settings['learning_rate'] < 0.05
+  before, after = kinetic[10:20].mean(), kinetic[42:].mean()
+  assert after / 0.01 - 1. < 0.5 * (before / 0.01 - 1.)
+  again = sgmcmc.keras.PosteriorSampling(
+      temperature=0.01, start_epoch=0, directory=tmp_path)
+  fit(again, 120, model=models.classifier(), validates=False)
+  assert again.settings['learning_rate'] == sampling.settings['learning_rate']
+
+
+def test_thirty_draws_of_a_long_run():
+  for number in (31, 90, 1000, 12345):
+    burnin, between = choices.plan(number)
+    draws = -(-(number - burnin) // (between + 1))
+    assert draws <= 60 and (draws >= 30 or between == 0)
+    if number >= 1000:
+      assert 30 <= draws <= 32
+
+
+def test_what_is_given_is_not_chosen(capsys):
+  regularised = keras.Sequential([
+      keras.Input([4]), keras.layers.Dense(3, kernel_regularizer='l2')])
+  regularised.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True), run_eagerly=True)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      learning_rate=0.02, start_epoch=0, num_burnin_steps=2, temperature=0.5)
+  fit(sampling, 2, model=regularised, validates=False, verbose=2)
+  assert sampling.settings == dict(
+      kernel='SGHMC', learning_rate=0.02, momentum=0.9, temperature=0.5,
+      start_epoch=0, num_burnin_steps=2, num_steps_between_results=0)
+  assert "the model's regularisers" in capsys.readouterr().out
+
+
+def test_one_epoch_of_data_of_unknown_length():
+  sampling = sgmcmc.keras.PosteriorSampling()
+  data = sgmcmc_dataset().filter(lambda x, y: True)
+  models.fit(eager(), sampling, epochs=1, x=data, y=None, batch_size=None)
+  assert sampling.posterior.steps == [2, 3]
+
+
+def sgmcmc_dataset():
+  import tensorflow as tf
+  return tf.data.Dataset.from_tensor_slices(models.classes()).batch(20)
+
+
+def test_the_temperature_is_that_of_the_lowest_score(monkeypatch, capsys):
+  scores = iter([0.5, 0.3, 0.35, 0.4, 0.1])
+  monkeypatch.setattr(
+      temperature_search.TemperatureSearch, '_score',
+      lambda self, model: (seen.append(
+          [draw[0] for draw in self._draws]), next(scores))[1])
+  seen = []
+  sampling = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
+  model = fit(sampling, 12, validation_freq=1, verbose=2)
+  # 2 epochs of SGD, 2 to come to rest, 4 trials: two in a row were worse.
+  assert sampling.validation_scores == {
+      0.01: 0.5, 0.03: 0.3, 0.1: 0.35, 0.3: 0.4}
+  assert sampling.settings['temperature'] == 0.03
+  assert sampling.settings['num_burnin_steps'] == 3 * 6 + 1
+  assert sampling.posterior.steps == list(range(20, 31))
+  log = model.history.history['temperature']
+  np.testing.assert_allclose(
+      log, [.01, .01, .01, .03, .1, .3, .03, .03, .03, .03], rtol=1e-6)
+  said = capsys.readouterr().out
+  assert 'temperature 0.1: NLL 0.3500 on validation data.' in said
+  assert 'NLL 0.4000 on validation data. Chosen: 0.03.' in said
+
+
+def test_the_score_is_the_likelihood_of_the_pooled_draws():
+  x, y = models.classes()
+  model = eager()
+  fit(models.make_sampling(), 1, model=model)  # Metrics are there.
+  search = temperature_search.TemperatureSearch()
+  draws = [[w + k for w in model.get_weights()] for k in (0., 0.5)]
+  for draw in draws:
+    model.set_weights(draw)
+    search.keep(model.trainable_variables)
+
+  class Score(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+      self.found = search._score(model)
+
+  score = Score()
+  model.fit(x, y, epochs=1, verbose=0, callbacks=[score],
+            validation_data=(x[:20], y[:20]), validation_batch_size=7)
+  p = []
+  for draw in draws:
+    logits = np.tanh(x[:20] @ draw[0]) @ draw[1]
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p.append((e / e.sum(axis=1, keepdims=True))[np.arange(20), y[:20]])
+  np.testing.assert_allclose(
+      score.found, -np.mean(np.log(np.mean(p, axis=0))), rtol=1e-5)
+
+
+def test_killed_while_it_searches(tmp_path, monkeypatch):
+  monkeypatch.setattr(store, '_SECONDS', 0.)  # Commit at each step.
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  # Of the search's 18 steps some are draws; the choice is made after the last.
+  arguments = dict(
+      kernel=None, prior=None, temperature='validation', num_examples=None)
+
+  def run(kills=(), **more):
+    for step in [*kills, None]:
+      model = eager()
+      sampling = models.make_sampling(**arguments, **more)
+      callbacks = [] if step is None else [going_on.Kill(sampling, step)]
+      try:
+        fit(sampling, 9, model=model, callbacks=callbacks)
+      except going_on.Killed:
+        assert step is not None
+    return model, sampling, None
+
+  whole = run()
+  pieces = run([7, 12, 21], directory=tmp_path)
+  going_on.assert_same(pieces, whole)
+  ours, theirs = pieces[1].settings, whole[1].settings
+  assert ours.pop('start_epoch') is None and theirs.pop('start_epoch') == 1
+  assert ours == theirs
+  assert pieces[1].validation_scores == whole[1].validation_scores
+
+
+@pytest.mark.parametrize('arguments, epochs, validates, reason', [
+    (dict(temperature='validation'), 8, True, 'needs 9 epochs, and fit has 8'),
+    (dict(temperature='validation'), 1, True, 'needs 9 epochs, and fit has 1'),
+    (dict(temperature='validation'), 9, False, r'pass validation_data=\(x, y'),
+    (dict(temperature='valid'), 1, True, "temperature is 'valid'"),
+    (dict(num_burnin_steps=-1), 1, True, 'num_burnin_steps is -1'),
+])
+def test_errors(arguments, epochs, validates, reason):
+  with pytest.raises(ValueError, match=reason):
+    fit(sgmcmc.keras.PosteriorSampling(**arguments), epochs,
+        validates=validates)
+
+
+def test_a_path_has_no_search():
+  with pytest.raises(ValueError, match='moves in continuous time'):
+    sgmcmc.keras.PosteriorSampling(
+        sgmcmc.StochasticBouncyParticleSampler, draw_interval=1.,
+        temperature='validation')
+
+
+def test_agreement_of_right_and_wrong_runs():
+  rng = np.random.default_rng(0)
+  # AR(1) with ten times as many draws as are independent.
+  white = [summary_lib.agreement(rng.normal(size=[40, 300])) for _ in range(99)]
+  assert max(a.r_hat for a in white) < 1.02
+  rho = 9. / 11.
+  effective = []
+  for _ in range(99):
+    z = rng.normal(size=[300])
+    path = []
+    for _ in range(400):
+      z = rho * z + (1. - rho**2)**0.5 * rng.normal(size=[300])
+      path.append(z)
+    effective.append(summary_lib.agreement(path).effective_draws)
+  assert 35. < np.median(effective) < 46.
+  drifting = rng.normal(size=[40, 300]) + np.linspace(0., 3., 40)[:, np.newaxis]
+  found = summary_lib.agreement(drifting)
+  assert found.r_hat > 1.2 and found.effective_draws < 10.
+
+
+def test_summary_of_draws_and_of_a_fit():
+  sampling = models.make_sampling(num_burnin_steps=3)
+  fit(sampling, 6)
+  x, _ = models.classes()
+  ours = sgmcmc.diagnostics.summary(sampling.posterior, x)
+  assert [row.quantity for row in ours.rows] == [
+      'R-hat of predictions', 'effective draws of predictions']
+  whole = sgmcmc.diagnostics.summary(sampling, x)
+  assert whole.rows[:2] == ours.rows
+  assert whole.rows[2].quantity == 'kinetic temperature / T'
+  with pytest.raises(ValueError, match='There are 5 draws'):
+    sgmcmc.diagnostics.summary(sampling.posterior[:5], x)
+
+
+@pytest.mark.parametrize('ratio, is_chosen, verdict', [
+    (1.05, False, 'fine'), (1.3, False, 'doubtful'), (2., False, 'wrong'),
+    (2., True, 'doubtful')])
+def test_kinetic(ratio, is_chosen, verdict):
+  assert summary_lib.kinetic(ratio, is_chosen).verdict == verdict

@@ -1,0 +1,162 @@
+"""How good the draws of a `fit` are: `diagnostics.summary` of them.
+
+With p_s the predictions of draw s on given inputs, m_1 and m_2 their means over
+the first and the last h of 2 h draws, and W the mean of the variances within
+these halves, all summed over inputs and outputs,
+
+  R-hat^2          = (h - 1) / h + |m_1 - m_2|^2 / (2 W)
+  effective draws  = 4 W / |m_1 - m_2|^2, at most their number.
+
+These are Gelman and Rubin's R-hat and the number of independent draws whose
+halves would differ as much. One number for all predictions: the worst of many
+R-hats from a few tens of draws would say nothing.
+"""
+
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from tfp_sgmcmc import diagnostics
+from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.keras import samples as samples_lib
+
+__all__ = [
+    'FEWEST_DRAWS', 'Agreement', 'agreement', 'few_rows', 'kinetic',
+    'rows_of_predictions']
+
+FEWEST_DRAWS = 12
+_MOST_DRAWS = 100
+_MOST_NUMBERS = 2**24
+_ENOUGH = 10.
+
+
+class Agreement(NamedTuple):
+  """How far the halves of a run agree in their predictions.
+
+  Attributes:
+    r_hat: Python `float`.
+    effective_draws: Python `float`.
+    num_draws: Python `int`.
+  """
+  r_hat: float
+  effective_draws: float
+  num_draws: int
+
+
+def agreement(values: np.ndarray) -> Agreement:
+  """R-hat and effective draws of the numbers `[draws, d]` of one chain.
+
+  Args:
+    values: Array.
+
+  Returns:
+    agreement: `Agreement`; R-hat is infinite where draws change between the
+      halves alone, and 1 where nothing changes.
+
+  #### Examples
+
+  >>> agreement(np.array([[0.], [2.], [0.], [2.]]))._replace(num_draws=4)
+  Agreement(r_hat=0.7071067811865476, effective_draws=4.0, num_draws=4)
+  """
+  values = np.asarray(values, np.float64)
+  half = len(values) // 2
+  halves = values[:half], values[-half:]
+  between = np.sum((halves[0].mean(axis=0) - halves[1].mean(axis=0))**2)
+  within = np.mean([np.sum(h.var(axis=0, ddof=1)) for h in halves])
+  if not within > 0.:
+    r_hat = 1. if between == 0. else np.inf
+  else:
+    r_hat = np.sqrt((half - 1.) / half + between / (2. * within))
+  number = 4. * within / between if between > 0. else np.inf
+  return Agreement(
+      float(r_hat), float(min(number, len(values))), len(values))
+
+
+def rows_of_predictions(
+    posterior: samples_lib.PosteriorSamples, x: Any,
+) -> tuple[verdicts.Row, verdicts.Row]:
+  """The rows of the predictions on given inputs.
+
+  Args:
+    posterior: `PosteriorSamples` of one chain, in its order.
+    x: Inputs, as `predict` takes them.
+
+  Returns:
+    rows: R-hat and effective draws.
+
+  Raises:
+    ValueError: If there are fewer than 12 draws.
+  """
+  if len(posterior) < FEWEST_DRAWS:
+    raise ValueError(
+        f'There are {len(posterior)} draws, and {FEWEST_DRAWS} at least are '
+        'needed to tell anything of a run: raise epochs, or lower '
+        'num_steps_between_results.')
+  every = max(1, len(posterior) // _MOST_DRAWS)
+  some = posterior[len(posterior) % every::every]
+  found = agreement(np.concatenate([
+      np.reshape(a, [len(some), -1]) for a in keras.tree.flatten(
+          some.predict(x, return_samples=True))], axis=-1))
+  is_mixed, is_enough = found.r_hat <= 1.05, found.effective_draws >= _ENOUGH
+  return (
+      verdicts.Row(
+          'R-hat of predictions', found.r_hat, None,
+          'fine' if is_mixed else 'doubtful' if found.r_hat <= 1.2 else 'wrong',
+          'It has to be below 1.05.' + ('' if is_mixed else (
+              ' The halves of the run disagree: make burn-in and the run '
+              'longer (more epochs).'))),
+      verdicts.Row(
+          'effective draws of predictions', found.effective_draws, None,
+          'fine' if is_enough else 'doubtful',
+          f'At least {_ENOUGH:.0f} are needed.' + ('' if is_enough else (
+              ' Run longer, with draws further apart.'))))
+
+
+def kinetic(ratio: float, is_chosen: bool) -> verdicts.Row:
+  """The row of the mean kinetic temperature after burn-in, over T.
+
+  Args:
+    ratio: Python `float`.
+    is_chosen: Python `bool`, whether T was chosen by validation data. Then what
+      was judged holds the heat, and it is doubtful at most.
+
+  Returns:
+    row: `Row`.
+  """
+  distance = abs(ratio - 1.)
+  verdict = 'fine' if distance <= 0.1 else (
+      'doubtful' if distance <= 0.5 or is_chosen else 'wrong')
+  advice = 'It has to be 1.'
+  if verdict != 'fine':
+    advice += (
+        ' The noise of minibatches is a part of the temperature, as it was '
+        'when T was chosen: the draws are not of the posterior at T, but their '
+        'predictions were judged as they are.' if is_chosen else
+        ' Take a smaller learning rate or step size, or larger batches.')
+  return verdicts.Row(
+      'kinetic temperature / T', float(ratio), None, verdict, advice)
+
+
+def few_rows(posterior: samples_lib.PosteriorSamples, x: Any) -> Any:
+  """As many rows of arrays as have predictions that fit in memory.
+
+  Args:
+    posterior: `PosteriorSamples`.
+    x: Inputs, arrays or tensors.
+
+  Returns:
+    x: The first rows.
+  """
+  one = keras.tree.map_structure(lambda a: None if a is None else a[:1], x)
+  size = sum(
+      np.size(a) for a in keras.tree.flatten(posterior[:1].predict(one)))
+  number = max(1, _MOST_NUMBERS // (size * min(len(posterior), _MOST_DRAWS)))
+  return keras.tree.map_structure(
+      lambda a: None if a is None else a[:number], x)
+
+
+@diagnostics.summary.register
+def _(result: samples_lib.PosteriorSamples, x):
+  return verdicts.Summary(rows_of_predictions(result, x))

@@ -1,0 +1,247 @@
+"""The temperature, chosen by the likelihood of validation data.
+
+From the weights at which sampling begins the chain runs at T = 0.01 for a fifth
+of the epochs, so that what comes later is not better for being later; then at
+T = 0.01, 0.03, 0.1, 0.3 and 1, in this order, a twenty-fifth of the epochs
+each, every temperature from where the one before has come to: upwards, since a
+chain heats faster than it cools. The five draws evenly spaced over the last
+half of each trial are pooled, and scored by
+
+  NLL = - mean_i log 1/5 sum_s p(y_i | x_i, theta_s)
+
+of `fit`'s validation data. Two scores in a row above the best one end the
+search. The chain goes on at the temperature of the lowest, from the last draw
+of its trial.
+
+Such a search sees what a few draws after a short time are worth: at high
+temperatures, where a chain takes longer to come to rest and more draws to
+average over, this may be more or less than in the end.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras import samples
+
+__all__ = ['TEMPERATURES', 'TemperatureSearch']
+
+TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.)
+_NUM_DRAWS = 5
+_NUM_WORSE = 2
+# Of the epochs: one in so many before the first trial, and for each.
+_SHARE_BEFORE, _SHARE = 5, 25
+_FEWEST_EPOCHS_AFTER = 2
+
+
+class TemperatureSearch:
+  """The trials, one temperature after another, and what came of them."""
+
+  def __init__(self):
+    """Makes a search that has not begun."""
+    self._variable = None
+    self._scores = []
+    self._num_epochs = 1
+    self._epochs_left = 1
+    self._trial = None
+    self._draws = []
+    self._best = []
+    self._is_over = False
+    self._predictor = None
+
+  def __call__(self, step: tf.Tensor) -> tf.Tensor:
+    """T at a step, for a kernel."""
+    del step
+    return self._temperature.read_value()
+
+  @property
+  def _temperature(self):
+    # Made late: before, the callback can be pickled.
+    if self._variable is None:
+      self._variable = tf.Variable(
+          TEMPERATURES[0], trainable=False, dtype=tf.float32,
+          name='temperature')
+    return self._variable
+
+  @property
+  def is_over(self) -> bool:
+    """Whether the temperature has been chosen."""
+    return self._is_over
+
+  @property
+  def temperature(self) -> float:
+    """T now."""
+    return float(f'{float(self._temperature.numpy()):.6g}')
+
+  @property
+  def scores(self) -> dict[float, float]:
+    """The NLL of each temperature tried, in nats an example."""
+    return dict(zip(TEMPERATURES, self._scores))
+
+  def begin(self, epochs: int, first: int) -> None:
+    """Divides the epochs.
+
+    Args:
+      epochs: Python `int`, the number of epochs of `fit`.
+      first: Python `int`, how many of them come before the chain.
+
+    Raises:
+      ValueError: If they are too few.
+    """
+    needed = first + 1 + len(TEMPERATURES) + _FEWEST_EPOCHS_AFTER
+    if epochs < needed:
+      raise ValueError(
+          f"temperature='validation' needs {needed} epochs, and fit has "
+          f'{epochs}: {first} before sampling begins (start_epoch), one to '
+          f'come to rest, one for each of {len(TEMPERATURES)} temperatures, '
+          f'and {_FEWEST_EPOCHS_AFTER} for the draws. Raise epochs, or give '
+          'the temperature as a number, 0.1 say.')
+    self._num_epochs = max(1, epochs // _SHARE)
+    before = max(1, min(epochs // _SHARE_BEFORE, (
+        epochs - first - len(TEMPERATURES) * self._num_epochs) // 2))
+    self._epochs_left = before + self._num_epochs
+    self._temperature.assign(TEMPERATURES[0])
+
+  def begin_epoch(self, first: int, steps: int) -> None:
+    """Takes note of where an epoch's steps are, at the beginning of a trial.
+
+    Args:
+      first: Python `int`, the number of steps made before.
+      steps: Python `int`, the number of steps in an epoch.
+    """
+    if not self._is_over and self._trial is None:
+      self._trial = first + steps * self._epochs_left, max(
+          1, steps * self._num_epochs // 2 // _NUM_DRAWS)
+
+  def is_due(self, step: int) -> bool:
+    """Whether a step makes a draw of a trial."""
+    if self._is_over or self._trial is None:
+      return False
+    end, spacing = self._trial
+    return end >= step > end - _NUM_DRAWS * spacing and (
+        (end - step) % spacing == 0)
+
+  def interrupts(self, step: int, num_steps: int) -> bool:
+    """Whether one of several steps but the last makes a draw."""
+    return any(self.is_due(step + k) for k in range(1, num_steps))
+
+  def keep(self, weights: Sequence[Any]) -> None:
+    """Takes a draw: the values of the weights."""
+    self._draws.append(network.values(weights))
+
+  def end_epoch(self, model: keras.Model) -> str | None:
+    """Scores the trial where it ends; may end the search.
+
+    Args:
+      model: The model, which `fit` has just evaluated on its validation data.
+
+    Returns:
+      what: What there is to say, None where there is nothing.
+    """
+    self._epochs_left -= 1
+    if self._epochs_left or not self._draws:
+      return None
+    temperature, score = self.temperature, self._score(model)
+    self._scores.append(score)
+    best = self._order()[0]
+    if best == len(self._scores) - 1:
+      self._best = self._draws[-1]
+    self._draws, self._trial = [], None
+    self._epochs_left = self._num_epochs
+    said = f'temperature {temperature:g}: NLL {score:.4f} on validation data'
+    tried = len(self._scores)
+    if tried < len(TEMPERATURES) and tried - 1 - best < _NUM_WORSE:
+      self._temperature.assign(TEMPERATURES[tried])
+      return f'{said}.'
+    self._temperature.assign(TEMPERATURES[best])
+    self._is_over = True
+    if not np.isfinite(self._scores[best]):
+      raise ValueError(
+          'None of the temperatures gave predictions that are finite numbers '
+          'on the validation data. Take a smaller learning_rate, or look for '
+          'NaN in the validation data.')
+    if best < tried - 1:
+      network.assign(model.trainable_variables, self._best)
+    self._best = []
+    return f'{said}. Chosen: {TEMPERATURES[best]:g}.'
+
+  def _order(self):
+    """The numbers of the trials, the best first."""
+    return np.argsort(
+        [s if np.isfinite(s) else np.inf for s in self._scores],
+        kind='stable').tolist()
+
+  def _score(self, model):
+    """The NLL of the pooled draws."""
+    posterior = samples.PosteriorSamples.from_arrays(
+        model, [np.stack(values) for values in zip(*self._draws)])
+    if self._predictor is not None:  # Compiled once.
+      posterior._predictor = self._predictor
+    self._predictor = posterior._predictor
+    try:
+      return posterior.evaluate(validation_data(model))['nll']
+    except ValueError as error:
+      if 'not finite' in str(error):
+        return float('inf')
+      raise
+
+  def checkpoint(self) -> dict[str, np.ndarray]:
+    """What `restore` takes."""
+    return {
+        'search/temperature': self._temperature.numpy(),
+        'search/scores': np.asarray(self._scores, np.float64),
+        'search/counts': np.asarray([
+            self._is_over, self._num_epochs, self._epochs_left,
+            *(self._trial or (-1, 1))], np.int64),
+        **store_lib.named(**{
+            'search-best': self._best,
+            'search-draws': [] if not self._draws else [
+                np.stack(values) for values in zip(*self._draws)]})}
+
+  def restore(self, checkpoint: Mapping[str, np.ndarray]) -> None:
+    """Stands where another search stood.
+
+    Args:
+      checkpoint: Arrays, those of its `checkpoint` among them.
+    """
+    self._temperature.assign(checkpoint['search/temperature'])
+    self._scores = checkpoint['search/scores'].tolist()
+    over, self._num_epochs, self._epochs_left, *trial = checkpoint[
+        'search/counts'].tolist()
+    self._is_over = bool(over)
+    self._trial = None if trial[0] < 0 else tuple(trial)
+    self._best = _group(checkpoint, 'search-best')
+    self._draws = [
+        list(draw) for draw in zip(*_group(checkpoint, 'search-draws'))]
+
+
+def validation_data(model: keras.Model) -> Any:
+  """The batches of `fit`'s validation data, at the end of an epoch.
+
+  Raises:
+    ValueError: If there are none.
+  """
+  data = compat.validation_batches(model)
+  if data is None:
+    raise ValueError(
+        "temperature='validation' chooses the temperature by validation data, "
+        'and fit has evaluated none by the end of this epoch: pass '
+        'validation_data=(x, y), or validation_split=0.1 with arrays, and '
+        'leave validation_freq at 1. Data that are kept for the test are none: '
+        'what is chosen by them is too good on them. Or give the temperature '
+        'as a number.')
+  return data
+
+
+def _group(checkpoint, name):
+  arrays = []
+  while f'{name}/{len(arrays)}' in checkpoint:
+    arrays.append(checkpoint[f'{name}/{len(arrays)}'])
+  return arrays
