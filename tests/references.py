@@ -1,4 +1,4 @@
-"""Laplace's approximation, and long HMC in its coordinates.
+"""Laplace's approximation; weighted draws and long HMC in its coordinates.
 
 What samplers are held to where a posterior has no closed form: by the tests,
 the benchmarks and the experiments.
@@ -6,14 +6,16 @@ the benchmarks and the experiments.
 
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 
-__all__ = ['hessian', 'hmc', 'laplace']
+__all__ = ['WeightedDraws', 'hessian', 'hmc', 'laplace', 'weighted_draws']
 
 
 def laplace(
@@ -43,6 +45,55 @@ def laplace(
     if np.abs(step).max() < 1e-9 * np.abs(mode).max():
       return mode, np.linalg.inv(-derivatives(mode)[2].numpy())
   raise ValueError('Newton\'s method has not converged in 100 steps.')
+
+
+class WeightedDraws(NamedTuple):
+  """Independent draws of another law, with weights that make up for it.
+
+  Attributes:
+    draws: `[num, d]`.
+    weights: `[num]`, with sum 1; half of the draws or more are effective.
+  """
+  draws: np.ndarray
+  weights: np.ndarray
+
+
+def weighted_draws(
+    log_prob: Callable[[np.ndarray], np.ndarray],
+    mode: np.ndarray,
+    covariance: np.ndarray,
+    num: int,
+    freedom: float,
+    seed: Any,
+    scale: float = 1.,
+) -> WeightedDraws:
+  """Draws of a multivariate t about the mode, weighted by density / t.
+
+  Args:
+    log_prob: Callable of states `[n, d]`, their log densities up to a constant.
+    mode: `[d]`.
+    covariance: Laplace's, `[d, d]`.
+    num: Python `int`, a multiple of 10,000.
+    freedom: The degrees of freedom of t.
+    seed: Of NumPy's generator.
+    scale: How much wider than Laplace's law t is.
+
+  Returns:
+    weighted: `WeightedDraws`.
+  """
+  root, size = scale * np.linalg.cholesky(covariance), len(mode)
+  rng = np.random.default_rng(seed)
+  draws, log_weights = [], []
+  for _ in range(num // 10_000):
+    z = rng.normal(size=[10_000, size])
+    z /= np.sqrt(rng.chisquare(freedom, size=[10_000, 1]) / freedom)
+    theta = mode + z @ root.T
+    log_t = -(freedom + size) / 2. * np.log1p(np.sum(z**2, axis=1) / freedom)
+    draws.append(theta)
+    log_weights.append(log_prob(theta) - log_t)
+  weights = scipy.special.softmax(np.concatenate(log_weights))
+  assert 1. / np.sum(weights**2) > num / 2.
+  return WeightedDraws(np.concatenate(draws), weights)
 
 
 def hessian(

@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from tests import references
+
 ROOT = pathlib.Path(__file__).parent.parent
 
 
@@ -55,13 +57,12 @@ def test_readme_examples_run():
   assert blocks
   names = {}
   exec('\n'.join(blocks), names)
-  draws, x, mode = (np.asarray(names[k]) for k in ('draws', 'x', 'mode'))
+  draws, mode = np.asarray(names['draws']), names['mode']
   assert draws.shape == (1000, 50, 20)
   # Laplace's approximation is near enough to the law of so many rows. There
   # are a thousand effective draws, and a share of 0.04 of heat.
-  p = 1. / (1. + np.exp(-x @ mode))
   sd = np.sqrt(np.diag(np.linalg.inv(
-      np.eye(20) + (x.T * (p * (1. - p))) @ x)))
+      references.hessian(names['posterior'], mode))))
   assert np.abs((draws.mean(axis=(0, 1)) - mode) / sd).max() < 0.25
   assert abs(np.mean(draws.std(axis=(0, 1)) / sd) - 1.) < 0.1
 

@@ -9,7 +9,6 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -66,23 +65,14 @@ def law(seed):
   target = posterior(seed, np.float64)
   x, y = (leaf.numpy() for leaf in target.data)
   mode, covariance = references.laplace(target, NUM_FEATURES)
-  root = 1.05 * np.linalg.cholesky(covariance)
-  rng, freedom = np.random.default_rng([seed, 1]), 50.
-  draws, log_weights = [], []
-  for _ in range(8):
-    z = rng.normal(size=[10_000, NUM_FEATURES])
-    z /= np.sqrt(rng.chisquare(freedom, size=[10_000, 1]) / freedom)
-    theta = mode + z @ root.T
+
+  def log_prob(theta):
     logits = theta @ x.T
-    log_prob = logits @ y - np.sum(np.logaddexp(0., logits), axis=1)
-    log_prob -= np.sum(theta**2, axis=1) / 2.
-    log_t = -(freedom + NUM_FEATURES) / 2. * np.log1p(
-        np.sum(z**2, axis=1) / freedom)
-    draws.append(theta)
-    log_weights.append(log_prob - log_t)
-  draws, weights = np.concatenate(draws), scipy.special.softmax(
-      np.concatenate(log_weights))
-  assert 1. / np.sum(weights**2) > 0.5 * len(draws)
+    return (logits @ y - np.sum(np.logaddexp(0., logits), axis=1)
+            - np.sum(theta**2, axis=1) / 2.)
+
+  draws, weights = references.weighted_draws(
+      log_prob, mode, covariance, 80_000, 50., [seed, 1], scale=1.05)
   covariance = np.cov(draws, rowvar=False, aweights=weights)
   return Law(weights @ draws, np.sqrt(np.diag(covariance)), covariance)
 

@@ -10,12 +10,12 @@ import functools
 
 import numpy as np
 import pytest
-import scipy.special
 import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import oracle
+from tests import references
 from tests.pdmp import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.pdmp import thinning
@@ -33,15 +33,16 @@ def data():
   return x.astype(np.float32), y.astype(np.float32)
 
 
-def posterior():
+def posterior(dtype=np.float32):
   def log_likelihood(theta, batch):
     x, y = batch
     logits = tf.einsum('...nd,...d->...n', x, theta)
     return tfd.Bernoulli(logits=logits).log_prob(y)
 
   return sgmcmc.Posterior(
-      tfd.MultivariateNormalDiag(tf.ones(3), PRIOR_SCALE).log_prob,
-      log_likelihood, data())
+      tfd.MultivariateNormalDiag(
+          tf.ones(3, dtype), PRIOR_SCALE.astype(dtype)).log_prob,
+      log_likelihood, tuple(leaf.astype(dtype) for leaf in data()))
 
 
 def second_order(theta):
@@ -60,27 +61,16 @@ def law():
   Of a t law with 5 degrees of freedom about Laplace's approximation.
   """
   x, y = (leaf.astype(np.float64) for leaf in data())
-  precision = np.diag(PRIOR_SCALE.astype(np.float64)**-2)
-  mode = np.ones(3)  # The mean of the prior.
-  for _ in range(30):
-    p = scipy.special.expit(x @ mode)
-    hessian = precision + (x.T * p * (1. - p)) @ x
-    mode = mode + np.linalg.solve(
-        hessian, x.T @ (y - p) - precision @ (mode - 1.))
-  root = np.linalg.cholesky(np.linalg.inv(hessian))
-  rng = np.random.default_rng(0)
-  z = rng.normal(size=[400_000, 3]) / np.sqrt(
-      rng.chisquare(5., size=[400_000, 1]) / 5.)
-  theta = mode + z @ root.T
-  logits = theta @ x.T
-  log_weights = (
-      logits @ y - np.logaddexp(0., logits).sum(axis=1)
-      - ((theta - 1.)**2 @ np.diag(precision)) / 2.
-      + 4. * np.log1p(np.sum(z**2, axis=1) / 5.))
-  weights = scipy.special.softmax(log_weights)
-  assert 1. / np.sum(weights**2) > 200_000.
-  return weights @ second_order(theta).numpy(), tf.constant(
-      rng.choice(theta, 4000, p=weights), tf.float32)
+
+  def log_prob(theta):
+    logits = theta @ x.T
+    return (logits @ y - np.logaddexp(0., logits).sum(axis=1)
+            - np.sum(((theta - 1.) / PRIOR_SCALE)**2, axis=1) / 2.)
+
+  draws, weights = references.weighted_draws(
+      log_prob, *references.laplace(posterior(np.float64), 3), 400_000, 5., 0)
+  return weights @ second_order(draws).numpy(), tf.constant(
+      np.random.default_rng(0).choice(draws, 4000, p=weights), tf.float32)
 
 
 def anchor():

@@ -218,19 +218,21 @@ def test_the_law_sees(estimator, error):
       num_groups=4)[0] > 0.06
 
 
-def test_no_particle_runs_away():
+def test_particles_do_not_run_away():
   """From draws of the law on, also where the first gradient is a short one.
 
   The first guess of the slope comes from it, and is a hundred times too low in
-  some of these chains; nothing may keep it so.
+  some of these chains; nothing may keep it so. Of 4,800 chains 5 were beyond 8
+  standard deviations after event 30, so that of 1,200 more than 12 are so once
+  in a million; with the guess as it was, and kept, 120 were.
   """
   posterior, law = linear_regression()
   kernel = SBPS(posterior)
   states = tf.function(lambda: tfp.mcmc.sample_chain(
-      200, logistic.start(law, 400, 0, np.float32), kernel=kernel,
+      200, logistic.start(law, 1200, 0, np.float32), kernel=kernel,
       trace_fn=None, seed=[1, 2]), autograph=False)()
-  farthest = np.abs((states - law.mean) / law.sd).max(axis=(1, 2))
-  assert farthest[30:].max() < 8. and farthest.max() < 20.
+  farthest = np.abs((states - law.mean) / law.sd).max(axis=2)
+  assert np.sum(farthest[30:].max(axis=0) > 8.) <= 12
 
 
 def gaussian_path(dtype):
