@@ -190,6 +190,8 @@ CASES = {
         tfp.mcmc.HamiltonianMonteCarlo(closure(x), 0.1, 3), tfb.Exp()), 1., 2.),
     'priors of Keras models': (
         lambda x: sgmcmc.keras.priors.he_normal(x), 1., 2.),
+    'priors with a learned scale': (
+        lambda x: sgmcmc.keras.learned_scale(scale=x), 1., 2.),
 }
 
 

@@ -11,6 +11,9 @@ from tfp_sgmcmc.keras.losses import StudentTLikelihood
 from tfp_sgmcmc.keras.priors import he_normal
 from tfp_sgmcmc.keras.samples import PosteriorSamples
 from tfp_sgmcmc.keras.samples import PredictiveEntropy
+from tfp_sgmcmc.keras.scale_mixture import learned_scale
+from tfp_sgmcmc.keras.scales import Scales
+from tfp_sgmcmc.keras.scales import draw_scales
 
 __all__ = [
     'DistributionLoss',
@@ -21,7 +24,10 @@ __all__ = [
     'PosteriorSamples',
     'PosteriorSampling',
     'PredictiveEntropy',
+    'Scales',
     'StudentTLikelihood',
+    'draw_scales',
     'he_normal',
     'late_in_cycle',
+    'learned_scale',
 ]

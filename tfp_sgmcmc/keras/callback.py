@@ -214,10 +214,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         of different examples: a copy says nothing new.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
-        a callable of the variable that returns one (`he_normal()`); or None:
-        the model's regularisers are the prior. Where it has none, and no
-        kernel is given, the prior is N(0, 1); for a constant one, which may
-        have no posterior, pass `{'.*': None}`.
+        a callable of the variable that returns one (`he_normal()`,
+        `learned_scale()`); or None: the model's regularisers are the prior.
+        Where it has none, and no kernel is given, the prior is N(0, 1); for a
+        constant one, which may have no posterior, pass `{'.*': None}`.
       num_burnin_steps: Python `int`, the number of first steps without draws;
         after the search, where T is chosen. None for 0, or, without a kernel,
         to choose.

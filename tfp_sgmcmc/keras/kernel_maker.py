@@ -83,6 +83,7 @@ class KernelMaker:
         tf.zeros([], tf.int64), first)
     self._check_made(made)
     self._name = type(made).__name__
+    self._made_with = made.parameters
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
 
   @property
@@ -112,8 +113,22 @@ class KernelMaker:
   @property
   def constant_temperature(self) -> float:
     """T where it is a number, else 1."""
-    given = self._given.get('temperature', self._temperature)
+    given = self._made_with.get('temperature')
     return float(given) if isinstance(given, (int, float)) else 1.
+
+  def temperature(self, step: tf.Tensor) -> tf.Tensor:
+    """T of the kernel at a step.
+
+    Args:
+      step: `int64` scalar, the number of steps made.
+
+    Returns:
+      temperature: `float32` scalar.
+    """
+    temperature = self._made_with.get('temperature', 1.)
+    if callable(temperature):
+      temperature = temperature(step)
+    return tf.cast(temperature, tf.float32)
 
   @property
   def momentum(self) -> float | None:

@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import scale_mixture
 
 __all__ = ['WeightPrior', 'he_normal', 'standard_normal']
 
@@ -57,7 +58,7 @@ def he_normal(
     if len(variable.shape) < 2:
       stddev = bias_scale
     else:
-      stddev = scale * math.sqrt(2. / math.prod(variable.shape[:-1]))
+      stddev = scale * math.sqrt(2. / scale_mixture.fan_in(variable.shape))
     return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
 
   return prior
@@ -78,7 +79,8 @@ class WeightPrior:
     Args:
       prior: A distribution for all weights; a dict from layer names or regular
         expressions to distributions or callables; a callable of the variable
-        that returns a distribution; or None, for a constant density.
+        that returns a distribution or a `ScaleMixture`; or None, for a constant
+        density.
       variables: The trainable variables.
 
     Raises:
@@ -104,19 +106,36 @@ class WeightPrior:
           f'weights are {[v.path for v in variables]}: a key is a part of such '
           'a path (a layer name), or a regular expression for the whole path.')
 
-  def log_prob(self, *parts: tf.Tensor) -> tf.Tensor:
-    """The log prior density, a scalar."""
+  @property
+  def scale_mixtures(self) -> list[scale_mixture.ScaleMixture | None]:
+    """The prior of each weight whose scale is learned, None for the others."""
+    return [
+        distribution if isinstance(distribution, scale_mixture.ScaleMixture)
+        else None for distribution in self._distributions]
+
+  def log_prob(self, *parts: tf.Tensor, temperature: Any = 1.) -> tf.Tensor:
+    """The log prior density that a kernel at a temperature is given.
+
+    Args:
+      *parts: The weights.
+      temperature: T, a scalar; it has a say where scales are learned.
+
+    Returns:
+      log_prob: Scalar.
+    """
     total = tf.zeros([], self.dtype)
     for distribution, part in zip(self._distributions, parts):
-      total += tf.cast(_log_prob(distribution, part), self.dtype)
+      total += tf.cast(_log_prob(distribution, part, temperature), self.dtype)
     return total
 
 
-def _log_prob(distribution, part):
+def _log_prob(distribution, part, temperature):
   """The log density of one weight, a scalar."""
   if distribution is None:
     # A constant density has a gradient too, of zeros.
     return tf.reduce_sum(0. * part)
+  if isinstance(distribution, scale_mixture.ScaleMixture):
+    return distribution.log_prob(part, temperature)
   if type(distribution) is not tfd.Normal or distribution.batch_shape.rank != 0:
     return tf.reduce_sum(distribution.log_prob(part))
   # The same, in few passes over the weight: it is due at every step.
@@ -149,6 +168,8 @@ def _distribution(entry, variable):
     return None
   if not isinstance(entry, tfd.Distribution) and callable(entry):
     entry = entry(variable)
+  if isinstance(entry, scale_mixture.ScaleMixture):
+    return entry
   if not isinstance(entry, tfd.Distribution):
     raise TypeError(
         f'The prior of the weight {variable.path!r} is {entry!r}: it has to be '

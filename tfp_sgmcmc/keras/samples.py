@@ -201,6 +201,11 @@ class PosteriorSamples:
     return [str(file) for file in files]
 
   @property
+  def model(self) -> keras.Model:
+    """The model whose weights the draws are."""
+    return self._model
+
+  @property
   def steps(self) -> list[int]:
     """The step of the chain at which each draw was made."""
     steps = self._draws.steps

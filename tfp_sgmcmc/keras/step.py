@@ -12,6 +12,7 @@ with R the sum of the model's regularisers and other added losses. The seeds are
 """
 
 from collections.abc import Mapping
+import functools
 from typing import Any
 
 import keras
@@ -116,7 +117,8 @@ class SamplingStep:
     """
     def bootstrap():
       start, parts = tf.zeros([], tf.int64), self._parts()
-      posterior = self._posterior(data, self._passes(data, parts))
+      posterior = self._posterior(
+          data, self._passes(data, parts), self._make_kernel.temperature(start))
       return self._make_kernel(posterior, start).bootstrap_results(
           parts, seed=random.fold_in(self._seed, start))
 
@@ -167,11 +169,12 @@ class SamplingStep:
     results = self.results()
     step = results.step + 1
     passes = self._passes(data, start)
-    kernel = self._make_kernel(self._posterior(data, passes), results.step)
-    target = _temperature(kernel, results.step)
+    temperature = self._make_kernel.temperature(results.step)
+    kernel = self._make_kernel(
+        self._posterior(data, passes, temperature), results.step)
     parts, results = kernel.one_step(
         start, results, seed=random.fold_in(self._seed, step))
-    finite, logs = _watch(parts, results, target)
+    finite, logs = _watch(parts, results, temperature)
     network.assign(self._segment_start, start)
     network.assign(self.variables, parts)
     with tf.control_dependencies(parts):  # What the next step waits for first.
@@ -192,8 +195,11 @@ class SamplingStep:
     return forward_passes.ForwardPasses(
         network.num_rows(data), lambda: network.forward(self._model, x, parts))
 
-  def _posterior(self, data, passes):
-    """The posterior of a batch; its rows' numbers are a leaf of its data."""
+  def _posterior(self, data, passes, temperature):
+    """The posterior of a batch, for a kernel at a temperature.
+
+    The numbers of its rows are a leaf of its data.
+    """
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
 
     def log_likelihood(*parts_and_batch):
@@ -210,8 +216,8 @@ class SamplingStep:
       return self._log_likelihood(y, sample_weight, forward_pass)
 
     return posterior_lib.Posterior(
-        self._prior.log_prob, log_likelihood, [*leaves, passes.rows],
-        self._num_examples)
+        functools.partial(self._prior.log_prob, temperature=temperature),
+        log_likelihood, [*leaves, passes.rows], self._num_examples)
 
   def _log_likelihood(self, y, sample_weight, forward_pass):
     """Each example's log likelihood and share of the added losses."""
@@ -247,14 +253,6 @@ def _scale_gradient(tensor, scale):
         scale, upstream.dtype)
 
   return scaled(tensor)
-
-
-def _temperature(kernel, step):
-  """T of a step, as a scalar."""
-  temperature = kernel.parameters.get('temperature', 1.)
-  if callable(temperature):
-    temperature = temperature(step)
-  return tf.cast(temperature, tf.float32)
 
 
 def _watch(parts, results, temperature):
