@@ -11,6 +11,7 @@ are, on test images as they are and on images unlike those it was trained on
 
 import argparse
 from collections.abc import Sequence
+import math
 import pathlib
 import sys
 import time
@@ -42,14 +43,15 @@ def to_features(images: np.ndarray) -> np.ndarray:
 
 
 def turn(features: np.ndarray, degrees: float) -> np.ndarray:
-  """The images turned about their centre."""
-  angle, centre = np.deg2rad(degrees), (_SIDE - 1) / 2.
+  """Square images, rows `[n, side^2]`, turned about their centre."""
+  side = math.isqrt(features.shape[1])
+  angle, centre = np.deg2rad(degrees), (side - 1) / 2.
   cosine, sine = np.cos(angle), np.sin(angle)
   transform = [
       cosine, -sine, centre * (1. - cosine + sine),
       sine, cosine, centre * (1. - sine - cosine), 0., 0.]
   images = keras.ops.image.affine_transform(
-      features.reshape([-1, _SIDE, _SIDE, 1]),
+      features.reshape([-1, side, side, 1]),
       np.tile(np.float32(transform), [len(features), 1]),
       interpolation='bilinear', data_format='channels_last')
   return np.reshape(images, features.shape)

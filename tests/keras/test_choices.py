@@ -69,6 +69,13 @@ def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
   np.testing.assert_allclose(rate(None), 0.02)
 
 
+def test_at_temperature_zero_nothing_is_hot():
+  sampling = sgmcmc.keras.PosteriorSampling(temperature=0., start_epoch=0)
+  fit(sampling, 40, validates=False)
+  assert sampling.settings['learning_rate'] == choices.LEARNING_RATE
+  assert len(sampling.posterior) >= 30
+
+
 def test_a_hot_chain_cools_in_burnin(tmp_path):
   # At T = 0.01 the noise of minibatches is most of the heat.
   sampling = sgmcmc.keras.PosteriorSampling(
@@ -125,23 +132,40 @@ def test_the_temperature_is_that_of_the_lowest_score(monkeypatch, capsys):
   scores = iter([0.5, 0.3, 0.35, 0.4, 0.1])
   monkeypatch.setattr(
       temperature_search.TemperatureSearch, '_score',
-      lambda self, model: (seen.append(
-          [draw[0] for draw in self._draws]), next(scores))[1])
-  seen = []
+      lambda self, model: (np.full([9], next(scores)), np.ones([9])))
   sampling = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
   model = fit(sampling, 12, validation_freq=1, verbose=2)
   # 2 epochs of SGD, 2 to come to rest, 4 trials: two in a row were worse.
-  assert sampling.validation_scores == {
-      0.01: 0.5, 0.03: 0.3, 0.1: 0.35, 0.3: 0.4}
-  assert sampling.settings['temperature'] == 0.03
+  assert sampling.validation_scores == pytest.approx({
+      0.001: 0.5, 0.01: 0.3, 0.1: 0.35, 1.: 0.4})
+  assert sampling.settings['temperature'] == 0.01
   assert sampling.settings['num_burnin_steps'] == 3 * 6 + 1
   assert sampling.posterior.steps == list(range(20, 31))
   log = model.history.history['temperature']
   np.testing.assert_allclose(
-      log, [.01, .01, .01, .03, .1, .3, .03, .03, .03, .03], rtol=1e-6)
+      log, [.001, .001, .001, .01, .1, 1., .01, .01, .01, .01], rtol=1e-6)
   said = capsys.readouterr().out
   assert 'temperature 0.1: NLL 0.3500 on validation data.' in said
-  assert 'NLL 0.4000 on validation data. Chosen: 0.03.' in said
+  assert 'NLL 0.4000 on validation data. Chosen: 0.01.' in said
+
+
+def test_the_lowest_temperature_that_is_as_good_is_chosen():
+  # Two of equal mean differ by chance: the first is as good in 84% of cases,
+  # the normal probability of one standard error. With weights too.
+  rng = np.random.default_rng(0)
+  choose = temperature_search.lowest_as_good
+  number = 4000
+  for weights in (np.ones([50]), rng.uniform(0.2, 3., size=[50])):
+    share = np.mean([
+        choose(list(rng.normal(size=[2, 50])), weights) == 0
+        for _ in range(number)])
+    assert abs(share - 0.841) < 5. * (0.841 * 0.159 / number)**0.5 + 0.01
+  # What all examples have in common is no doubt; NaN is never chosen.
+  common = rng.normal(size=[50])
+  ones = np.ones([50])
+  assert choose([common + 0.1, common], ones) == 1
+  assert choose([common, common + 0.1], ones) == 0
+  assert choose([common * np.nan, common + 0.1, common], ones) == 2
 
 
 def test_the_score_is_the_likelihood_of_the_pooled_draws():
@@ -166,8 +190,10 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
     logits = np.tanh(x[:20] @ draw[0]) @ draw[1]
     e = np.exp(logits - logits.max(axis=1, keepdims=True))
     p.append((e / e.sum(axis=1, keepdims=True))[np.arange(20), y[:20]])
+  losses, weights = score.found
   np.testing.assert_allclose(
-      score.found, -np.mean(np.log(np.mean(p, axis=0))), rtol=1e-5)
+      losses, -np.log(np.mean(p, axis=0)), rtol=1e-4, atol=1e-6)
+  np.testing.assert_allclose(weights, np.ones([20]))
 
 
 def test_killed_while_it_searches(tmp_path, monkeypatch):
@@ -198,8 +224,8 @@ def test_killed_while_it_searches(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('arguments, epochs, validates, reason', [
-    (dict(temperature='validation'), 8, True, 'needs 9 epochs, and fit has 8'),
-    (dict(temperature='validation'), 1, True, 'needs 9 epochs, and fit has 1'),
+    (dict(temperature='validation'), 7, True, 'needs 8 epochs, and fit has 7'),
+    (dict(temperature='validation'), 1, True, 'needs 8 epochs, and fit has 1'),
     (dict(temperature='validation'), 9, False, r'pass validation_data=\(x, y'),
     (dict(temperature='valid'), 1, True, "temperature is 'valid'"),
     (dict(num_burnin_steps=-1), 1, True, 'num_burnin_steps is -1'),

@@ -85,11 +85,13 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   At T = 1 and N(0, 1) a network's posterior often predicts no better than the
   optimizer does, for the prior is wrong. `temperature='validation'` chooses T
-  of 0.01, 0.03, 0.1, 0.3 and 1 by `fit`'s validation data: a fifth of the
-  epochs at T = 0.01, then a twenty-fifth at each of them, upwards, until two
-  in a row are worse by the negative log likelihood of five pooled draws; the
-  rest is for the best. Nine epochs at least are needed, one for each of these
-  parts; the data for the test are not to be the validation data.
+  of 0.001, 0.01, 0.1 and 1 by `fit`'s validation data: a fifth of the epochs at
+  T = 0.001, then a twenty-fifth at each of them, upwards, until two in a row
+  are worse by the negative log likelihood of five pooled draws; the rest is for
+  the lowest T that is as good as the best, up to the standard error of the
+  difference. Eight epochs at least are needed, one for each of these parts; the
+  data for the test are not to be the validation data, which have to come in the
+  same order each time.
   `validation_scores` holds the scores. The noise of minibatches heats the chain
   beside T, and at such temperatures may be most of the heat: so the draws are
   of no posterior that can be written down, and no warning tells of that heat.

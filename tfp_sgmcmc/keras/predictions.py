@@ -184,6 +184,14 @@ def length(batch: Batch) -> int:
   return int(np.shape(keras.tree.flatten(batch[0])[0])[0])
 
 
+def example_weights(batch: Batch) -> np.ndarray:
+  """The weights of a batch's examples; ones, where each output has its own."""
+  weights, number = batch[2], length(batch)
+  if weights is None or keras.tree.is_nested(weights):
+    return np.ones(number)
+  return np.reshape(weights, [number])
+
+
 def _of_stream(data, steps):
   endless = 'pass steps=..., the number of its batches to use.'
   if isinstance(data, tf.data.Dataset):

@@ -387,6 +387,20 @@ class PosteriorSamples:
         'scores', scores, predictions.batches(x, batch_size, steps),
         draw_batch_size, [np.add, np.logaddexp]))
 
+  def _log_likelihoods(self, data):
+    """log 1/S sum_s p(y_i | x_i, theta_s), and the examples' weights."""
+    likelihood = self._likelihood()
+
+    def values(outputs, batch):
+      return [likelihood.log_likelihood(batch[1], outputs, None)]
+
+    found = [
+        (value, predictions.example_weights(batch))
+        for batch, (value,) in self._over_batches(
+            'log likelihoods', values, predictions.batches(data, 1), 8,
+            [np.logaddexp])]
+    return tuple(map(np.concatenate, zip(*found)))
+
   def _scores(self, likelihood, results):
     """All scores, from batches with pooled predictions and likelihoods."""
     model = self._model
@@ -397,10 +411,7 @@ class PosteriorSamples:
       _check_finite(outputs)
       metrics = model.compute_metrics(
           x, y, likelihood.map_outputs(_unlink, outputs), sample_weight)
-      length = predictions.length(batch)
-      weights.append(
-          np.ones(length) if sample_weight is None or keras.tree.is_nested(
-              sample_weight) else np.reshape(sample_weight, [length]))
+      weights.append(predictions.example_weights(batch))
       nll.append(-log_likelihood)
       for term in likelihood.terms(outputs):
         if term.is_classification:

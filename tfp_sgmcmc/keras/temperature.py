@@ -165,10 +165,11 @@ for an excess of a tenth, or larger batches.
   def excess(self, since: int) -> float | None:
     """By how much the kinetic temperature is above T since a step, over T.
 
-    Less what chance and a falling loss explain; None for fewer than ten steps.
+    Less what chance and a falling loss explain; None for fewer than ten steps,
+    and where T is zero.
     """
     ratios = self._since(since)
-    if len(ratios) < _FEWEST_STEPS:
+    if len(ratios) < _FEWEST_STEPS or not np.any(ratios):
       return None
     m = min(_SLOW if self._momentum is None else self._momentum, 0.9999)
     tau = (1. + m**2) / (1. - m**2)

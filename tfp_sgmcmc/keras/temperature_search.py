@@ -1,21 +1,35 @@
 """The temperature, chosen by the likelihood of validation data.
 
-From the weights at which sampling begins the chain runs at T = 0.01 for a fifth
-of the epochs, so that what comes later is not better for being later; then at
-T = 0.01, 0.03, 0.1, 0.3 and 1, in this order, a twenty-fifth of the epochs
+From the weights at which sampling begins the chain runs at T = 0.001 for a
+fifth of the epochs, so that what comes later is not better for being later;
+then at T = 0.001, 0.01, 0.1 and 1, in this order, a twenty-fifth of the epochs
 each, every temperature from where the one before has come to: upwards, since a
 chain heats faster than it cools. The five draws evenly spaced over the last
 half of each trial are pooled, and scored by
 
-  NLL = - mean_i log 1/5 sum_s p(y_i | x_i, theta_s)
+  NLL = mean_i l_i,    l_i = - log 1/5 sum_s p(y_i | x_i, theta_s)
 
 of `fit`'s validation data. Two scores in a row above the best one end the
-search. The chain goes on at the temperature of the lowest, from the last draw
-of its trial.
+search. Chosen is the lowest temperature whose score is above the best one by
+less than the standard error of that difference,
+
+  sd_i (l_i - l_i of the best) / sqrt(n):
+
+a hundred rows do not tell 0.1 from 0.001, and the lowest T is the one nearest
+to the optimizer that most models are trained with. The chain goes on at this
+temperature, from the last draw of its trial.
 
 Such a search sees what a few draws after a short time are worth: at high
 temperatures, where a chain takes longer to come to rest and more draws to
-average over, this may be more or less than in the end.
+average over, this may be more or less than in the end. Validation data that
+come in another order each time make differences, and so the error, too large,
+and T too low.
+
+#### References
+
+[1]: Leo Breiman, Jerome Friedman, Richard Olshen, Charles Stone.
+     Classification and Regression Trees. Wadsworth, 1984. Section 3.4.3, the
+     1 SE rule.
 """
 
 from collections.abc import Mapping
@@ -33,7 +47,7 @@ from tfp_sgmcmc.keras import samples
 
 __all__ = ['TEMPERATURES', 'TemperatureSearch']
 
-TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.)
+TEMPERATURES = (0.001, 0.01, 0.1, 1.)
 _NUM_DRAWS = 5
 _NUM_WORSE = 2
 # Of the epochs: one in so many before the first trial, and for each.
@@ -47,12 +61,12 @@ class TemperatureSearch:
   def __init__(self):
     """Makes a search that has not begun."""
     self._variable = None
-    self._scores = []
+    self._losses, self._weights = [], []
     self._num_epochs = 1
     self._epochs_left = 1
     self._trial = None
     self._draws = []
-    self._best = []
+    self._ends = []
     self._is_over = False
     self._predictor = None
 
@@ -83,7 +97,7 @@ class TemperatureSearch:
   @property
   def scores(self) -> dict[float, float]:
     """The NLL of each temperature tried, in nats an example."""
-    return dict(zip(TEMPERATURES, self._scores))
+    return dict(zip(TEMPERATURES, self._scores().tolist()))
 
   def begin(self, epochs: int, first: int) -> None:
     """Divides the epochs.
@@ -148,62 +162,60 @@ class TemperatureSearch:
     self._epochs_left -= 1
     if self._epochs_left or not self._draws:
       return None
-    temperature, score = self.temperature, self._score(model)
-    self._scores.append(score)
-    best = self._order()[0]
-    if best == len(self._scores) - 1:
-      self._best = self._draws[-1]
+    temperature = self.temperature
+    losses, self._weights = self._score(model)
+    self._losses.append(losses)
+    self._ends.append(self._draws[-1])
     self._draws, self._trial = [], None
     self._epochs_left = self._num_epochs
-    said = f'temperature {temperature:g}: NLL {score:.4f} on validation data'
-    tried = len(self._scores)
+    scores = self._scores()
+    best, tried = int(np.argmin(scores)), len(scores)
+    said = (
+        f'temperature {temperature:g}: NLL {scores[-1]:.4f} on validation data')
     if tried < len(TEMPERATURES) and tried - 1 - best < _NUM_WORSE:
       self._temperature.assign(TEMPERATURES[tried])
       return f'{said}.'
-    self._temperature.assign(TEMPERATURES[best])
-    self._is_over = True
-    if not np.isfinite(self._scores[best]):
+    if not np.isfinite(scores[best]):
       raise ValueError(
           'None of the temperatures gave predictions that are finite numbers '
           'on the validation data. Take a smaller learning_rate, or look for '
           'NaN in the validation data.')
-    if best < tried - 1:
-      network.assign(model.trainable_variables, self._best)
-    self._best = []
-    return f'{said}. Chosen: {TEMPERATURES[best]:g}.'
+    chosen = lowest_as_good(self._losses, self._weights)
+    self._temperature.assign(TEMPERATURES[chosen])
+    self._is_over = True
+    if chosen < tried - 1:
+      network.assign(model.trainable_variables, self._ends[chosen])
+    self._ends = []
+    return f'{said}. Chosen: {TEMPERATURES[chosen]:g}.'
 
-  def _order(self):
-    """The numbers of the trials, the best first."""
-    return np.argsort(
-        [s if np.isfinite(s) else np.inf for s in self._scores],
-        kind='stable').tolist()
+  def _scores(self):
+    """The NLL of each trial, infinite where predictions are not finite."""
+    scores = np.asarray([
+        np.average(losses, weights=self._weights) for losses in self._losses])
+    return np.where(np.isfinite(scores), scores, np.inf)
 
   def _score(self, model):
-    """The NLL of the pooled draws."""
+    """Minus the log likelihoods of the pooled draws, and weights."""
     posterior = samples.PosteriorSamples.from_arrays(
         model, [np.stack(values) for values in zip(*self._draws)])
     if self._predictor is not None:  # Compiled once.
       posterior._predictor = self._predictor
     self._predictor = posterior._predictor
-    try:
-      return posterior.evaluate(validation_data(model))['nll']
-    except ValueError as error:
-      if 'not finite' in str(error):
-        return float('inf')
-      raise
+    values, weights = posterior._log_likelihoods(validation_data(model))
+    return -values, weights
 
   def checkpoint(self) -> dict[str, np.ndarray]:
     """What `restore` takes."""
     return {
         'search/temperature': self._temperature.numpy(),
-        'search/scores': np.asarray(self._scores, np.float64),
+        'search/losses': np.asarray(self._losses, np.float64),
+        'search/weights': np.asarray(self._weights, np.float64),
         'search/counts': np.asarray([
             self._is_over, self._num_epochs, self._epochs_left,
             *(self._trial or (-1, 1))], np.int64),
         **store_lib.named(**{
-            'search-best': self._best,
-            'search-draws': [] if not self._draws else [
-                np.stack(values) for values in zip(*self._draws)]})}
+            'search-ends': _stacked(self._ends),
+            'search-draws': _stacked(self._draws)})}
 
   def restore(self, checkpoint: Mapping[str, np.ndarray]) -> None:
     """Stands where another search stood.
@@ -212,14 +224,48 @@ class TemperatureSearch:
       checkpoint: Arrays, those of its `checkpoint` among them.
     """
     self._temperature.assign(checkpoint['search/temperature'])
-    self._scores = checkpoint['search/scores'].tolist()
+    self._losses = list(checkpoint['search/losses'])
+    self._weights = checkpoint['search/weights']
     over, self._num_epochs, self._epochs_left, *trial = checkpoint[
         'search/counts'].tolist()
     self._is_over = bool(over)
     self._trial = None if trial[0] < 0 else tuple(trial)
-    self._best = _group(checkpoint, 'search-best')
-    self._draws = [
-        list(draw) for draw in zip(*_group(checkpoint, 'search-draws'))]
+    self._ends, self._draws = (
+        [list(draw) for draw in zip(*_group(checkpoint, name))]
+        for name in ('search-ends', 'search-draws'))
+
+
+def lowest_as_good(losses: Sequence[np.ndarray], weights: np.ndarray) -> int:
+  """The first of several whose mean loss is the lowest, up to its error.
+
+  Args:
+    losses: Arrays `[n]`, the losses of the same examples by each.
+    weights: The examples' weights, `[n]`.
+
+  Returns:
+    index: The first k with d <= (sum_i w_i^2 (d_i - d)^2)^(1/2) / sum_i w_i,
+      where d_i is by how much its loss of example i is above that of the lowest
+      mean, and d the weighted mean of d_i.
+
+  #### Examples
+
+  >>> import numpy as np
+  >>> from tfp_sgmcmc.keras import temperature_search
+  >>> best = np.zeros([4])
+  >>> temperature_search.lowest_as_good(
+  ...     [best + 0.1, best + [-1., 1., -1., 1.2], best], np.ones([4]))
+  1
+  """
+  means = [np.average(values, weights=weights) for values in losses]
+  means = np.where(np.isfinite(means), means, np.inf)
+  best = int(np.argmin(means))
+  for k, mean in enumerate(means[:best]):
+    if np.isfinite(mean):
+      differences = losses[k] - losses[best] - (mean - means[best])
+      error = np.linalg.norm(weights * differences) / np.sum(weights)
+      if mean - means[best] <= error:
+        return k
+  return best
 
 
 def validation_data(model: keras.Model) -> Any:
@@ -238,6 +284,11 @@ def validation_data(model: keras.Model) -> Any:
         'what is chosen by them is too good on them. Or give the temperature '
         'as a number.')
   return data
+
+
+def _stacked(draws):
+  """One array for each weight."""
+  return [np.stack(values) for values in zip(*draws)]
 
 
 def _group(checkpoint, name):

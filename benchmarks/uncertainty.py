@@ -1,0 +1,347 @@
+"""Uncertainty on real data: the posterior beside what else there is.
+
+  python -m benchmarks.uncertainty --data FOLDER [--seeds 5] [--sets digits ...]
+      [--tiny] [--output benchmarks/results]
+
+Four kinds of data, each with a network of its own and E epochs:
+
+  digits     8 x 8 pixels; 64-100-10, the quickstart's; 100 epochs
+  covertype  20,000 rows of a table; 54-128-128-2; 40 epochs
+  kos        blog entries, 1,000 words there or not; Keras' perceptron for the
+             Reuters newswire, 512 units and dropout 0.5; 20 epochs. KOS has no
+             labels: the class is which of the words Iraq, poll, Senate, House
+             and campaign an entry uses most, and they are taken out of it.
+  mnist      10,000 images; Keras' convnet for MNIST, dropout 0.5; 25 epochs
+
+What is not like the training data: noise and turned images; noise and missing
+quantities of a table; words left out of a text. And what is of no class, or no
+place, that was trained on, to be told by the entropy of the prediction (AUROC):
+the digit 9; the wilderness area Cache la Poudre, whose cells have labels too;
+entries with `media` most. The digits' training and test images are given;
+elsewhere the seed draws the rows too.
+
+The methods, all with batches of 100 rows:
+
+  Adam                  all training rows, E epochs
+  Adam, stopped early   without a tenth of the rows, by whose NLL the best of E
+                        epochs is chosen
+  ensemble of 4         four Adams, 4 E epochs
+  MC dropout            Adam with the network's own dropout, 0.2 after hidden
+                        layers where it has none; 30 passes
+  SGD, EMA              SGD with the chain's learning rate and momentum; Keras'
+                        moving average of the weights (use_ema=True)
+  T = 0                 PosteriorSampling(temperature=0.): predictions averaged
+                        over 30 draws of SGD with momentum
+  T = 1                 PosteriorSampling()
+  T chosen              PosteriorSampling(temperature='validation'), a tenth of
+                        the rows for validation and not for training
+  4 chains, T chosen    four of these, 4 E epochs
+
+Each seed's scores of a method are a line of OUTPUT/uncertainty.jsonl; what is
+there already is not run again. OUTPUT/uncertainty.md, made of them, has the
+means over seeds with their standard errors, and what was to be reached beside
+what was. Probabilities below 1e-7 count as 1e-7, as in Keras' cross-entropy.
+"""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+import json
+import pathlib
+import time
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import uncertainty_data as data
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras import choices
+
+BATCH_SIZE, NUM_MEMBERS, NUM_PASSES = 100, 4, 30
+Predict = Callable[[np.ndarray], np.ndarray]
+Found = dict[str, tuple[Predict, dict[str, Any]]]
+
+
+def fit(
+    task: data.Task, seed: int, *, optimizer: Any = 'adam', rate: float = 0.,
+    validates: bool = False, callback: Any = None) -> keras.Model:
+  """A network, fitted."""
+  keras.utils.set_random_seed(seed)
+  model = keras.Sequential(
+      [keras.Input(task.train[0].shape[1:]), *task.make_layers(rate)])
+  model.compile(
+      optimizer, 'sparse_categorical_crossentropy', metrics=['accuracy'])
+  x, y = task.train
+  held_out = len(x) // 10 if validates else 0
+  tensors = tf.constant(x[held_out:]), tf.constant(y[held_out:])
+  rows = tf.data.Dataset.range(len(x) - held_out).shuffle(
+      len(x), seed=seed).batch(BATCH_SIZE)
+  model.fit(
+      rows.map(lambda k: tuple(tf.gather(t, k) for t in tensors)),
+      epochs=task.epochs, verbose=0, callbacks=[callback] if callback else None,
+      validation_data=(
+          (x[:held_out], y[:held_out]) if validates else None),
+      validation_batch_size=1000)
+  return model
+
+
+def adam(task: data.Task, seed: int) -> Found:
+  models = [fit(task, 100 * seed + k) for k in range(NUM_MEMBERS)]
+  predicts = [plain(model) for model in models]
+  found = {'Adam': (predicts[0], {}), 'ensemble of 4': (pooled(predicts), {})}
+  if task.has_dropout:
+    found['MC dropout'] = dropped(models[0]), {}
+  return found
+
+
+def mc_dropout(task: data.Task, seed: int) -> Found:
+  model = fit(task, 100 * seed, rate=0.2)
+  return {'MC dropout': (dropped(model), {})}
+
+
+def stopped_early(task: data.Task, seed: int) -> Found:
+  best = keras.callbacks.EarlyStopping(
+      patience=task.epochs, restore_best_weights=True)
+  model = fit(task, 100 * seed, validates=True, callback=best)
+  return {'Adam, stopped early': (
+      plain(model), dict(best_epoch=int(best.best_epoch) + 1))}
+
+
+def moving_average(task: data.Task, seed: int) -> Found:
+  sgd = keras.optimizers.SGD(
+      choices.LEARNING_RATE, choices.MOMENTUM, use_ema=True)
+  return {'SGD, EMA': (plain(fit(task, 100 * seed, optimizer=sgd)), {})}
+
+
+def sampled(task: data.Task, seed: int, **arguments) -> tuple[Predict, dict]:
+  sampling = sgmcmc.keras.PosteriorSampling(**arguments)
+  fit(task, seed, callback=sampling,
+      validates=arguments.get('temperature') == 'validation')
+  posterior = sampling.posterior
+  settings = {k: sampling.settings[k] for k in ('temperature', 'learning_rate')}
+  return lambda x: posterior.predict(x, batch_size=500), dict(
+      settings, draws=len(posterior), validation=sampling.validation_scores)
+
+
+def cold(task: data.Task, seed: int) -> Found:
+  return {'T = 0': sampled(task, 100 * seed, temperature=0.)}
+
+
+def posterior(task: data.Task, seed: int) -> Found:
+  return {'T = 1': sampled(task, 100 * seed)}
+
+
+def chosen(task: data.Task, seed: int) -> Found:
+  chains = [sampled(task, 100 * seed + k, temperature='validation')
+            for k in range(NUM_MEMBERS)]
+  predicts, settings = zip(*chains)
+  return {'T chosen': chains[0], '4 chains, T chosen': (pooled(predicts), dict(
+      temperatures=[each['temperature'] for each in settings]))}
+
+
+def plain(model: keras.Model) -> Predict:
+  return lambda x: model.predict(x, batch_size=500, verbose=0)
+
+
+def pooled(predicts: Sequence[Predict]) -> Predict:
+  return lambda x: np.mean([predict(x) for predict in predicts], axis=0)
+
+
+def dropped(model: keras.Model) -> Predict:
+  """The mean over passes with dropout."""
+  passes = tf.function(lambda x: tf.reduce_mean(tf.stack(
+      [model(x, training=True) for _ in range(NUM_PASSES)]), axis=0))
+  return lambda x: np.concatenate(
+      [passes(x[k:k + 500]) for k in range(0, len(x), 500)])
+
+
+def auroc(usual: np.ndarray, other: np.ndarray) -> float:
+  """The share of pairs in which the other's value is the larger; ties half."""
+  ordered = np.sort(usual)
+  ranks = [np.searchsorted(ordered, other, side) for side in ('left', 'right')]
+  return float(np.mean(ranks) / len(usual))
+
+
+def score(predict: Predict, task: data.Task) -> dict[str, Any]:
+  """All scores of a method."""
+  def probabilities(x):
+    p = np.clip(np.asarray(predict(x), np.float64), 1e-7, 1.)
+    return p / p.sum(axis=1, keepdims=True)
+
+  def entropy(p):
+    return -np.sum(p * np.log(p), axis=1)
+
+  found = {kind: probabilities(x) for kind, (x, _) in task.tests.items()}
+  return dict(
+      scores={kind: {name: float(function(p, task.tests[kind][1]))
+                     for name, function in SCORES.items()}
+              for kind, p in found.items()},
+      auroc=auroc(*map(
+          entropy, (found[data.USUAL], probabilities(task.others)))))
+
+
+SCORES = {
+    'accuracy': sgmcmc.diagnostics.accuracy,
+    'NLL': sgmcmc.diagnostics.negative_log_likelihood,
+    'Brier': sgmcmc.diagnostics.brier_score,
+    'ECE': sgmcmc.diagnostics.expected_calibration_error}
+# What is fitted together, and the methods that come of it.
+FITS = (
+    (adam, ('Adam', 'ensemble of 4')),
+    (stopped_early, ('Adam, stopped early',)),
+    (mc_dropout, ('MC dropout',)),
+    (moving_average, ('SGD, EMA',)),
+    (cold, ('T = 0',)),
+    (posterior, ('T = 1',)),
+    (chosen, ('T chosen', '4 chains, T chosen')),
+)
+METHODS = tuple(name for _, names in FITS for name in names)
+
+
+def run(arguments: argparse.Namespace, path: pathlib.Path) -> None:
+  """Fits and scores what is not in the file yet."""
+  for name in arguments.sets:
+    for seed in range(1, arguments.seeds + 1):
+      there = {r['method'] for r in read(path)
+               if (r['set'], r['seed']) == (name, seed)}
+      if there >= set(METHODS):
+        continue
+      task = data.SETS[name](arguments.data, seed)
+      task = data.shrink(task) if arguments.tiny else task
+      for function, methods in FITS:
+        if there >= set(methods):
+          continue
+        keras.backend.clear_session()
+        begin = time.monotonic()
+        for method, (predict, about) in function(task, seed).items():
+          if method in there:
+            continue
+          seconds = time.monotonic() - begin
+          line = dict(
+              set=name, method=method, seed=seed, epochs=task.epochs,
+              num_train=len(task.train[0]), **score(predict, task), **about,
+              seconds=round(seconds, 1))
+          with path.open('a') as file:
+            file.write(json.dumps(line) + '\n')
+          there.add(method)
+          nll = line['scores'][data.USUAL]['NLL']
+          print(f'{name} {seed} {method}: NLL {nll:.4f}, {seconds:.0f} s',
+                flush=True)
+
+
+def read(path: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of a file; none where there is none."""
+  if not path.exists():
+    return []
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def report(lines: Sequence[dict[str, Any]]) -> str:
+  """All rows, and what was reached, in Markdown."""
+  grid = {}
+  for line in lines:
+    grid.setdefault(line['set'], {}).setdefault(
+        line['method'], {})[line['seed']] = line
+  parts = ['# Uncertainty on real data\n\n`python -m benchmarks.uncertainty` '
+           'says what was run. Means over seeds, and their standard errors.']
+  for name, methods in grid.items():
+    first = next(iter(next(iter(methods.values())).values()))
+    shifts = [kind for kind in first['scores'] if kind != data.USUAL]
+    head = ['', *SCORES, *(f'NLL, {kind}' for kind in shifts), 'AUROC', 'seeds']
+    rows = [head, ['---'] * len(head)]
+    for method in METHODS:
+      runs = list(methods.get(method, {}).values())
+      if runs:
+        rows.append([method, *(
+            cell([run['scores'][data.USUAL][score] for run in runs])
+            for score in SCORES), *(
+                cell([run['scores'][kind]['NLL'] for run in runs])
+                for kind in shifts),
+            cell([run['auroc'] for run in runs]), str(len(runs))])
+    parts.append(
+        f'## {name}\n\n{first["epochs"]} epochs, {first["num_train"]} rows\n\n'
+        + '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows))
+  parts += ['## What was to be reached', targets(grid)]
+  return '\n\n'.join(parts) + '\n'
+
+
+def cell(values: Sequence[float]) -> str:
+  """A mean and its standard error."""
+  error = np.std(values, ddof=1) / len(values)**0.5 if len(values) > 1 else 0.
+  return f'{np.mean(values):.3f} ± {error:.3f}'
+
+
+def nll(line: dict[str, Any]) -> float:
+  return line['scores'][data.USUAL]['NLL']
+
+
+def shifted_nll(line: dict[str, Any]) -> float:
+  return np.mean([
+      scores['NLL'] for kind, scores in line['scores'].items()
+      if kind != data.USUAL])
+
+
+def accuracy(line: dict[str, Any]) -> float:
+  return line['scores'][data.USUAL]['accuracy']
+
+
+# (What, of each seed: by what, against which method, at most or at least.)
+TARGETS = (
+    ("NLL over Adam's", nll, 'Adam', np.divide, '≤', 0.95),
+    ("accuracy less Adam's", accuracy, 'Adam', np.subtract, '≥', 0.),
+    ("NLL of shifted data over Adam's", shifted_nll, 'Adam', np.divide,
+     '≤', 0.7),
+    ("NLL over the ensemble's", nll, 'ensemble of 4', np.divide, '≤', 1.05),
+    ("4 chains' NLL over the ensemble's", nll, 'ensemble of 4', np.divide,
+     '≤', 1.),
+    ('NLL over that of Adam, stopped early', nll, 'Adam, stopped early',
+     np.divide, '≤', 1.),
+)
+
+
+def targets(grid: dict[str, Any]) -> str:
+  """What was reached, by the means over seeds of paired comparisons."""
+  rows = [['', '', *grid], ['---'] * (2 + len(grid))]
+  for what, of, against, compare, sign, limit in TARGETS:
+    for method in ('T chosen', 'T = 0', 'T = 1', '4 chains, T chosen'):
+      if ('4 chains' in what) != ('4 chains' in method):
+        continue
+      row = [f'{what} {sign} {limit:g}', method]
+      for methods in grid.values():
+        ours, theirs = methods.get(method, {}), methods.get(against, {})
+        values = [compare(of(ours[seed]), of(theirs[seed]))
+                  for seed in sorted(set(ours) & set(theirs))]
+        if not values:
+          row.append('not run')
+          continue
+        mean = np.mean(values)
+        reached = mean <= limit if sign == '≤' else mean >= limit
+        row.append(cell(values) + (', reached' if reached else ', not reached'))
+      rows.append(row)
+  return '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.uncertainty', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', type=pathlib.Path, required=True)
+  parser.add_argument('--seeds', type=int, default=5)
+  parser.add_argument(
+      '--sets', nargs='+', default=list(data.SETS), choices=data.SETS)
+  parser.add_argument('--tiny', action='store_true')
+  parser.add_argument(
+      '--output', type=pathlib.Path,
+      default=pathlib.Path(__file__).parent / 'results')
+  arguments = parser.parse_args(argv)
+  arguments.output.mkdir(parents=True, exist_ok=True)
+  path = arguments.output / 'uncertainty.jsonl'
+  run(arguments, path)
+  (arguments.output / 'uncertainty.md').write_text(report(read(path)))
+  return 0
+
+
+if __name__ == '__main__':
+  raise SystemExit(main())
