@@ -2,11 +2,14 @@
 
   python -m tfp_sgmcmc.quickstart --output .
 
-A network 64-100-10 is trained with Adam by `model.fit`, and then sampled by the
-same `model.fit` with one callback, `tfp_sgmcmc.keras.PosteriorSampling`: SGHMC
-on minibatches, a Gaussian prior. It prints how good the predictions of both
-are, on test images as they are and on images unlike those it was trained on
-(turned, noisy), and writes a picture, `quickstart.png`.
+A network 64-100-10 is trained with Adam by `model.fit`, and sampled by the same
+`model.fit`, for as many epochs, with one callback: `PosteriorSampling()`, which
+chooses all settings, at three temperatures. T = 1 is the posterior's own; T = 0
+averages predictions along the path of SGD with momentum; and one is chosen by a
+tenth of the training images, that are left out of training for it. It prints
+how good the predictions of each are, on test images as they are and on images
+unlike those it was trained on (turned, noisy), and writes a picture,
+`quickstart.png`.
 """
 
 import argparse
@@ -29,6 +32,7 @@ _SIDE = 8
 _NUM_CLASSES = 10
 _NUM_BINS = 10
 _NUM_IMAGES = 10
+_CHOSEN = 'T chosen'
 _SCORES = {
     'accuracy': sgmcmc.diagnostics.accuracy,
     'NLL': sgmcmc.diagnostics.negative_log_likelihood,
@@ -86,93 +90,115 @@ def make_model(num_units: int) -> keras.Model:
   return model
 
 
-def epoch_bar(name: str) -> keras.callbacks.Callback:
-  """A bar over the epochs of one `fit`, each of which takes milliseconds."""
-  import tqdm.keras  # Of the extra `quickstart`: `main` says so.
-  return tqdm.keras.TqdmCallback(verbose=0, desc=name, dynamic_ncols=True)
-
-
-def train_and_sample(
-    model: keras.Model,
+def fit(
+    name: str,
     digits: sgmcmc.datasets.Digits,
     arguments: argparse.Namespace,
-) -> tuple[list[np.ndarray], keras.callbacks.History,
-           sgmcmc.keras.PosteriorSamples]:
-  """Fits with Adam, then samples from where Adam has come to.
+    sampling: sgmcmc.keras.PosteriorSampling | None = None,
+    num_validation: int = 0,
+) -> keras.Model:
+  """Fits a new network, by Adam or with a callback that samples.
 
   Args:
-    model: Compiled model.
+    name: What the progress bar says.
+    digits: The training images.
+    arguments: The command line's.
+    sampling: The callback; None for Adam alone.
+    num_validation: The number of images that are for validation.
+
+  Returns:
+    model: The network, with its history of the losses, `model.history`.
+  """
+  import tqdm.keras  # Of the extra `quickstart`: `main` says so.
+  keras.utils.set_random_seed(arguments.seed)
+  model = make_model(arguments.num_units)
+  x, y = to_features(digits.images), digits.labels
+  order = np.random.default_rng(arguments.seed).permutation(len(y))
+  validation, train = np.split(order, [num_validation])
+  dataset = tf.data.Dataset.from_tensor_slices((x[train], y[train])).cache(
+      ).shuffle(len(train), seed=arguments.seed).batch(
+          arguments.batch_size, drop_remainder=True)
+  bar = tqdm.keras.TqdmCallback(verbose=0, desc=name, dynamic_ncols=True)
+  model.fit(
+      dataset, epochs=arguments.epochs, verbose=0, shuffle=False,
+      callbacks=[bar] if sampling is None else [sampling, bar],
+      validation_data=(
+          (x[validation], y[validation]) if num_validation else None))
+  return model
+
+
+def fit_all(
+    digits: sgmcmc.datasets.Digits, arguments: argparse.Namespace,
+) -> tuple[dict[str, Any], list[float]]:
+  """Adam, and the posterior at three temperatures.
+
+  Args:
     digits: The training images.
     arguments: The command line's.
 
   Returns:
-    weights: Adam's, as NumPy arrays.
-    history: What `fit` returned while sampling.
-    posterior: The draws.
+    predictors: By name, what has a method `predict`: a model or the draws.
+    loss: The mean training loss of each epoch where T is chosen.
   """
-  num_examples = len(digits.labels)
-  dataset = tf.data.Dataset.from_tensor_slices(
-      (to_features(digits.images), digits.labels)).cache().shuffle(
-          num_examples, seed=arguments.seed).batch(
-              arguments.batch_size, drop_remainder=True)
-  model.fit(
-      dataset, epochs=arguments.adam_epochs, verbose=0, shuffle=False,
-      callbacks=[epoch_bar('Adam')])
-  weights = model.get_weights()
-
-  steps_per_epoch = num_examples // arguments.batch_size
-  sampling = sgmcmc.keras.PosteriorSampling(
-      sgmcmc.SGHMC, num_examples=num_examples,
-      prior=sgmcmc.keras.he_normal(arguments.prior_scale),
-      learning_rate=arguments.learning_rate, momentum=arguments.momentum,
-      num_burnin_steps=arguments.burnin_epochs * steps_per_epoch,
-      num_steps_between_results=(
-          arguments.epochs_between_results * steps_per_epoch - 1),
-      seed=arguments.seed)
-  history = model.fit(
-      dataset, epochs=arguments.epochs, verbose=0, shuffle=False,
-      callbacks=[sampling, epoch_bar('SGHMC')])
-  return weights, history, sampling.posterior
+  predictors = {'Adam': fit('Adam', digits, arguments)}
+  print(f'{predictors["Adam"].count_params():,} weights')
+  for name, temperature in (
+      ('T = 0', 0.), (_CHOSEN, 'validation'), ('T = 1', 1.)):
+    is_chosen = temperature == 'validation'
+    sampling = sgmcmc.keras.PosteriorSampling(
+        temperature=temperature, seed=arguments.seed)
+    model = fit(
+        name, digits, arguments, sampling,
+        len(digits.labels) // 10 if is_chosen else 0)
+    predictors[name] = sampling.posterior
+    about = f'T = {sampling.settings["temperature"]:g}' if is_chosen else name
+    print(f'{about}: {len(sampling.posterior)} draws, learning rate '
+          f'{sampling.settings["learning_rate"]:g}')
+    if is_chosen:
+      loss = model.history.history['loss']
+      print('  validation NLL ' + ', '.join(
+          f'{nll:.4f} at {t:g}'
+          for t, nll in sampling.validation_scores.items()))
+  return predictors, loss
 
 
 def predict_all(
-    model: keras.Model,
-    weights: Sequence[np.ndarray],
-    posterior: sgmcmc.keras.PosteriorSamples,
-    inputs: dict[str, np.ndarray],
+    predictors: dict[str, Any], inputs: dict[str, np.ndarray],
 ) -> dict[str, dict[str, np.ndarray]]:
-  """Class probabilities by Adam's weights and by the posterior's average."""
-  average = {name: posterior.predict(x) for name, x in inputs.items()}
-  model.set_weights(weights)
+  """Class probabilities by each method, of each kind of images."""
   return {
-      'Adam': {
-          name: model.predict(x, verbose=0) for name, x in inputs.items()},
-      'posterior': average,
-  }
+      method: {kind: np.asarray(
+          predictor.predict(x) if isinstance(
+              predictor, sgmcmc.keras.PosteriorSamples)
+          else predictor.predict(x, verbose=0)) for kind, x in inputs.items()}
+      for method, predictor in predictors.items()}
 
 
 def print_table(
     probabilities: dict[str, dict[str, np.ndarray]], labels: np.ndarray,
-) -> dict[str, dict[str, list[float]]]:
-  """Prints the scores on each kind of images; returns them."""
-  scores = {
-      method: {
-          kind: [float(score(p, labels)) for score in _SCORES.values()]
-          for kind, p in by_kind.items()}
+) -> dict[str, dict[str, float]]:
+  """Prints the scores; returns the NLL of each method on each kind."""
+  nll = {
+      method: {kind: float(_SCORES['NLL'](p, labels))
+               for kind, p in by_kind.items()}
       for method, by_kind in probabilities.items()}
-  heads = [f'{m} {name}' for name in _SCORES for m in ('Adam', 'post.')]
-  print(f'\n{f"{len(labels)} test images":<22}'
-        + ''.join(f'{head:>15}' for head in heads))
-  for kind in scores['Adam']:
-    pairs = zip(scores['Adam'][kind], scores['posterior'][kind])
-    print(f'{kind:<22}' + ''.join(f'{a:>15.4f}{b:>15.4f}' for a, b in pairs))
-  return scores
+  usual, *shifts = nll['Adam']
+  heads = [*_SCORES, *(f'NLL {kind}' for kind in shifts)]
+  print(f'\n{f"{len(labels)} test images":<18}' + ' '.join(heads))
+  for method, by_kind in probabilities.items():
+    scores = [float(score(by_kind[usual], labels))
+              for score in _SCORES.values()]
+    scores += [nll[method][kind] for kind in shifts]
+    print(f'{method:<18}' + ' '.join(
+        f'{value:>{len(head)}.{3 if len(head) < 9 else 2}f}'
+        for head, value in zip(heads, scores)))
+  return nll
 
 
 def draw(
     path: pathlib.Path,
     probabilities: dict[str, dict[str, np.ndarray]],
-    scores: dict[str, dict[str, list[float]]],
+    nll: dict[str, dict[str, float]],
     test: sgmcmc.datasets.Digits,
     loss: Any,
 ) -> None:
@@ -187,24 +213,23 @@ def draw(
   kind = 'as they are'
   plots.reliability(left, {
       method: sgmcmc.diagnostics.reliability_curve(
-          p[kind], test.labels, _NUM_BINS)
-      for method, p in probabilities.items()})
+          probabilities[method][kind], test.labels, _NUM_BINS)
+      for method in ('Adam', _CHOSEN)})
   left.set_title(f'Reliability, test images {kind}', fontsize=11)
-  positions = np.arange(len(scores['Adam']))
-  for k, (method, by_kind) in enumerate(scores.items()):
+  positions = np.arange(len(nll['Adam']))
+  for k, (method, by_kind) in enumerate(nll.items()):
     middle.barh(
-        positions + 0.4 * k, [s[1] for s in by_kind.values()], height=0.38,
-        label=method)
-  middle.set_yticks(positions + 0.2, list(scores['Adam']), fontsize=9)
+        positions + 0.2 * k, list(by_kind.values()), height=0.19, label=method)
+  middle.set_yticks(positions + 0.3, list(nll['Adam']), fontsize=9)
   middle.invert_yaxis()
   middle.set_xlabel('nats an image, less is better')
   middle.set_title('Negative log likelihood', fontsize=11)
   middle.legend(edgecolor='none')
   right.plot(loss, linewidth=0.8)
-  right.set(xlabel='epoch of sampling', ylabel='mean training loss')
-  right.set_title('The chain, started from Adam', fontsize=11)
+  right.set(xlabel='epoch', ylabel='mean training loss', yscale='log')
+  right.set_title('Adam, search, draws (T chosen)', fontsize=11)
 
-  average = probabilities['posterior']['as they are']
+  average = probabilities[_CHOSEN]['as they are']
   adam = probabilities['Adam']['as they are']
   bottom.suptitle(
       'The test images the posterior is least sure of: its probabilities '
@@ -239,15 +264,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
       '--output', type=pathlib.Path, default=pathlib.Path('.'),
       help='folder of quickstart.png (default: this one)')
   for name, default in (
-      ('num_units', 100), ('batch_size', 100), ('adam_epochs', 100),
-      ('epochs', 500), ('burnin_epochs', 100), ('epochs_between_results', 5),
+      ('num_units', 100), ('batch_size', 100), ('epochs', 100),
       ('seed', 1)):
     parser.add_argument(
         f'--{name}', type=int, default=default, help=f'default: {default}')
-  for name, default in (
-      ('prior_scale', 4.), ('learning_rate', 0.02), ('momentum', 0.98)):
-    parser.add_argument(
-        f'--{name}', type=float, default=default, help=f'default: {default}')
   return parser.parse_args(argv)
 
 
@@ -268,21 +288,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f'{error}: pip install "tfp_sgmcmc[quickstart]"', file=sys.stderr)
     return 1
   begin = time.monotonic()
-  keras.utils.set_random_seed(arguments.seed)
   train, test = sgmcmc.datasets.load_digits()
-  model = make_model(arguments.num_units)
   print(f'A network 64-{arguments.num_units}-10 on {len(train.labels)} images '
-        f'of digits: {model.count_params():,} weights')
-  weights, history, posterior = train_and_sample(model, train, arguments)
-  kept = history.history['kinetic_temperature'][arguments.burnin_epochs:]
-  print(f'{len(posterior)} draws; kinetic temperature {np.mean(kept):.3f} '
-        '(1 is exact; the noise of minibatches heats)')
+        f'of digits, {arguments.epochs} epochs each')
+  predictors, loss = fit_all(train, arguments)
   inputs = shifted(to_features(test.images), arguments.seed)
-  probabilities = predict_all(model, weights, posterior, inputs)
-  scores = print_table(probabilities, test.labels)
+  probabilities = predict_all(predictors, inputs)
+  nll = print_table(probabilities, test.labels)
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'quickstart.png'
-  draw(path, probabilities, scores, test, history.history['loss'])
+  draw(path, probabilities, nll, test, loss)
   print(f'\n{path} written, {time.monotonic() - begin:.0f} s in all')
   return 0
 
