@@ -143,7 +143,7 @@ def fit_all(
   predictors = {'Adam': fit('Adam', digits, arguments)}
   print(f'{predictors["Adam"].count_params():,} weights')
   for name, temperature in (
-      ('T = 0', 0.), (_CHOSEN, 'validation'), ('T = 1', 1.)):
+      (_CHOSEN, 'validation'), ('T = 0', 0.), ('T = 1', 1.)):
     is_chosen = temperature == 'validation'
     sampling = sgmcmc.keras.PosteriorSampling(
         temperature=temperature, seed=arguments.seed)

@@ -72,7 +72,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   chain, from the model's weights.
 
   `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
-  0.9; N(0, 1) as the prior of a model without regularisers; a fifth of the
+  0.9; N(0, 1), for kernels of more than 128 inputs N(0, 128 / inputs), as the
+  prior of a model without regularisers; a fifth of the
   epochs for the compiled optimizer first; a third of the other steps as
   burn-in; and 30 draws evenly spaced over the rest. What is given in place of
   one of these is not chosen; with a `kernel` none is but the temperature, where
@@ -83,7 +84,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   once, in proportion. For a loss that sums over pixels, or batches of ten, it
   may be too large to get there: give a smaller one.
 
-  At T = 1 and N(0, 1) a network's posterior often predicts no better than the
+  At T = 1 and this prior a network's posterior often predicts no better than the
   optimizer does, for the prior is wrong. `temperature='validation'` chooses T
   of 0.001, 0.01, 0.1 and 1 by `fit`'s validation data: a fifth of the epochs at
   T = 0.001, then a twenty-fifth at each of them, upwards, until two in a row
@@ -218,7 +219,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`,
         `learned_scale()`); or None: the model's regularisers are the prior.
-        Where it has none, and no kernel is given, the prior is N(0, 1); for a
+        Where it has none, and no kernel is given, it is chosen (above); for a
         constant one, which may have no posterior, pass `{'.*': None}`.
       num_burnin_steps: Python `int`, the number of first steps without draws;
         after the search, where T is chosen. None for 0, or, without a kernel,

@@ -68,7 +68,7 @@ class Chain:
         have been checked.
       search: `TemperatureSearch`, which gives the kernel its temperature; None
         where there is none.
-      has_default_prior: Python `bool`, whether N(0, 1) is the prior of a model
+      has_default_prior: Python `bool`, whether `bounded_normal` is the prior of a model
         without regularisers.
       rate: `LearningRate` to lower in burn-in; None where there is none.
       say: Callable of a sentence, to show it.
@@ -573,10 +573,11 @@ class Chain:
     """Takes the prior, and warns where nothing, or two things, say it."""
     if self._has_default_prior:
       if not has_losses:
-        self._prior = priors.standard_normal
+        self._prior = priors.bounded_normal
       self._say('the prior is ' + (
           "the model's regularisers and other added losses." if has_losses
-          else 'N(0, 1) for each weight.'))
+          else 'N(0, 1) for each weight, narrower where a kernel has more '
+          'than 128 inputs: N(0, 128 / inputs).'))
       return
     if self._prior is None and not has_losses:
       warnings.warn(

@@ -5,7 +5,8 @@ started from new or from trained weights, ends with a posterior that is worth
 having:
 
   kernel         SGHMC, learning rate 0.1, momentum 0.9
-  prior          N(0, 1) for each weight, where the model has no regularisers
+  prior          N(0, 1) for each weight, N(0, 128 / inputs) for kernels of
+                 more than 128 inputs, where the model has no regularisers
   first epochs   a fifth of them is for the compiled optimizer, the first of two
   burn-in        a third of the steps that are left, or the search (below) and
                  a tenth of those left after it

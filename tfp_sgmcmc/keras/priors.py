@@ -16,7 +16,10 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import scale_mixture
 
-__all__ = ['WeightPrior', 'he_normal', 'standard_normal']
+__all__ = ['WeightPrior', 'bounded_normal', 'he_normal']
+
+# The largest number of inputs at which N(0, 1) was found to do.
+_MOST_INPUTS = 128
 
 tfd = tfp.distributions
 
@@ -64,10 +67,36 @@ def he_normal(
   return prior
 
 
-def standard_normal(variable: keras.Variable) -> tfd.Distribution:
-  """N(0, 1), in the weight's dtype: the prior where none is given."""
+def bounded_normal(variable: keras.Variable) -> tfd.Distribution:
+  """The prior where none is given: N(0, 1), and narrower for wide layers.
+
+    w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
+    w ~ N(0, 1)                      for all others, embeddings among them,
+
+  with fan_in as in `he_normal`. Under N(0, 1) the variance of what a unit sums
+  up grows with the number of its inputs: at 64 to 128 inputs it predicted well,
+  with 500 to 1,600 it fitted too much.
+
+  Args:
+    variable: A weight.
+
+  Returns:
+    prior: Distribution of each of its values, in its dtype.
+
+  #### Examples
+
+  >>> layer = keras.layers.Dense(3)
+  >>> layer.build([None, 512])
+  >>> from tfp_sgmcmc.keras import priors
+  >>> [float(priors.bounded_normal(w).stddev()) for w in layer.weights]
+  [0.5, 1.0]
+  """
   dtype = tf.as_dtype(variable.dtype)
-  return tfd.Normal(tf.zeros([], dtype), tf.ones([], dtype))
+  is_kernel = variable.name in ('kernel', 'recurrent_kernel')
+  fan_in = math.prod(variable.shape[:-1]) if is_kernel else 1
+  return tfd.Normal(
+      tf.zeros([], dtype),
+      tf.constant(min(1., (_MOST_INPUTS / fan_in)**0.5), dtype))
 
 
 class WeightPrior:
