@@ -13,6 +13,7 @@ from tests.keras import test_going_on as going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras import choices
+from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 
@@ -44,7 +45,7 @@ def test_everything_left_out_is_chosen_and_said(capsys):
   for part in (
       '2 epoch(s) of the compiled optimizer, then SGHMC with '
       'learning_rate=0.1, momentum=0.9, temperature=1.0',
-      'the prior is N(0, 1) for each weight',
+      'the prior is N(0, 1) for each weight, narrower where',
       '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
       '16 draws: R-hat of predictions', 'In all: '):
     assert part in said, (part, said)
@@ -59,6 +60,19 @@ def test_what_is_chosen_is_the_kernel_with_these_settings():
   for ours, theirs in zip(a.get_weights(), b.get_weights()):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
   assert chosen.posterior.steps == written_out.posterior.steps
+
+
+def test_the_prior_of_wide_kernels_is_narrower():
+  layers = [keras.layers.Dense(3), keras.layers.Conv2D(2, 5),
+            keras.layers.Embedding(1000, 4), keras.layers.LSTM(300)]
+  for layer, shape in zip(layers, [[None, 128], [None, 9, 9, 20], [None, 5],
+                                   [None, 5, 8]]):
+    layer.build(shape)
+  scales = [[float(priors.bounded_normal(w).variance()) for w in layer.weights]
+            for layer in layers]
+  np.testing.assert_allclose(
+      np.concatenate(scales),
+      [1., 1., 128. / 500., 1., 1., 1., 128. / 300., 1.], rtol=1e-5)
 
 
 def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():

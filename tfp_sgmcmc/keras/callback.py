@@ -73,9 +73,9 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
   0.9; N(0, 1), for kernels of more than 128 inputs N(0, 128 / inputs), as the
-  prior of a model without regularisers; a fifth of the
-  epochs for the compiled optimizer first; a third of the other steps as
-  burn-in; and 30 draws evenly spaced over the rest. What is given in place of
+  prior of a model without regularisers; a fifth of the epochs for the compiled
+  optimizer first; a third of the other steps as burn-in; and 30 draws evenly
+  spaced over the rest. What is given in place of
   one of these is not chosen; with a `kernel` none is but the temperature, where
   asked. The temperature is 1, the posterior's own. `fit` prints what was chosen
   (unless `verbose=0`), and `settings` holds it. The learning rate is a rule,
@@ -84,18 +84,18 @@ class PosteriorSampling(keras.callbacks.Callback):
   once, in proportion. For a loss that sums over pixels, or batches of ten, it
   may be too large to get there: give a smaller one.
 
-  At T = 1 and this prior a network's posterior often predicts no better than the
-  optimizer does, for the prior is wrong. `temperature='validation'` chooses T
-  of 0.001, 0.01, 0.1 and 1 by `fit`'s validation data: a fifth of the epochs at
-  T = 0.001, then a twenty-fifth at each of them, upwards, until two in a row
+  At T = 1 and this prior a network's posterior often predicts no better than
+  the optimizer does, for the prior is wrong. `temperature='validation'` chooses
+  T of 0.001, 0.01, 0.1 and 1 by `fit`'s validation data: a fifth of the epochs
+  at T = 0.001, then a twenty-fifth at each of them, upwards, until two in a row
   are worse by the negative log likelihood of five pooled draws; the rest is for
   the lowest T that is as good as the best, up to the standard error of the
   difference. Eight epochs at least are needed, one for each of these parts; the
   data for the test are not to be the validation data, which have to come in the
-  same order each time.
-  `validation_scores` holds the scores. The noise of minibatches heats the chain
-  beside T, and at such temperatures may be most of the heat: so the draws are
-  of no posterior that can be written down, and no warning tells of that heat.
+  same order each time. `validation_scores` holds the scores. The noise of
+  minibatches heats the chain beside T, and at such temperatures may be most of
+  the heat: so the draws are of no posterior that can be written down, and no
+  warning tells of that heat.
   A chain that dies in a trial ends `fit`.
 
   Step t = 1, 2, ... of the chain has the seed `random.fold_in(seed, t)`, and

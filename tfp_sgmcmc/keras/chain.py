@@ -68,8 +68,8 @@ class Chain:
         have been checked.
       search: `TemperatureSearch`, which gives the kernel its temperature; None
         where there is none.
-      has_default_prior: Python `bool`, whether `bounded_normal` is the prior of a model
-        without regularisers.
+      has_default_prior: Python `bool`, whether `bounded_normal` is the prior of
+        a model without regularisers.
       rate: `LearningRate` to lower in burn-in; None where there is none.
       say: Callable of a sentence, to show it.
 
