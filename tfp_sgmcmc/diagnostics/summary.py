@@ -184,9 +184,12 @@ def _innermost(kernel, results):
         f'kernel is {kernel!r}: it has to be the kernel that made the result, '
         'or None.')
   while getattr(kernel, 'inner_kernel', None) is not None:
-    kernel = kernel.inner_kernel
+    if hasattr(kernel, 'adapted_kernel') and results is not None:
+      kernel, results = kernel.adapted_kernel(results), results.inner_results
+    else:
+      kernel = kernel.inner_kernel
   while hasattr(results, 'inner_results'):
-    # What TemperatureStepSizeAdaptation has found.
+    # Where the kernel inside was given, what the one around it has found.
     if 'step_size' in results._fields and 'step_size' in (
         getattr(kernel, 'parameters', {})):
       kernel = kernel.copy(step_size=results.step_size)
