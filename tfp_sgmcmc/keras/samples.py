@@ -387,6 +387,35 @@ class PosteriorSamples:
         'scores', scores, predictions.batches(x, batch_size, steps),
         draw_batch_size, [np.add, np.logaddexp]))
 
+  def log_likelihood(
+      self,
+      x: Any,
+      y: Any,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+  ) -> np.ndarray:
+    """log p(y_i | x_i, theta_s), of each draw and example.
+
+    Args:
+      x: Inputs, arrays in the model's structure.
+      y: Targets.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+
+    Returns:
+      log_likelihood: Array `[draws, n]`, in nats.
+
+    Raises:
+      ValueError: If there are no draws, or the model is not compiled.
+    """
+    likelihood = self._likelihood()
+    return np.concatenate([
+        values for _, (values,) in self._over_batches(
+            'log_likelihood', lambda outputs, batch: [
+                likelihood.log_likelihood(batch[1], outputs, None)],
+            predictions.batches((x, y, None), batch_size, None),
+            draw_batch_size, None)], axis=1)
+
   def _scores(self, likelihood, results):
     """All scores, from batches with pooled predictions and likelihoods."""
     model = self._model
