@@ -13,6 +13,7 @@ _SMALL = [
     '--num_units=40', '--epochs_between_results=3']
 
 
+@pytest.mark.slow
 def test_prints_scores_that_a_working_sampler_reaches(tmp_path, capsys):
   pytest.importorskip('matplotlib')
   assert quickstart.main([*_SMALL, f'--output={tmp_path / "new"}']) == 0

@@ -69,6 +69,7 @@ def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
   np.testing.assert_allclose(rate(None), 0.02)
 
 
+@pytest.mark.slow
 def test_a_hot_chain_cools_in_burnin(tmp_path):
   # At T = 0.01 the noise of minibatches is most of the heat.
   sampling = sgmcmc.keras.PosteriorSampling(
@@ -170,6 +171,7 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
       score.found, -np.mean(np.log(np.mean(p, axis=0))), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_killed_while_it_searches(tmp_path, monkeypatch):
   monkeypatch.setattr(store, '_SECONDS', 0.)  # Commit at each step.
   monkeypatch.setattr(store, '_DURATIONS', 0.)
