@@ -1,12 +1,22 @@
-"""Names that the docstrings' examples use without importing them."""
+"""What all tests and the docstrings' examples share."""
 
 import pytest
+import tensorflow as tf
+
+
+@pytest.fixture(autouse=True)
+def _optimise_graphs_in_slow_tests_alone(request):
+  """Most programs run for less time than Grappler takes to optimise them.
+
+  What XLA compiles it optimises by itself, and the slow tests run with both.
+  """
+  tf.config.optimizer.set_experimental_options({
+      'disable_meta_optimizer': 'slow' not in request.keywords})
 
 
 @pytest.fixture(autouse=True)
 def _doctest_names(doctest_namespace):
   import keras
-  import tensorflow as tf
   import tensorflow_probability as tfp
 
   import tfp_sgmcmc as sgmcmc

@@ -20,6 +20,7 @@ def run_python(code, **environment):
       env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3', **environment})
 
 
+@pytest.mark.slow
 def test_wrong_keras_backend_is_one_clear_sentence():
   result = run_python('import tfp_sgmcmc', KERAS_BACKEND='numpy')
   last = result.stderr.strip().splitlines()[-1]
@@ -27,6 +28,7 @@ def test_wrong_keras_backend_is_one_clear_sentence():
   assert 'KERAS_BACKEND=tensorflow' in last
 
 
+@pytest.mark.slow
 def test_missing_modules_are_one_clear_sentence_each():
   result = run_python("""
 import sys

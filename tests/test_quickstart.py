@@ -9,6 +9,7 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import quickstart
 
 
+@pytest.mark.slow
 def test_prints_scores_that_a_working_sampler_reaches(tmp_path, capsys):
   pytest.importorskip('matplotlib')
   assert quickstart.main(

@@ -69,6 +69,11 @@ class Draws:
     return f'<Draws: {len(self):,} states of shape {shapes}>'
 
   @property
+  def num_chain_axes(self) -> int:
+    """How many leading axes of a state are chains."""
+    return self._num_chain_axes
+
+  @property
   def states(self) -> Any:
     """All draws, in the form of the state, with a leading axis of draws."""
     return self._all()[0]

@@ -150,6 +150,7 @@ def test_shrink_refuses_too_many():
         _labelled(100, 0), _labelled(50, 1), (3, 8), num_train=21)
 
 
+@pytest.mark.slow
 def test_real(real_data):
   pytest.importorskip('tensorflow_datasets')
   train, test = datasets.load_mnist(real_data)

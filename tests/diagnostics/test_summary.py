@@ -112,6 +112,28 @@ def test_a_right_chain_is_fine():
   assert len(lines) == 11 and lines[-1] == 'In all: fine.'
 
 
+def test_several_runs_and_one_elsewhere():
+  """Of different lengths; one chain in two that is three sd from the others."""
+  runs = [part_of(run(seed), NUM_DRAWS - 100 * k, 2)
+          for k, seed in enumerate([(1, 2), (3, 4), (5, 6)])]
+  found = summary(runs, kernel_with())
+  assert found.verdict == 'fine', str(found)
+  assert [row.quantity for row in found.rows] == [
+      row.quantity for row in summary(run(), kernel_with()).rows]
+  for row in found.rows[-3:-1]:  # The temperatures, of all chains.
+    assert row.standard_error < 0.03
+  apart = runs[0].states + 3. * tf.math.reduce_std(runs[0].states, axis=[0, 1])
+  chunks = store.Chunks()
+  chunks.append(store.named(state=apart, trace=runs[0].trace))
+  runs[0] = sgmcmc.Draws(
+      chunks, runs[0]._structure, runs[0].final_state,
+      runs[0].kernel_results, num_chain_axes=1)
+  found = summary(runs)
+  assert verdict(found.rows, 'rank R-hat of the parameters') == 'wrong'
+  with pytest.raises(ValueError, match='as many chains each'):
+    summary([runs[1], part_of(run(), NUM_DRAWS, 3)])
+
+
 CONFIGURATIONAL = 'configurational temperature / T'
 KINETIC = 'kinetic temperature / T'
 

@@ -483,6 +483,7 @@ def kl_of_paper_gaussian(estimator, cost, num_chains=10_000):
                 + 20. * shift @ shift)
 
 
+@pytest.mark.slow
 def test_gaussian_of_the_paper_at_equal_data():
   plain = kl_of_paper_gaussian(SINGLE, 1)
   one = kl_of_paper_gaussian(EWSG(None, 1, SINGLE), 2)

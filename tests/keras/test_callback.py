@@ -59,12 +59,13 @@ def functional():
   return keras.Model(inputs, keras.layers.Dense(3)(hidden))
 
 
-@pytest.mark.parametrize('make_model', [
-    functional, Subclassed,
-    lambda: keras.Sequential([
-        keras.layers.Dense(5, activation='tanh'), keras.layers.Dense(3)]),
-], ids=['functional', 'subclassed', 'sequential'])
-@pytest.mark.parametrize('jit_compile', [False, True])
+def sequential():
+  return keras.Sequential([
+      keras.layers.Dense(5, activation='tanh'), keras.layers.Dense(3)])
+
+
+@pytest.mark.parametrize('make_model, jit_compile', [
+    (functional, False), (Subclassed, True), (sequential, False)])
 def test_kinds_of_models(make_model, jit_compile):
   x, y = models.classes()
   model = make_model()
@@ -193,7 +194,8 @@ def test_jit_compile_gives_the_same_chain(reference):
       history['loss'], reference[1]['loss'], rtol=1e-4)
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('jit_compile', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
 def test_steps_per_execution_gives_the_same_draws(reference, jit_compile):
   posterior, _ = chain(steps_per_execution=2, jit_compile=jit_compile)
   assert_same_draws(posterior, reference[0])

@@ -90,6 +90,7 @@ def test_at_temperature_zero_nothing_is_hot():
   assert len(sampling.posterior) >= 30
 
 
+@pytest.mark.slow
 def test_a_hot_chain_cools_in_burnin(tmp_path):
   # At T = 0.01 the noise of minibatches is most of the heat.
   sampling = sgmcmc.keras.PosteriorSampling(
@@ -210,6 +211,7 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
   np.testing.assert_allclose(weights, np.ones([20]))
 
 
+@pytest.mark.slow
 def test_killed_while_it_searches(tmp_path, monkeypatch):
   monkeypatch.setattr(store, '_SECONDS', 0.)  # Commit at each step.
   monkeypatch.setattr(store, '_DURATIONS', 0.)

@@ -110,6 +110,7 @@ def test_draws_are_at_equal_times_along_the_path(single_steps):
       [np.ravel(w) for w in sampling.model.get_weights()]))
 
 
+@pytest.mark.slow
 def test_several_steps_an_execution_are_the_same(single_steps):
   _, _, _, draws = run(steps_per_execution=4)
   np.testing.assert_allclose(draws, single_steps[-1], atol=1e-3)

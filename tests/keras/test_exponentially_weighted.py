@@ -49,7 +49,8 @@ def chain_by_hand(make_kernel, num_epochs, batch_size, num_index_steps):
 
 
 @pytest.mark.parametrize('num_index_steps, arguments', [
-    (2, {}), (1, dict(jit_compile=True)), (2, dict(run_eagerly=True))], ids=str)
+    (2, {}), (2, dict(run_eagerly=True)),
+    pytest.param(1, dict(jit_compile=True), marks=pytest.mark.slow)], ids=str)
 def test_same_chain_as_a_loop_over_its_batches(num_index_steps, arguments):
   """The last batch is of 10 rows, the others of 20, in each epoch."""
   model = models.classifier(**arguments)
@@ -64,7 +65,9 @@ def test_same_chain_as_a_loop_over_its_batches(num_index_steps, arguments):
   assert ours.num_gradients == theirs.num_gradients
   np.testing.assert_allclose(ours.acceptance, theirs.acceptance, rtol=1e-5)
   assert ours.step == 9 and 0. < ours.acceptance
-  plain = models.classifier(**arguments)
+  if arguments:
+    return
+  plain = models.classifier()
   models.fit(plain, models.make_sampling(), epochs=3)
   assert np.max(np.abs(plain.get_weights()[0] - state[0])) > 1e-3
 

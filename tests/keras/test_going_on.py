@@ -70,6 +70,7 @@ def assert_same(ours, theirs):
       np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_killed_in_burnin_in_an_epoch_and_at_its_end(tmp_path):
   arguments = dict(
       kernel=functools.partial(sgmcmc.SGNHT, step_size=0.005, diffusion=20.),

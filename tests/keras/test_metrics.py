@@ -86,8 +86,9 @@ def two_outputs(**compile_arguments):
 
 
 @pytest.mark.parametrize('estimate, compile_arguments', [
-    (twice, {}), (twice, dict(run_eagerly=True)), (halves, {}),
-    (within_cond, {}), (some_rows, {}),
+    (twice, dict(run_eagerly=True)), (halves, {}), (within_cond, {}),
+    pytest.param(twice, {}, marks=pytest.mark.slow),
+    pytest.param(some_rows, {}, marks=pytest.mark.slow),
 ], ids=lambda value: getattr(value, '__name__', str(value)))
 @pytest.mark.filterwarnings('ignore:The model has regularisers')
 def test_metrics_are_those_of_evaluate(estimate, compile_arguments):

@@ -44,6 +44,7 @@ def test_the_target_is_in_the_logs_and_a_good_chain_is_silent():
   assert history['temperature'] == [1.] * 50
 
 
+@pytest.mark.slow
 def test_a_hot_chain_is_warned_of_and_the_advice_cools_it():
   messages, _ = messages_of(0.1, 400, num_burnin_steps=200)
   first, last = messages

@@ -159,6 +159,7 @@ def chains_with_errors():
       model, bound, *chains(40, **{**RIGHT, **errors}))
 
 
+@pytest.mark.slow
 def test_the_joint_law_compiled():
   """The first law, in the program of the planted errors, without one."""
   assert chains_with_errors()() > oracle.FALSE_ALARM_RATE

@@ -181,6 +181,7 @@ def sample_double_well(make_kernel):
 NOISE = sgmcmc.gradients.Noisy(np.sqrt(2. * 1. / 0.01))  # B = 1, h = 0.01
 
 
+@pytest.mark.slow
 def test_double_well_of_figure_1_with_the_thermostat():
   distance, kinetic, xi = sample_double_well(lambda diffusion: sgmcmc.SGNHT(
       double_well, 0.01, diffusion, gradient_estimator=NOISE))(0.)
@@ -189,6 +190,7 @@ def test_double_well_of_figure_1_with_the_thermostat():
   assert abs(xi - 1.) < 0.02
 
 
+@pytest.mark.slow
 def test_double_well_of_figure_1_with_fixed_friction():
   """All noise comes from the gradient; only friction 1 balances it."""
   sample = sample_double_well(lambda friction: sgmcmc.SGHMC(
@@ -219,6 +221,7 @@ def normal_mean_posterior():
       x.astype(np.float32))
 
 
+@pytest.mark.slow
 def test_normal_mean_of_figure_2():
   """Gradient noise that SGHMC suffers from and SGNHT takes up."""
   posterior = normal_mean_posterior()

@@ -23,12 +23,16 @@ NUM_CHAINS, NUM_STEPS = 4_000, 600
 MODEL = oracle.GaussianModel()
 UNIFORM = sgmcmc.gradients.Uniform(4)
 FRICTION = 2.
+LOST = 0.2  # 1 - momentum.
 COVARIANCE = {
     'sgld': lambda h: oracle.sgld_covariance(
         MODEL.precision, MODEL.gradient_covariance(UNIFORM), h),
     'sghmc': lambda h: oracle.euler_covariance(
         MODEL.precision, MODEL.gradient_covariance(UNIFORM), h,
-        FRICTION)[:3, :3]}
+        FRICTION)[:3, :3],
+    'momentum': lambda h: oracle.euler_covariance(
+        MODEL.precision, MODEL.gradient_covariance(UNIFORM), h,
+        LOST / h)[:3, :3]}
 
 
 class KineticTemperature(sgmcmc.SGHMC):
@@ -45,14 +49,16 @@ def inner_kernel(name, step_size, posterior=None):
   if name == 'sgld':
     return sgmcmc.SGLD(posterior, step_size, UNIFORM)
   kernel = KineticTemperature if name == 'error' else sgmcmc.SGHMC
-  return kernel(posterior, step_size, FRICTION, UNIFORM)
+  friction = LOST / step_size if name == 'momentum' else FRICTION
+  return kernel(posterior, step_size, friction, UNIFORM)
 
 
 @functools.cache
 def adapted_chains(name):
   return oracle.compile_chains(
       lambda start, target: sgmcmc.TemperatureStepSizeAdaptation(
-          inner_kernel(name, start), NUM_STEPS, target))
+          inner_kernel(name, start), NUM_STEPS, target,
+          keep_momentum=name == 'momentum'))
 
 
 def adapt(name, start, target, num_steps=NUM_STEPS):
@@ -64,7 +70,7 @@ def adapt(name, start, target, num_steps=NUM_STEPS):
 def relative_error(name, start, target):
   """Of the exact excess at the step size found."""
   h = adapt(name, start, target)[-1]
-  covariance = COVARIANCE['sgld' if name == 'sgld' else 'sghmc'](h)
+  covariance = COVARIANCE['sghmc' if name == 'error' else name](h)
   return (np.trace(MODEL.precision @ covariance) / 3. - 1.) / target - 1.
 
 
@@ -208,6 +214,8 @@ SGHMC = functools.partial(inner_kernel, 'sghmc')
     (lambda: SGHMC(0.1), dict(target_excess=2.), ValueError, 'at most 1'),
     (lambda: SGHMC(0.1), dict(num_adaptation_steps=-1), ValueError,
      'num_adaptation_steps'),
+    (lambda: inner_kernel('sgld', 0.1), dict(keep_momentum=True), ValueError,
+     'SGLD has none'),
 ])
 def test_refused_at_construction(inner, arguments, error, message):
   with pytest.raises(error, match=message):

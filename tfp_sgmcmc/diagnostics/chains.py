@@ -59,29 +59,45 @@ def standard_error(values: np.ndarray) -> np.ndarray:
 def r_hat(name: str, values: np.ndarray) -> verdicts.Row:
   """The row of the largest rank R-hat of `[chain, draw, d]`.
 
-  Of the halves of chains, as [1] has it.
+  Of the halves of chains, as [1] has it. Fine below 1.05, wrong above 1.2, or
+  above what is due to chance where the draws are few: with m halves of n
+  independent draws R-hat^2 is about (n - 1) / n + F / n, F of m - 1 and
+  m (n - 1) degrees of freedom.
   """
   if len(values) == 1:  # ArviZ wants two chains: it halves these once more.
     half = values.shape[1] // 2
     values = np.concatenate([values[:, :half], values[:, -half:]])
   largest = np.max(_by_coordinate('rhat', values, method='rank'))
+  by_chance = _r_hat_by_chance(*values.shape)
+  limit = max(1.05, by_chance)
   return verdicts.Row(
       f'rank R-hat of {name}', float(largest), None,
-      _grade(largest, 1.05, 1.2), _say(
-          largest <= 1.05, 'It has to be below 1.05.',
+      _grade(largest, limit, max(1.2, by_chance)), _say(
+          largest <= limit, f'It has to be below {limit:.3g}.',
           'The chains disagree with each other, or their halves do: make '
           'burn-in and run longer, or start in a better place.'))
 
 
+def _r_hat_by_chance(num_chains, num_draws, num_coordinates):
+  """What R-hat of right chains exceeds in one of a thousand tables."""
+  import scipy.stats  # pylint: disable=g-import-not-at-top  # ArviZ needs it.
+  m, n = 2 * num_chains, num_draws // 2
+  # Each coordinate has two, of ranks and of folded ranks.
+  f = scipy.stats.f.isf(
+      verdicts.FALSE_ALARM_RATE / (2. * num_coordinates), m - 1, m * (n - 1))
+  return np.sqrt((n - 1. + f) / n)
+
+
 def effective_draws(
-    name: str, values: np.ndarray, factor: float = 1.) -> verdicts.Row:
+    name: str, values: np.ndarray, factor: float = 1.,
+    enough: float = _ENOUGH_DRAWS) -> verdicts.Row:
   """The row of the smallest effective sample size, times `factor`."""
   smallest = factor * np.min(_by_coordinate('ess', values, method='bulk'))
-  is_enough = smallest >= _ENOUGH_DRAWS
+  is_enough = smallest >= enough
   return verdicts.Row(
       f'effective draws of {name}', float(smallest), None,
       'fine' if is_enough else 'doubtful', _say(
-          is_enough, 'At least 400 are needed.',
+          is_enough, f'At least {enough:.0f} are needed.',
           'Run longer, or more chains; a larger step size moves faster.'))
 
 

@@ -82,7 +82,7 @@ def compare_step_sizes(
     raise TypeError(
         f'kernel is {kernel!r}, which has no step_size to halve. Of '
         'TemperatureStepSizeAdaptation take what it has found: '
-        'kernel.inner_kernel.copy(step_size=draws.kernel_results.step_size).')
+        'kernel.adapted_kernel(draws.kernel_results).')
   between = checks.non_negative_integer(
       'num_steps_between_results', num_steps_between_results)
   burnin = checks.non_negative_integer('num_burnin_steps', num_burnin_steps)
@@ -107,7 +107,7 @@ def _half(schedule, step):
 
 def _answers(draws, fn):
   """By name, `[chain, draw, d]` whose means are the answers."""
-  rank = draws._num_chain_axes
+  rank = draws.num_chain_axes
   if fn is None:
     values = np.concatenate([
         _chains_first(part, rank) for part in states.to_parts(draws.states)],

@@ -10,6 +10,7 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc import draws as draws_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.diagnostics import chains as chains_lib
+from tfp_sgmcmc.diagnostics import runs as runs_lib
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
@@ -38,7 +39,8 @@ def summary(
   Each row is a number with its standard error and a verdict: fine, doubtful or
   wrong, and what to try. The rows, each where it can be had:
 
-    rank R-hat           below 1.05 fine, above 1.2 wrong
+    rank R-hat           below 1.05 fine, above 1.2 wrong; of few draws, below
+                         what chance explains fine
     effective draws      400 or more fine, fewer doubtful
     drift                last third of the run less the first, in standard
                          deviations: 0, doubtful from 0.1, wrong from 0.5
@@ -62,9 +64,12 @@ def summary(
   it was traced. A run that is fine may still have missed a mode.
 
   Args:
-    result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`. (Of the
-      draws of a Keras model, or of `PosteriorSampling` after `fit`, the summary
-      is one of their predictions on given inputs: `summary(result, x)`.) With
+    result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`; or a list
+      of `Draws`, of separate runs of one posterior: then all their chains are
+      compared, over the last draws of each, as many as the shortest run has.
+      (Of the draws of a Keras model, or of `PosteriorSampling` after `fit`, the
+      summary is one of their predictions on given inputs: `summary(result, x)`;
+      of a list of draws of separate fits too, `summary(results, x, y)`.) With
       `trace_fn=diagnostics.trace_energies` (or a trace with a field
       `target_log_prob`, and `momentum` or `mean_squared_momentum`) the rows of
       the log density and of the kinetic temperature can be had.
@@ -83,7 +88,8 @@ def summary(
 
   Raises:
     TypeError: If the result is of another type.
-    ValueError: If there are fewer than 12 draws.
+    ValueError: If there are fewer than 12 draws, or runs are of different
+      posteriors.
     ImportError: If ArviZ is not installed.
 
   #### Examples
@@ -112,25 +118,46 @@ def summary(
       'sample_chain call sgmcmc.sample, which takes the same kernels.')
 
 
+@summary.register(list)
+@summary.register(tuple)
+def _(result, *arguments, **keywords):
+  if not result:
+    raise ValueError('There are no runs in the list: one at least is needed.')
+  kinds = sorted({type(run).__name__ for run in result})
+  if len(kinds) > 1:
+    raise TypeError(
+        f'The runs are of the types {", ".join(kinds)}: a list of runs of one '
+        'posterior, all of one type, is needed.')
+  return runs_lib.summary_of_runs(result[0], result, *arguments, **keywords)
+
+
 @summary.register
 def _(result: draws_lib.Draws, kernel=None, num_gradients=1000,
       max_coordinates=20, seed=0):
-  rank = result._num_chain_axes
-  parts = _parts(result.states)
-  trace = _fields(result.trace)
-  results = result.kernel_results
-  rows = _chain_rows(parts, trace, rank, max_coordinates)
-  acceptance = compat.find_result(
-      compat.find_result(results, 'gradient_estimator_results'), 'acceptance')
-  kernel, results = _innermost(kernel, results)
-  rows += _temperature_rows(kernel, parts, rank, num_gradients, rows[1].value)
-  known = kernel and temperatures.dynamics(kernel)
-  if known:
-    square = _mean_square(trace, rank)
-    if square is not None:
-      rows.append(temperatures.kinetic(square, known))
+  return runs_lib.summary_of_runs(
+      result, [result], kernel, num_gradients, max_coordinates, seed)
+
+
+@runs_lib.summary_of_runs.register
+def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
+      max_coordinates=20, seed=0):
+  rank = first.num_chain_axes
+  parts, traces = _of_one_length(
+      [_parts(run.states) for run in runs],
+      [_fields(run.trace) for run in runs], rank)
+  rows = _chain_rows(parts, traces, rank, max_coordinates)
+  acceptance = compat.find_result(compat.find_result(
+      first.kernel_results, 'gradient_estimator_results'), 'acceptance')
+  kernels, results = zip(*(
+      _innermost(kernel, run.kernel_results) for run in runs))
+  rows += _temperature_rows(
+      kernels[0], parts, rank, num_gradients, rows[1].value)
+  known = [k and temperatures.dynamics(k) for k in kernels]
+  if known[0]:
+    rows.append(temperatures.kinetic(
+        [_mean_square(trace, rank) for trace in traces], known))
     rows.append(temperatures.noise_share(
-        kernel, states.to_parts(result.final_state), results, known,
+        kernels[0], states.to_parts(first.final_state), results[0], known[0],
         seeds.to_stateless(seed)))
   if acceptance is not None:
     share = float(tf.reduce_mean(acceptance))
@@ -146,9 +173,9 @@ def _(result: draws_lib.Draws, kernel=None, num_gradients=1000,
 def _(result: trajectory_lib.Trajectory, kernel=None, num_gradients=1000,
       max_coordinates=20, seed=0):
   del seed
-  rank = result._num_chain_axes
-  parts = _parts(result.sample(min(_MOST_DRAWS, result.counts.events)))
-  rows = _chain_rows(parts, {}, rank, max_coordinates)
+  rank = result.num_chain_axes
+  parts = [_parts(result.sample(min(_MOST_DRAWS, result.counts.events)))]
+  rows = _chain_rows(parts, [{}], rank, max_coordinates)
   kernel, _ = _innermost(kernel, None)
   rows += _temperature_rows(kernel, parts, rank, num_gradients, rows[1].value)
   share = result.violation_share
@@ -184,9 +211,12 @@ def _innermost(kernel, results):
         f'kernel is {kernel!r}: it has to be the kernel that made the result, '
         'or None.')
   while getattr(kernel, 'inner_kernel', None) is not None:
-    kernel = kernel.inner_kernel
+    if hasattr(kernel, 'adapted_kernel') and results is not None:
+      kernel, results = kernel.adapted_kernel(results), results.inner_results
+    else:
+      kernel = kernel.inner_kernel
   while hasattr(results, 'inner_results'):
-    # What TemperatureStepSizeAdaptation has found.
+    # Where the kernel inside was given, what the one around it has found.
     if 'step_size' in results._fields and 'step_size' in (
         getattr(kernel, 'parameters', {})):
       kernel = kernel.copy(step_size=results.step_size)
@@ -194,15 +224,29 @@ def _innermost(kernel, results):
   return kernel, results
 
 
-def _chain_rows(parts, trace, rank, max_coordinates):
+def _of_one_length(parts, traces, rank):
+  """The last draws of each run, as many as the shortest has."""
+  shapes = {str([tuple(part.shape[1:]) for part in run]) for run in parts}
+  if len(shapes) > 1:
+    raise ValueError(
+        f'The runs have states of shapes {" and ".join(sorted(shapes))}: runs '
+        'of one posterior, with as many chains each, are needed.')
+  length = min(len(run[0]) for run in parts)
+  return (
+      [[part[-length:] for part in run] for run in parts],
+      [tf.nest.map_structure(lambda x: x[-length:], trace)
+       for trace in traces])
+
+
+def _chain_rows(parts, traces, rank, max_coordinates):
   checks.positive_integer('max_coordinates', max_coordinates)
   values, factor = _chains_first(parts, rank)
   d = values.shape[-1]
   index = np.unique(np.linspace(0, d - 1, min(d, max_coordinates)).astype(int))
   rows = _rows_of('the parameters', values[..., index], factor)
-  log_prob = trace.get('target_log_prob')
-  if log_prob is not None:
-    rows += _rows_of('the log density', *_chains_first([log_prob], rank))
+  if all(trace.get('target_log_prob') is not None for trace in traces):
+    rows += _rows_of('the log density', *_chains_first(
+        [[trace['target_log_prob']] for trace in traces], rank))
   return rows
 
 
@@ -213,12 +257,16 @@ def _rows_of(name, values, factor):
       chains_lib.drift(name, values)]
 
 
-def _chains_first(parts, rank):
-  """`[chain, draw, d]` of not too many, and how many times more chains are."""
-  num_draws = len(parts[0])
-  flat = np.concatenate([
+def _chains_first(runs, rank):
+  """`[chain, draw, d]` of not too many, and how many times more chains are.
+
+  Of the parts of each of several runs of one length.
+  """
+  num_draws = len(runs[0][0])
+  flat = np.concatenate([np.concatenate([
       np.reshape(part, [num_draws, int(np.prod(part.shape[1:1 + rank])), -1])
-      for part in parts], axis=-1).astype(np.float64)
+      for part in parts], axis=-1) for parts in runs],
+      axis=1).astype(np.float64)
   num_chains = flat.shape[1]
   chain = np.linspace(0, num_chains - 1, min(num_chains, _MOST_CHAINS))
   draw = np.linspace(0, num_draws - 1, min(num_draws, _MOST_DRAWS))
@@ -232,9 +280,9 @@ def _mean_square(trace, rank):
   if square is None:
     if trace.get('momentum') is None:
       return None
-    values, _ = _chains_first(tf.nest.flatten(trace['momentum']), rank)
+    values, _ = _chains_first([tf.nest.flatten(trace['momentum'])], rank)
     return np.mean(values**2, axis=-1)
-  values, _ = _chains_first([square], rank)
+  values, _ = _chains_first([[square]], rank)
   return None if np.isnan(values).all() else values[..., 0]
 
 

@@ -16,6 +16,7 @@ the density, so that what is missing is the chain's error. See Wenzel et al.
 [2]: Benedict Leimkuhler and Charles Matthews. _Molecular Dynamics_, 2015.
 """
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -113,43 +114,60 @@ def dynamics(kernel: Any) -> Dynamics | None:
       parameters.get('integrator') == 'euler')
 
 
-def kinetic(mean_square: np.ndarray, known: Dynamics) -> verdicts.Row | None:
-  """The row of |r|^2 / d, `[chain, draw]`.
+def kinetic(
+    mean_squares: Sequence[np.ndarray | None], known: Sequence[Dynamics],
+) -> verdicts.Row | None:
+  """The row of |r|^2 / d, `[chain, draw]` of each run; None if not known."""
+  scales = [_scale_of_kinetic(dynamics) for dynamics in known]
+  if any(x is None for x in [*mean_squares, *scales]):
+    return None
+  values = np.concatenate(
+      [scale * x for scale, x in zip(scales, mean_squares)])[..., np.newaxis]
+  return kinetic_row(
+      values.mean(), chains_lib.standard_error(values)[0], _TOO_HOT)
+
+
+def kinetic_row(
+    ratio: float, standard_error: float, advice: str,
+    is_judged: bool = True) -> verdicts.Row:
+  """The row of a kinetic temperature over T; doubtful at most if not judged."""
+  doubtful, wrong = _TOLERANCES
+  return verdicts.judge(
+      'kinetic temperature / T', ratio, standard_error, 1.,
+      (doubtful, wrong if is_judged else np.inf), 'It has to be 1.', advice)
+
+
+def _scale_of_kinetic(known):
+  """What makes |r|^2 / d the kinetic temperature over T.
 
   Less the offset h friction / 2 of a momentum that is stored after its kick,
   which does nothing to the law of theta.
   """
-  scale = 1. / known.temperature
-  if known.is_euler:
-    if known.step_size is None:
-      return None
-    offset = 0.5 * np.asarray(known.step_size) * np.asarray(known.friction)
-    if offset.ndim:
-      return None
-    scale *= 1. - float(offset)
-  values = scale * mean_square[..., np.newaxis]
-  return verdicts.judge(
-      'kinetic temperature / T', values.mean(),
-      chains_lib.standard_error(values)[0], 1., _TOLERANCES,
-      'It has to be 1.', _TOO_HOT)
+  if not known.is_euler:
+    return 1. / known.temperature
+  if known.step_size is None:
+    return None
+  offset = 0.5 * np.asarray(known.step_size) * np.asarray(known.friction)
+  return None if offset.ndim else (1. - float(offset)) / known.temperature
 
 
 def configurational(
-    target: Any, parts: list[tf.Tensor], chain_rank: int, temperature: float,
-    num_gradients: int, num_effective: float,
+    target: Any, runs: Sequence[list[tf.Tensor]], chain_rank: int,
+    temperature: float, num_gradients: int, num_effective: float,
 ) -> verdicts.Row:
   """The row of -(theta - m) . grad log density / (d T), by the exact gradient.
 
+  `runs` are the parts of the states, with leading axes of draws and of chains.
   m is the mean of the other chains; of a single one, of its other half. The
   standard error is at least that of `num_effective` independent draws of a
   Gaussian, sqrt(2 / (d num_effective)): a chain that has hardly moved has
   values that hardly differ.
   """
-  num_draws, num_chains = len(parts[0]), int(
-      np.prod(parts[0].shape[1:1 + chain_rank]))
-  num = min(num_draws, max(2, num_gradients // num_chains))
+  num_draws, num_chains = len(runs[0][0]), int(
+      np.prod(runs[0][0].shape[1:1 + chain_rank]))
+  num = min(num_draws, max(2, num_gradients // (num_chains * len(runs))))
   index = np.linspace(0, num_draws - 1, num).astype(int)
-  parts = [tf.gather(part, index) for part in parts]
+  runs = [[tf.gather(part, index) for part in parts] for parts in runs]
 
   def gradients_at(parts):
     return tf.map_fn(
@@ -158,11 +176,13 @@ def configurational(
 
   # Traced here: TensorFlow warns of functions that are made anew many times.
   gradients = tf.function(gradients_at, autograph=False).get_concrete_function(
-      parts)(*parts)
+      runs[0])
   theta, g = (
       np.concatenate([
-          np.reshape(x, [num, num_chains, -1]).astype(np.float64)
-          for x in xs], axis=-1) for xs in (parts, gradients))
+          np.concatenate([
+              np.reshape(x, [num, num_chains, -1]).astype(np.float64)
+              for x in xs], axis=-1) for xs in of_runs], axis=1)
+      for of_runs in (runs, [gradients(*parts) for parts in runs]))
   virial = -np.mean((theta - _others_mean(theta)) * g, axis=-1) / temperature
   values = virial.T[..., np.newaxis]
   least = np.sqrt(2. / (theta.shape[-1] * num_effective))

@@ -16,6 +16,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import choices
@@ -82,7 +83,12 @@ class PosteriorSampling(keras.callbacks.Callback):
   tried with batches of about a hundred and mean losses: where the chain is more
   than a tenth hotter than T in the second quarter of burn-in it is lowered,
   once, in proportion. For a loss that sums over pixels, or batches of ten, it
-  may be too large to get there: give a smaller one.
+  may be too large to get there: `learning_rate='temperature'` starts at 10^-6
+  and finds, in the first three quarters of burn-in, the rate at which the chain
+  is hotter than T by `target_excess`, a tenth; there it stays, in the logs and
+  in `settings`. So it may be with a kernel, SGHMC ("euler") or SGLD. It takes
+  some hundred steps, and the chain near the posterior: one that is on its way
+  there is hot, which holds the rate down (`TemperatureStepSizeAdaptation`).
 
   At T = 1 and this prior a network's posterior often predicts no better than
   the optimizer does, for the prior is wrong. `temperature='validation'` chooses
@@ -199,6 +205,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       keep_draw: Callable[[int], bool] | None = None,
       draw_interval: float | None = None,
       fingerprint: str | None = None,
+      target_excess: float | None = None,
   ):
     """Makes the callback.
 
@@ -242,9 +249,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         (a chain that goes on keeps the seed that it began with).
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
         in place of the kernel's `step_size`: a number; a callable of the step
-        counter, such as a Keras schedule; or "optimizer" for the learning rate
-        that the compiled optimizer has at each step. h = sqrt(learning_rate /
-        N) for SGHMC and SGNHT, h = learning_rate / N for SGLD.
+        counter, such as a Keras schedule; "optimizer" for the learning rate
+        that the compiled optimizer has at each step; or "temperature" to find
+        it in burn-in (see above). h = sqrt(learning_rate / N) for SGHMC and
+        SGNHT, h = learning_rate / N for SGLD.
       momentum: Number in [0, 1), in the units of Keras' SGD: friction (SGNHT:
         diffusion) = (1 - momentum) / h.
       keep_draw: None, or a callable of a step's number (a Python `int`); draws
@@ -255,6 +263,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       fingerprint: Python `str` that stands for what a `directory` cannot see of
         the arguments, such as the version of the data: with another one the
         chain is another.
+      target_excess: With `learning_rate='temperature'`, by what share of T the
+        chain is to be too hot, between 0 and 1; None for a tenth.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
@@ -274,6 +284,7 @@ class PosteriorSampling(keras.callbacks.Callback):
           0 if value is None else value
           for value in (
               num_burnin_steps, num_steps_between_results, start_epoch))
+    self._rate = adapted_rate.make(learning_rate, target_excess) or self._rate
     self._search = _search(temperature)
     if start_epoch is not None:
       checks.non_negative_integer('start_epoch', start_epoch)
@@ -282,6 +293,11 @@ class PosteriorSampling(keras.callbacks.Callback):
         kernel_maker.KernelMaker, kernel, self._examples.number,
         self._rate or learning_rate, momentum)
     if self._search:
+      if isinstance(self._rate, adapted_rate.AdaptedRate):
+        raise ValueError(
+            "temperature='validation' changes the temperature in burn-in, and "
+            "learning_rate='temperature' finds the rate for one: give one of "
+            'the two as a number.')
       if make_kernel(None).is_continuous:
         raise ValueError(
             "temperature='validation' pools draws at equal steps, and the "
@@ -294,6 +310,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         num_burnin_steps, num_steps_between_results, max_results, keep_draw,
         draw_interval, self._make_kernel.is_continuous,
         is_after_search=self._search is not None)
+    if self._rate is not None and num_burnin_steps is not None:
+      self._rate.plan(num_burnin_steps)
     self._prior = prior
     self._directory = directory
     self._seed = seeds.to_stateless(seed)
@@ -318,7 +336,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         num_steps_between_results=num_steps_between_results,
         start_epoch=start_epoch, temperature=temperature, seed=seed,
         learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
-        draw_interval=draw_interval)
+        draw_interval=draw_interval, target_excess=target_excess)
 
   def __getstate__(self):
     if self._chain is not None:

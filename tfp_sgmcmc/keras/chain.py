@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
+from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import choices
@@ -50,7 +51,7 @@ class Chain:
       are_weights_checked: bool,
       search: temperature_search.TemperatureSearch | None = None,
       has_default_prior: bool = False,
-      rate: choices.LearningRate | None = None,
+      rate: choices.LearningRate | adapted_rate.AdaptedRate | None = None,
       say: Callable[[str], None] = lambda text: None,
   ):
     """Makes the chain, before its first step.
@@ -70,7 +71,8 @@ class Chain:
         where there is none.
       has_default_prior: Python `bool`, whether `bounded_normal` is the prior of
         a model without regularisers.
-      rate: `LearningRate` to lower in burn-in; None where there is none.
+      rate: `LearningRate` to lower in burn-in, or `AdaptedRate` to find there;
+        None where there is none.
       say: Callable of a sentence, to show it.
 
     Raises:
@@ -95,7 +97,7 @@ class Chain:
     self._are_weights_checked = are_weights_checked
     self._search = search
     self._has_default_prior = has_default_prior
-    self._chosen_rate = rate
+    self._rate = rate
     self._say = say
     self._horizon = (1, None)
     self._inputs = None
@@ -103,7 +105,7 @@ class Chain:
     if draws.store is not None and not draws.store.is_new:
       self._resume()
       checkpoint_lib.assign(
-          self._resumed, draws.store.path, rate=self._rate())
+          self._resumed, draws.store.path, rate=self._optimizers_rate())
 
   @property
   def draws(self) -> draws_lib.ModelDraws:
@@ -361,22 +363,15 @@ class Chain:
       self._heat.add(
           self._num_steps, logs['kinetic_temperature'], logs['temperature'])
     burnin = self._schedule.num_burnin_steps
-    if (burnin and self._chosen_rate and not self._search
-        and before < burnin // 2 <= self._num_steps):
-      self._suit_rate(self._heat.excess(burnin // 4 + 1))
+    said = None if self._rate is None or self._search else self._rate.watch(
+        before, self._num_steps, heat=self._heat, logs=logs)
+    if said is not None:
+      self._heat = self._watch_heat()
+      self._say(said)
     if burnin and before < burnin <= self._num_steps and not self._search:
       _warn(self._heat.warning(
           'of the second half of burn-in', burnin // 2 + 1,
           float(logs['loss'])))
-
-  def _suit_rate(self, excess):
-    """Lowers the learning rate where the chain is too hot for T."""
-    if excess is not None and self._chosen_rate.suit(excess):
-      self._heat = self._watch_heat()
-      self._say(
-          f'the kinetic temperature is {1. + excess:.3g} times the temperature '
-          'in burn-in: from here on learning_rate='
-          f'{self._chosen_rate.value:.2g}.')
 
   def _count_batches(self, number):
     self._position = self._position._replace(
@@ -404,7 +399,7 @@ class Chain:
     return {
         **checkpoint_lib.of_model(self._model),
         **self._step.checkpoint(),
-        **checkpoint_lib.leaves(rate=self._rate()),
+        **checkpoint_lib.leaves(rate=self._optimizers_rate()),
         'seed': self._seed.numpy(),
         'num_examples': np.array(self._examples.number, np.int64),
         'position': np.array(self._position, np.int64),
@@ -413,8 +408,8 @@ class Chain:
              self._schedule.num_steps_between_results]
             if self._schedule.is_planned else [], np.int64),
         **({} if self._search is None else self._search.checkpoint()),
-        **({} if self._chosen_rate is None else {
-            'chosen_rate': np.array(self._chosen_rate.value)}),
+        **({} if self._rate is None else {
+            'chosen_rate': self._rate.checkpoint()}),
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
@@ -436,12 +431,12 @@ class Chain:
     self._schedule.set(*(kept['plan'].tolist() or [None]))
     if self._search is not None:
       self._search.restore(kept)
-    if self._chosen_rate is not None:
-      self._chosen_rate.set(kept['chosen_rate'])
+    if self._rate is not None:
+      self._rate.restore(kept['chosen_rate'])
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store.path)
 
-  def _rate(self):
+  def _optimizers_rate(self):
     """The optimizer's learning rate in a list, empty where it has no say."""
     rate = self._make_kernel.optimizers_rate
     return [] if rate is None else [rate]
@@ -527,6 +522,8 @@ class Chain:
     epochs, steps = self._horizon
     self._horizon = epochs, steps or -(-num_examples // int(num_rows))
     self._plan()
+    if self._rate is not None and self._search is None:
+      self._rate.plan(self._schedule.num_burnin_steps)
     self._make_kernel.set_num_examples(num_examples)
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
@@ -541,7 +538,8 @@ class Chain:
       path = self._draws.store.path
       step.restore(self._resumed, path)
       if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
-        checkpoint_lib.assign(self._resumed, path, rate=self._rate())
+        checkpoint_lib.assign(
+            self._resumed, path, rate=self._optimizers_rate())
     self._step, self._resumed = step, None
 
   def _watch_heat(self):

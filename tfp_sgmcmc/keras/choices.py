@@ -26,6 +26,7 @@ It is not raised: a small excess has room for larger steps, and the curvature of
 the posterior need not.
 """
 
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -51,6 +52,7 @@ class LearningRate:
   def __init__(self):
     """Makes a learning rate."""
     self._value, self._variable = LEARNING_RATE, None
+    self._num_burnin_steps = 0
 
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     """Its value at a step, a scalar."""
@@ -66,6 +68,41 @@ class LearningRate:
   def value(self) -> float:
     """Its value."""
     return self._value
+
+  def plan(self, num_burnin_steps: int) -> None:
+    """Takes note of how long burn-in is."""
+    self._num_burnin_steps = num_burnin_steps
+
+  def watch(
+      self, before: int, step: int, heat: Any, **unused: Any) -> str | None:
+    """Lowers it in the middle of burn-in, where the chain is too hot.
+
+    Args:
+      before: Python `int`, the number of steps at the last call.
+      step: Python `int`, the number of steps now.
+      heat: `HeatWatch`.
+      **unused: What other rates are told by.
+
+    Returns:
+      what: What there is to say, None where there is nothing.
+    """
+    half = self._num_burnin_steps // 2
+    if not (self._num_burnin_steps and before < half <= step):
+      return None
+    excess = heat.excess(self._num_burnin_steps // 4 + 1)
+    if excess is None or not self.suit(excess):
+      return None
+    return (
+        f'the kinetic temperature is {1. + excess:.3g} times the temperature '
+        f'in burn-in: from here on learning_rate={self._value:.2g}.')
+
+  def checkpoint(self) -> np.ndarray:
+    """What `restore` takes."""
+    return np.array(self._value)
+
+  def restore(self, value: np.ndarray) -> None:
+    """Takes the value that an earlier process had."""
+    self.set(value)
 
   def set(self, value: float) -> None:
     """Sets it."""

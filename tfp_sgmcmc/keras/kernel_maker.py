@@ -26,6 +26,7 @@ from tfp_sgmcmc import gradients
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import network
 
 __all__ = ['KernelMaker']
@@ -50,8 +51,8 @@ class KernelMaker:
     Args:
       kernel: Callable of the target; returns a kernel.
       num_examples: Python `int`, N; None where `set_num_examples` tells it.
-      learning_rate: None; or l: a number, a callable of the step counter, or
-        "optimizer" for that of the compiled optimizer.
+      learning_rate: None; or l: a number, a callable of the step counter,
+        `AdaptedRate`, or "optimizer" for that of the compiled optimizer.
       momentum: None, or m, a number in [0, 1).
       temperature: None for the kernel's own; else T, a number or a callable of
         the step counter.
@@ -82,6 +83,8 @@ class KernelMaker:
             num_examples=self._num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
+    if self._adapts:
+      self._learning_rate.around(made)  # Which refuses what it cannot adapt.
     self._name = type(made).__name__
     self._made_with = made.parameters
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
@@ -101,6 +104,10 @@ class KernelMaker:
     """Whether the step size is that of the compiled optimizer."""
     return (isinstance(self._learning_rate, str)
             and self._learning_rate == 'optimizer')
+
+  @property
+  def _adapts(self):
+    return isinstance(self._learning_rate, adapted_rate.AdaptedRate)
 
   @property
   def step_argument(self) -> tuple[str, Any]:
@@ -209,7 +216,21 @@ class KernelMaker:
     learning_rate = None
     if self.follows_optimizer:
       learning_rate = tf.convert_to_tensor(self._rate)
-    return self._make(posterior, step, learning_rate)
+    kernel = self._make(posterior, step, learning_rate)
+    return self._learning_rate.around(kernel) if self._adapts else kernel
+
+  def logs(self, results: Any) -> dict[str, tf.Tensor]:
+    """What of the kernel's results is for the logs of a step.
+
+    Args:
+      results: The kernel's results.
+
+    Returns:
+      logs: The learning rate where it is adapted, else nothing.
+    """
+    return {
+        'learning_rate': self._learning_rate.of(results)
+    } if self._adapts else {}
 
   def _make(self, posterior, step, learning_rate):
     arguments = {}
@@ -288,7 +309,8 @@ class KernelMaker:
       if self._learning_rate != 'optimizer':
         raise ValueError(
             f'learning_rate is {self._learning_rate!r}: it has to be a number, '
-            'a schedule, or "optimizer" for that of the compiled optimizer.')
+            'a schedule, "optimizer" for that of the compiled optimizer, or '
+            '"temperature" to find it in burn-in.')
     elif self._learning_rate is not None:
       checks.schedule('learning_rate', self._learning_rate, 0.)
 

@@ -387,19 +387,34 @@ class PosteriorSamples:
         'scores', scores, predictions.batches(x, batch_size, steps),
         draw_batch_size, [np.add, np.logaddexp]))
 
-  def _log_likelihoods(self, data):
-    """log 1/S sum_s p(y_i | x_i, theta_s), and the examples' weights."""
+  def log_likelihood(
+      self,
+      x: Any,
+      y: Any,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+  ) -> np.ndarray:
+    """log p(y_i | x_i, theta_s), of each draw and example.
+
+    Args:
+      x: Inputs, arrays in the model's structure.
+      y: Targets.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+
+    Returns:
+      log_likelihood: Array `[draws, n]`, in nats.
+
+    Raises:
+      ValueError: If there are no draws, or the model is not compiled.
+    """
     likelihood = self._likelihood()
-
-    def values(outputs, batch):
-      return [likelihood.log_likelihood(batch[1], outputs, None)]
-
-    found = [
-        (value, predictions.example_weights(batch))
-        for batch, (value,) in self._over_batches(
-            'log likelihoods', values, predictions.batches(data, 1), 8,
-            [np.logaddexp])]
-    return tuple(map(np.concatenate, zip(*found)))
+    return np.concatenate([
+        values for _, (values,) in self._over_batches(
+            'log_likelihood', lambda outputs, batch: [
+                likelihood.log_likelihood(batch[1], outputs, None)],
+            predictions.batches((x, y, None), batch_size, None),
+            draw_batch_size, None)], axis=1)
 
   def _scores(self, likelihood, results):
     """All scores, from batches with pooled predictions and likelihoods."""

@@ -162,6 +162,16 @@ def learned_scale(
   zero for T < 1. At T = 0 there is no prior. T may be a schedule: each step has
   the law of its own T.
 
+  At T = 1 it draws the weights of a perceptron closer to zero than N(0, 1)
+  does, which is no better as such. With the defaults of `PosteriorSampling`
+  else, two seeds each, test NLL (and with noise of sd 0.5 on the inputs):
+
+                      digits, 64-100-10        Covertype, 54-128-128-2
+    N(0, 1)           .114, .130  (2.3, 1.8)   .377, .372  (.81, .76)
+    learned_scale()   .161, .156  (1.0, 1.0)   .427, .425  (.64, .64)
+
+  With T chosen by validation data the two are alike (`temperature_search`).
+
   Args:
     concentration: Positive number, a.
     scale: Positive number, s_0 of kernels in units of 1 / sqrt(fan_in).

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
 from tfp_sgmcmc.keras import kernel_maker
@@ -162,8 +163,9 @@ class SamplingStep:
       data: `(x, y)` or `(x, y, sample_weight)`.
 
     Returns:
-      logs: The model's metrics, `STATUS`, and, where the kernel has momenta,
-        the kinetic temperature and the temperature.
+      logs: The model's metrics, `STATUS`, where the kernel has momenta the
+        kinetic temperature and the temperature, and where it adapts its step
+        size the learning rate.
     """
     start = self._parts()
     results = self.results()
@@ -179,6 +181,7 @@ class SamplingStep:
     network.assign(self.variables, parts)
     with tf.control_dependencies(parts):  # What the next step waits for first.
       network.assign(self._results, tf.nest.flatten(results))
+    logs.update(self._make_kernel.logs(results))
     metrics = self._update_metrics(data, passes.of_each_row())
     bad = self._status[1]
     bad = tf.where((bad == 0) & ~finite, step, bad)
@@ -258,12 +261,13 @@ def _scale_gradient(tensor, scale):
 def _watch(parts, results, temperature):
   """Whether the weights are finite, r' r / d over all coordinates, and T."""
   # A sum is NaN or infinite if a term is, and cheaper than to ask each.
-  if not hasattr(results, 'momentum'):
+  momentum = compat.find_result(results, 'momentum')
+  if momentum is None:
     return tf.math.is_finite(tf.add_n(
         [tf.reduce_sum(tf.cast(part, tf.float32)) for part in parts])), {}
   # The weights move by the momentum, so they stay finite while it does.
   total = 2. * tf.add_n(
-      [tf.nn.l2_loss(tf.cast(r, tf.float32)) for r in results.momentum])
-  number = sum(r.shape.num_elements() for r in results.momentum)
+      [tf.nn.l2_loss(tf.cast(r, tf.float32)) for r in momentum])
+  number = sum(r.shape.num_elements() for r in momentum)
   return tf.math.is_finite(total), {
       'kinetic_temperature': total / number, 'temperature': temperature}

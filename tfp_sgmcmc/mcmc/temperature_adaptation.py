@@ -157,6 +157,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
       inner_kernel: base.LangevinKernel,
       num_adaptation_steps: int,
       target_excess: float = 0.05,
+      keep_momentum: bool = False,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -169,11 +170,16 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
       target_excess: By what share of T the chain is to be too hot: a number
         between 0 and 1. It is the bias that is accepted for speed; the step
         size is about in proportion to it.
+      keep_momentum: Python `bool`: whether the friction falls as the step size
+        h grows, so that 1 - h friction, the share of the momentum that a step
+        keeps, stays as it was. So it is for the learning rate of SGD with
+        momentum, which is h^2 but for a factor.
       name: Python `str`, the name of the operations.
 
     Raises:
       ValueError: If the step size is a schedule, the temperature is zero, the
-        kernel does not tell its excess, or a number is out of its range.
+        kernel does not tell its excess, it has no momentum to keep, or a number
+        is out of its range.
       TypeError: If the inner kernel is none of this library in steps of time.
     """
     if not isinstance(inner_kernel, base.LangevinKernel):
@@ -195,10 +201,16 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     checks.numeric('target_excess', target_excess, 0.)
     checks.scalar('target_excess', target_excess)
     checks.fraction('target_excess', target_excess)
+    if checks.boolean('keep_momentum', keep_momentum) and (
+        'friction' not in inner_kernel.parameters):
+      raise ValueError(
+          f'keep_momentum is True, and {type(inner_kernel).__name__} has none: '
+          'leave it out, or take SGHMC.')
     super().__init__(dict(
         inner_kernel=inner_kernel,
         num_adaptation_steps=num_adaptation_steps,
         target_excess=target_excess,
+        keep_momentum=keep_momentum,
         name=name))
 
   _Seeds = _Seeds
@@ -213,6 +225,24 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     """Whether the inner kernel is: not."""
     return self.inner_kernel.is_calibrated
 
+  def adapted_kernel(
+      self, results: TemperatureStepSizeAdaptationResults,
+  ) -> base.LangevinKernel:
+    """The inner kernel with the step size that was found.
+
+    Args:
+      results: Results of this kernel.
+
+    Returns:
+      kernel: Another `inner_kernel`.
+    """
+    found = {'step_size': results.step_size}
+    if self._parameters['keep_momentum']:
+      friction = self.inner_kernel.parameters['friction']
+      found['friction'] = states.cast(
+          friction, results.log_factor.dtype) * tf.exp(-results.log_factor)
+    return self.inner_kernel.copy(**found)
+
   def _bootstrap(self, parts, seeds):
     inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.inner)
     dtype = _dtype(inner)
@@ -221,7 +251,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
         inner, self._step_size(zero), zero, zero, zero, zero)
 
   def _one_step(self, parts, previous, seeds):
-    kernel = self.inner_kernel.copy(step_size=previous.step_size)
+    kernel = self.adapted_kernel(previous)
     old = previous.inner_results
     parts, inner = kernel.one_step(parts, old, seed=seeds.inner)
     dtype = previous.log_factor.dtype

@@ -65,15 +65,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
   >>> run().shape
   TensorShape([20, 4, 2])
 
-  Or the whole path, integrated:
-
-  >>> @tf.function(jit_compile=True)
-  ... def run():
-  ...   return tfp.mcmc.sample_chain(
-  ...       20, tf.zeros([4, 2]), trace_fn=sgmcmc.pdmp.trace_path,
-  ...       kernel=kernel, seed=[0, 0])
-  >>> sgmcmc.pdmp.Trajectory.from_chain(*run()).mean().shape
-  (2,)
+  For integrals along the whole path see `sgmcmc.pdmp.Trajectory`.
 
   #### References
 

@@ -147,7 +147,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
 
   #### Examples
 
-  A draw at equal weight every 0.5 units of time:
+  The whole path, integrated:
 
   >>> x = tf.random.stateless_normal([1000, 2], [0, 1])
   >>> y = tf.cast(x[:, 0] > 0., tf.float32)
@@ -162,16 +162,6 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   >>> @tf.function(jit_compile=True)
   ... def run():
   ...   return tfp.mcmc.sample_chain(
-  ...       20, tf.zeros([4, 2]), trace_fn=None, seed=[0, 0],
-  ...       kernel=sgmcmc.pdmp.UniformTime(kernel, interval=0.5))
-  >>> run().shape
-  TensorShape([20, 4, 2])
-
-  Or the whole path, integrated:
-
-  >>> @tf.function(jit_compile=True)
-  ... def run():
-  ...   return tfp.mcmc.sample_chain(
   ...       200, tf.zeros([4, 2]), trace_fn=sgmcmc.pdmp.trace_path,
   ...       kernel=kernel, seed=[0, 0])
   >>> trajectory = sgmcmc.pdmp.Trajectory.from_chain(*run())
@@ -179,6 +169,9 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   (2,)
   >>> trajectory.violation_share < 0.05
   True
+
+  For draws of equal weight, one every 0.5 units of time, sample
+  `sgmcmc.pdmp.UniformTime(kernel, interval=0.5)` as any kernel.
 
   #### References
 

@@ -112,6 +112,11 @@ class Trajectory:
     self._event = self._trace.event[1:]
     self._num_chain_axes = self._durations.ndim - 1
 
+  @property
+  def num_chain_axes(self) -> int:
+    """How many leading axes of a state are chains."""
+    return self._num_chain_axes
+
   @classmethod
   def from_chain(cls, states: Any, kernel_results: Any) -> 'Trajectory':
     """The path through the states of a chain of events.

@@ -1,0 +1,176 @@
+"""The learning rate that the temperature finds in burn-in.
+
+Means of Gaussians, many at once, are a model in which the excess of the
+temperature is known exactly at each learning rate (`oracle`), if the batches
+are independent: these are drawn with replacement. With 400 means and 900 steps
+of adaptation what SGHMC finds is off by 7% of the target, as one standard
+deviation of 24 runs, with a mean of 3%: by 40% less than once in 100,000 tests.
+"""
+
+import functools
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import oracle
+from tests.keras import models
+from tests.keras import test_going_on
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
+from tfp_sgmcmc.keras import adapted_rate
+
+tfd = tfp.distributions
+
+NUM_EXAMPLES, BATCH_SIZE, NUM_MEANS, SCALE = 100, 10, 400, 2.
+NUM_BURNIN_STEPS, TOLERANCE = 1200, 0.4
+
+
+class KineticTemperature(sgmcmc.SGHMC):
+  """A planted error: the momentum as it is stored, offset and all."""
+
+  def excess(self, previous, results):
+    kinetic = [tf.square(r) - 1. for r in results.momentum]
+    return super().excess(previous, results)._replace(
+        measured=kinetic, predicted=kinetic)
+
+
+def fit_means(kernel, momentum, target):
+  """Fits y_j ~ N(mu_j, SCALE^2), each column of y with the same variance."""
+  rng = np.random.default_rng(0)
+  y = rng.normal(size=[NUM_EXAMPLES, NUM_MEANS])
+  y = 3. * (y - y.mean(axis=0)) / y.std(axis=0)
+  y = tf.constant(y, tf.float32)
+  numbers = tf.data.Dataset.random(seed=1).batch(
+      BATCH_SIZE, drop_remainder=True)
+  data = numbers.map(lambda numbers: (
+      tf.ones([BATCH_SIZE, 1]), tf.gather(y, numbers % NUM_EXAMPLES)))
+  model = keras.Sequential([
+      keras.Input([1]), keras.layers.Dense(NUM_MEANS, use_bias=False)])
+  model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=SCALE),
+                steps_per_execution=50)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      kernel, num_examples=NUM_EXAMPLES, prior=tfd.Normal(0., 1.),
+      learning_rate='temperature', momentum=momentum, target_excess=target,
+      num_burnin_steps=NUM_BURNIN_STEPS)
+  history = model.fit(data, steps_per_epoch=NUM_BURNIN_STEPS + 50, epochs=1,
+                      verbose=0, callbacks=[sampling])
+  return sampling, history.history
+
+
+def relative_error(kernel, momentum, target):
+  """Of the exact excess at the learning rate found."""
+  sampling, history = fit_means(kernel, momentum, target)
+  rate = sampling.settings['learning_rate']
+  np.testing.assert_allclose(history['learning_rate'], rate, rtol=1e-5)
+  precision = np.array([[1. + NUM_EXAMPLES / SCALE**2]])
+  noise = np.array([[NUM_EXAMPLES**2 / BATCH_SIZE * 9. / SCALE**4]])
+  if momentum is None:
+    variance = oracle.sgld_covariance(precision, noise, rate / NUM_EXAMPLES)
+  else:
+    h = (rate / NUM_EXAMPLES)**0.5
+    variance = oracle.euler_covariance(
+        precision, noise, h, (1. - momentum) / h)
+  return (precision[0, 0] * variance[0, 0] - 1.) / target - 1.
+
+
+@pytest.mark.parametrize('kernel, momentum, target', [
+    (sgmcmc.SGHMC, 0.9, 0.05), (sgmcmc.SGHMC, 0.8, 0.2),
+    (sgmcmc.SGLD, None, 0.05)])
+def test_the_excess_is_the_one_asked_for(kernel, momentum, target):
+  assert abs(relative_error(kernel, momentum, target)) < TOLERANCE
+
+
+def test_a_planted_error_in_the_measure_is_seen():
+  """The offset, 0.05, leaves a sixth of the target."""
+  assert abs(relative_error(KineticTemperature, 0.9, 0.06)) > TOLERANCE
+
+
+def fit_autoencoder(learning_rate):
+  """An autoencoder of images of 784 pixels, whose loss sums over the pixels."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[500, 4]) @ rng.normal(size=[4, 784])
+  x = (x + rng.normal(size=x.shape)).astype(np.float32)
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input([784]), keras.layers.Dense(4), keras.layers.Dense(784)])
+  model.compile(
+      keras.optimizers.Adam(0.01), sgmcmc.keras.NegativeLogLikelihood(
+          lambda y, mean: 0.5 * tf.reduce_sum(tf.square(y - mean), axis=-1)))
+  sampling = sgmcmc.keras.PosteriorSampling(
+      num_examples=500, learning_rate=learning_rate, start_epoch=20, seed=0)
+  history = model.fit(
+      x, x, batch_size=50, epochs=60, verbose=0, callbacks=[sampling])
+  return sampling, history.history
+
+
+def test_a_loss_that_sums_over_pixels():
+  with pytest.warns(RuntimeWarning, match='Training stops'):
+    fit_autoencoder(0.1)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    warnings.simplefilter('error', RuntimeWarning)
+    sampling, history = fit_autoencoder('temperature')
+  assert sampling.settings['learning_rate'] < 0.001
+  # Half a nat a pixel is the noise; an image is 1,960.
+  assert 390. < history['loss'][-1] < 400.
+  assert len(sampling.posterior) >= 30
+
+
+def test_goes_on_after_a_kill_while_it_adapts_and_after(tmp_path, monkeypatch):
+  """Bit for bit, what was found with it; `fit` once more leaves it alone."""
+  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  monkeypatch.setattr(adapted_rate, 'FEWEST_STEPS', 10)
+  arguments = dict(
+      kernel=sgmcmc.SGHMC, learning_rate='temperature', momentum=0.9,
+      num_burnin_steps=12, num_steps_between_results=1)
+  whole = test_going_on.run(6, **arguments)
+  pieces = test_going_on.run(
+      6, kills=[5, 11], directory=tmp_path, **arguments)
+  test_going_on.assert_same(pieces, whole)
+  model, sampling, _ = whole
+  rate = sampling.settings['learning_rate']
+  assert pieces[1].settings['learning_rate'] == rate
+  assert 1e-6 < rate < 1.
+  history = models.fit(model, sampling, epochs=1).history
+  np.testing.assert_allclose(history['learning_rate'], rate, rtol=1e-5)
+  with pytest.raises(ValueError, match='target_excess was None and is 0.2'):
+    test_going_on.run(6, directory=tmp_path, target_excess=0.2, **arguments)
+
+
+PARTIAL = functools.partial
+
+
+@pytest.mark.parametrize('arguments, error, message', [
+    (dict(kernel=sgmcmc.SGNHT, momentum=0.9), ValueError,
+     'thermostat of SGNHT'),
+    (dict(kernel=PARTIAL(sgmcmc.SGHMC, integrator='baoab'), momentum=0.9),
+     ValueError, 'baoab'),
+    (dict(kernel=PARTIAL(sgmcmc.SGHMC, step_size=0.1), momentum=0.9),
+     ValueError, 'step_size=0.1, and learning_rate says the same'),
+    (dict(kernel=sgmcmc.StochasticBouncyParticleSampler, draw_interval=1.),
+     ValueError, 'takes none'),
+    (dict(temperature=0.), ValueError, 'temperature is 0'),
+    (dict(temperature='validation'), ValueError, 'give one of the two'),
+    (dict(target_excess=1.5), ValueError, 'target_excess is 1.5'),
+    (dict(target_excess=0.1, learning_rate=0.1), ValueError,
+     "learning_rate='temperature' finds"),
+    (dict(learning_rate='temprature'), ValueError, '"temperature" to find it'),
+    (dict(num_burnin_steps=20), ValueError, 'which has 20 step'),
+    (dict(kernel=sgmcmc.SGHMC, momentum=0.9), ValueError, 'which has 0 step'),
+])
+def test_refused_at_construction(arguments, error, message):
+  with pytest.raises(error, match=message):
+    sgmcmc.keras.PosteriorSampling(
+        **{'learning_rate': 'temperature', **arguments})
+
+
+def test_a_chosen_burnin_that_is_too_short():
+  sampling = sgmcmc.keras.PosteriorSampling(
+      learning_rate='temperature', prior=tfd.Normal(0., 1.))
+  with pytest.raises(ValueError, match='Raise num_burnin_steps, or epochs'):
+    models.fit(models.classifier(), sampling, epochs=10)
