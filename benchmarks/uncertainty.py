@@ -3,24 +3,8 @@
   python -m benchmarks.uncertainty --data FOLDER [--seeds 5] [--sets digits ...]
       [--tiny] [--output benchmarks/results]
 
-Four kinds of data, each with a network of its own and E epochs:
-
-  digits     8 x 8 pixels; 64-100-10, the quickstart's; 100 epochs
-  covertype  20,000 rows of a table; 54-128-128-2; 40 epochs
-  kos        blog entries, 1,000 words there or not; Keras' perceptron for the
-             Reuters newswire, 512 units and dropout 0.5; 20 epochs. KOS has no
-             labels: the class is which of the words Iraq, poll, Senate, House
-             and campaign an entry uses most, and they are taken out of it.
-  mnist      10,000 images; Keras' convnet for MNIST, dropout 0.5; 25 epochs
-
-What is not like the training data: noise and turned images; noise and missing
-quantities of a table; words left out of a text. And what is of no class, or no
-place, that was trained on, to be told by the entropy of the prediction (AUROC):
-the digit 9; the wilderness area Cache la Poudre, whose cells have labels too;
-entries with `media` most. The digits' training and test images are given;
-elsewhere the seed draws the rows too.
-
-The methods, all with batches of 100 rows:
+`uncertainty_data.py` says what the data are, and how they are shifted. The
+methods, all with E epochs and batches of 100 rows:
 
   Adam                  all training rows, E epochs
   Adam, stopped early   without a tenth of the rows, by whose NLL the best of E
@@ -38,9 +22,12 @@ The methods, all with batches of 100 rows:
   4 chains, T chosen    four of these, 4 E epochs
 
 Each seed's scores of a method are a line of OUTPUT/uncertainty.jsonl; what is
-there already is not run again. OUTPUT/uncertainty.md, made of them, has the
-means over seeds with their standard errors, and what was to be reached beside
-what was. Probabilities below 1e-7 count as 1e-7, as in Keras' cross-entropy.
+there is not run again. OUTPUT/uncertainty.md, made of them, has means, standard
+errors and targets. Probabilities below 1e-7 count as 1e-7, as in Keras.
+
+What `PosteriorSampling` chooses by was found on rows left out of the training
+rows: of the digits, of MNIST, and of other splits of Covertype and KOS. These
+are random, so that such rows are test rows of other seeds here.
 """
 
 import argparse
@@ -240,12 +227,14 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 def report(lines: Sequence[dict[str, Any]]) -> str:
   """All rows, and what was reached, in Markdown."""
-  grid = {}
+  grid = {name: {} for name in data.SETS
+          if any(line['set'] == name for line in lines)}
   for line in lines:
-    grid.setdefault(line['set'], {}).setdefault(
-        line['method'], {})[line['seed']] = line
+    grid[line['set']].setdefault(line['method'], {})[line['seed']] = line
   parts = ['# Uncertainty on real data\n\n`python -m benchmarks.uncertainty` '
-           'says what was run. Means over seeds, and their standard errors.']
+           'says what was run, and by what rows defaults were chosen. Means '
+           'over seeds, and their standard errors; comparisons are by pairs of '
+           'the same seed.']
   for name, methods in grid.items():
     first = next(iter(next(iter(methods.values())).values()))
     shifts = [kind for kind in first['scores'] if kind != data.USUAL]
@@ -260,11 +249,14 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
                 cell([run['scores'][kind]['NLL'] for run in runs])
                 for kind in shifts),
             cell([run['auroc'] for run in runs]), str(len(runs))])
-    parts.append(
-        f'## {name}\n\n{first["epochs"]} epochs, {first["num_train"]} rows\n\n'
-        + '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows))
+    parts += [f'## {name}', f'{first["epochs"]} epochs, {first["num_train"]} '
+              'rows (a tenth less where some are for validation)', table(rows)]
   parts += ['## What was to be reached', targets(grid)]
   return '\n\n'.join(parts) + '\n'
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+  return '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows)
 
 
 def cell(values: Sequence[float]) -> str:
@@ -320,12 +312,13 @@ def targets(grid: dict[str, Any]) -> str:
         reached = mean <= limit if sign == '≤' else mean >= limit
         row.append(cell(values) + (', reached' if reached else ', not reached'))
       rows.append(row)
-  return '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows)
+  return table(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.uncertainty', description=__doc__,
+      prog='python -m benchmarks.uncertainty',
+      description=f'{__doc__}\n{data.__doc__}',
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--seeds', type=int, default=5)
