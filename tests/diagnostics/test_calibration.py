@@ -1,10 +1,12 @@
 """Tests of the scores of predicted probabilities, by plain NumPy loops."""
 
+import matplotlib.figure
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tfp_sgmcmc import diagnostics
+from tfp_sgmcmc.diagnostics import plots
 
 
 def forecast(num_examples=500, num_classes=4, seed=0):
@@ -53,6 +55,34 @@ def test_calibration_error_and_curve(num_bins):
   np.testing.assert_allclose(
       diagnostics.expected_calibration_error(probabilities, labels, num_bins),
       error)
+
+
+def test_risk_and_coverage():
+  """With ties; of a calibrated forecast the risk is 1 - mean confidence."""
+  probabilities, labels = forecast()
+  probabilities = np.round(probabilities, 1)
+  probabilities[:, 0] += 1. - probabilities.sum(axis=1)
+  probabilities = np.clip(probabilities, 0., 1.)
+  probabilities /= probabilities.sum(axis=1, keepdims=True)
+  confidence, wrong = probabilities.max(1), probabilities.argmax(1) != labels
+  curve = diagnostics.risk_coverage_curve(probabilities, labels)
+  levels = np.unique(confidence)[::-1]
+  np.testing.assert_allclose(
+      curve.coverage, [np.mean(confidence >= c) for c in levels])
+  np.testing.assert_allclose(
+      curve.risk, [np.mean(wrong[confidence >= c]) for c in levels])
+  probabilities, labels = forecast(100_000)
+  curve = diagnostics.risk_coverage_curve(probabilities, labels)
+  surest = np.sort(probabilities.max(1))[::-1]
+  for k in (1_000, 10_000, 50_000, 100_000):  # Five standard errors.
+    assert abs(curve.risk[k - 1] - (1. - surest[:k].mean())) < 2.5 / k**0.5
+
+
+@pytest.mark.parametrize('predictions', [
+    np.zeros([4, 5, 3]), np.zeros([40])], ids=['few draws', 'no chains'])
+def test_a_picture_of_chains_needs_draws(predictions):
+  with pytest.raises(ValueError, match='with 12 draws at least'):
+    plots.r_hat(matplotlib.figure.Figure().subplots(), predictions)
 
 
 def test_calibration_error_of_known_forecasts():

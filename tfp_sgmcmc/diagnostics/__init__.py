@@ -5,11 +5,13 @@ Pictures of it are in `diagnostics.plots`, which needs matplotlib (the extra
 """
 
 from tfp_sgmcmc.diagnostics.calibration import ReliabilityCurve
+from tfp_sgmcmc.diagnostics.calibration import RiskCoverageCurve
 from tfp_sgmcmc.diagnostics.calibration import accuracy
 from tfp_sgmcmc.diagnostics.calibration import brier_score
 from tfp_sgmcmc.diagnostics.calibration import expected_calibration_error
 from tfp_sgmcmc.diagnostics.calibration import negative_log_likelihood
 from tfp_sgmcmc.diagnostics.calibration import reliability_curve
+from tfp_sgmcmc.diagnostics.calibration import risk_coverage_curve
 from tfp_sgmcmc.diagnostics.stein import SteinDiscrepancy
 from tfp_sgmcmc.diagnostics.stein import kernel_stein_discrepancy
 from tfp_sgmcmc.diagnostics.step_sizes import compare_step_sizes
@@ -22,6 +24,7 @@ from tfp_sgmcmc.diagnostics.verdicts import Summary
 __all__ = [
     'EnergyTrace',
     'ReliabilityCurve',
+    'RiskCoverageCurve',
     'Row',
     'SteinDiscrepancy',
     'Summary',
@@ -32,6 +35,7 @@ __all__ = [
     'kernel_stein_discrepancy',
     'negative_log_likelihood',
     'reliability_curve',
+    'risk_coverage_curve',
     'summary',
     'trace_energies',
 ]

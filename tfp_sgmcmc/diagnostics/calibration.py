@@ -16,17 +16,20 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 
 __all__ = [
     'ReliabilityCurve',
+    'RiskCoverageCurve',
     'accuracy',
     'brier_score',
     'expected_calibration_error',
     'negative_log_likelihood',
     'reliability_curve',
+    'risk_coverage_curve',
 ]
 
 
@@ -42,6 +45,18 @@ class ReliabilityCurve(NamedTuple):
   confidence: tf.Tensor
   accuracy: tf.Tensor
   count: tf.Tensor
+
+
+class RiskCoverageCurve(NamedTuple):
+  """How often a forecast errs if it may keep silent where it is unsure.
+
+  Attributes:
+    coverage: The share of the examples that are answered, the surest first,
+      `[k]`, rising up to 1.
+    risk: The share of wrong predictions among them, `[k]`.
+  """
+  coverage: np.ndarray
+  risk: np.ndarray
 
 
 def accuracy(probabilities: Any, labels: Any) -> tf.Tensor:
@@ -158,6 +173,40 @@ def reliability_curve(
       confidence=sums(confidence) / weight,
       accuracy=sums(_is_right(probabilities, labels)) / weight,
       count=tf.cast(weight, tf.int32))
+
+
+def risk_coverage_curve(probabilities: Any, labels: Any) -> RiskCoverageCurve:
+  """The share of errors among the examples with the highest confidence.
+
+  The confidence is the probability of the predicted class. Examples of equal
+  confidence are answered together, so that the curve has a point for each
+  confidence that occurs; the last point is the error rate on all examples.
+
+  Args:
+    probabilities: `[n, num_classes]`.
+    labels: `[n]`.
+
+  Returns:
+    curve: `RiskCoverageCurve`.
+
+  Raises:
+    ValueError: If a shape, a probability or a label is impossible.
+
+  #### Examples
+
+  >>> curve = risk_coverage_curve(
+  ...     [[0.9, 0.1], [0.6, 0.4], [0.4, 0.6], [0.8, 0.2]], [0, 1, 1, 0])
+  >>> curve.coverage.tolist(), curve.risk.tolist()
+  ([0.25, 0.5, 1.0], [0.0, 0.0, 0.25])
+  """
+  probabilities, labels = _check(probabilities, labels)
+  confidence = tf.reduce_max(probabilities, axis=1).numpy()
+  is_wrong = 1. - _is_right(probabilities, labels).numpy()
+  order = np.argsort(-confidence, kind='stable')
+  number = np.arange(1, len(order) + 1)
+  risk = np.cumsum(is_wrong[order], dtype=np.float64) / number
+  is_last = np.append(np.diff(confidence[order]) != 0., True)
+  return RiskCoverageCurve((number / len(order))[is_last], risk[is_last])
 
 
 def expected_calibration_error(

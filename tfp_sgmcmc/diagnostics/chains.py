@@ -17,7 +17,8 @@ import numpy as np
 
 from tfp_sgmcmc.diagnostics import verdicts
 
-__all__ = ['drift', 'effective_draws', 'r_hat', 'standard_error']
+__all__ = [
+    'drift', 'effective_draws', 'r_hat', 'rank_r_hats', 'standard_error']
 
 # Below it R-hat and effective sample sizes are themselves too noisy, [1].
 _ENOUGH_DRAWS = 400.
@@ -64,11 +65,8 @@ def r_hat(name: str, values: np.ndarray) -> verdicts.Row:
   independent draws R-hat^2 is about (n - 1) / n + F / n, F of m - 1 and
   m (n - 1) degrees of freedom.
   """
-  if len(values) == 1:  # ArviZ wants two chains: it halves these once more.
-    half = values.shape[1] // 2
-    values = np.concatenate([values[:, :half], values[:, -half:]])
-  largest = np.max(_by_coordinate('rhat', values, method='rank'))
-  by_chance = _r_hat_by_chance(*values.shape)
+  found, by_chance = rank_r_hats(values)
+  largest = np.max(found)
   limit = max(1.05, by_chance)
   return verdicts.Row(
       f'rank R-hat of {name}', float(largest), None,
@@ -76,6 +74,24 @@ def r_hat(name: str, values: np.ndarray) -> verdicts.Row:
           largest <= limit, f'It has to be below {limit:.3g}.',
           'The chains disagree with each other, or their halves do: make '
           'burn-in and run longer, or start in a better place.'))
+
+
+def rank_r_hats(values: np.ndarray) -> tuple[np.ndarray, float]:
+  """Rank R-hats of `[chain, draw, d]`, and what the largest may be by chance.
+
+  Args:
+    values: Array; a single chain counts as its two halves.
+
+  Returns:
+    r_hats: Array `[d]`.
+    by_chance: Python `float`, see `r_hat`.
+  """
+  if len(values) == 1:  # ArviZ wants two chains: it halves these once more.
+    half = values.shape[1] // 2
+    values = np.concatenate([values[:, :half], values[:, -half:]])
+  return (
+      _by_coordinate('rhat', values, method='rank'),
+      float(_r_hat_by_chance(*values.shape)))
 
 
 def _r_hat_by_chance(num_chains, num_draws, num_coordinates):

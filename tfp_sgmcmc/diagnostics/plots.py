@@ -1,13 +1,17 @@
-"""Pictures of calibration, with matplotlib (the extra `plots`).
+"""Pictures of runs and of predictions, with matplotlib (the extra `plots`).
 
-For pictures of chains use ArviZ: `arviz.plot_trace(draws.to_arviz())`.
+Each draws on axes that it is given. For traces of parameters use ArviZ:
+`arviz.plot_trace(draws.to_arviz())`.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from tfp_sgmcmc.diagnostics import calibration
+from tfp_sgmcmc.diagnostics import chains
+from tfp_sgmcmc.internal import checks
 
 try:
   import matplotlib.axes
@@ -16,7 +20,10 @@ except ImportError as error:
       'tfp_sgmcmc.diagnostics.plots needs matplotlib: '
       'pip install "tfp_sgmcmc[plots]".') from error
 
-__all__ = ['reliability']
+__all__ = [
+    'kinetic_temperature', 'r_hat', 'reliability', 'risk_coverage', 'shifts']
+
+_GREY = dict(color='0.6', linewidth=1, linestyle='--', zorder=1)
 
 
 def reliability(
@@ -49,7 +56,7 @@ def reliability(
   >>> axes.get_ylabel()
   'accuracy'
   """
-  axes.plot([0, 1], [0, 1], color='0.6', linewidth=1, linestyle='--', zorder=1)
+  axes.plot([0, 1], [0, 1], **_GREY)
   for k, (name, curve) in enumerate(curves.items()):
     confidence, accuracy, count = (np.asarray(value) for value in curve)
     kept = count > 0
@@ -67,4 +74,226 @@ def reliability(
       xlim=(0., 1.02), ylim=(0., 1.05), aspect='equal', xlabel='confidence',
       ylabel='accuracy')
   axes.legend(loc='upper left', edgecolor='none')
+  return axes
+
+
+def risk_coverage(
+    axes: matplotlib.axes.Axes,
+    curves: Mapping[str, calibration.RiskCoverageCurve],
+) -> matplotlib.axes.Axes:
+  """Draws the share of errors against the share of examples answered.
+
+  The surest examples are answered first: the lower the curve, the better the
+  confidence tells right from wrong. Its right end is the error rate.
+
+  Args:
+    axes: Matplotlib axes.
+    curves: `RiskCoverageCurve`s by the name that the legend gives them.
+
+  Returns:
+    axes: The same.
+
+  #### Examples
+
+  >>> import matplotlib.figure
+  >>> from tfp_sgmcmc.diagnostics import plots
+  >>> curve = sgmcmc.diagnostics.risk_coverage_curve(
+  ...     [[0.75, 0.25], [0.4, 0.6]], [0, 0])
+  >>> axes = plots.risk_coverage(
+  ...     matplotlib.figure.Figure().subplots(), {'model': curve})
+  >>> axes.get_ylabel()
+  'share of errors among them'
+  """
+  for k, (name, curve) in enumerate(curves.items()):
+    axes.plot(*curve, color=f'C{k}', linewidth=1.5, label=name)
+    axes.plot(
+        curve.coverage[-1], curve.risk[-1], 'o', color=f'C{k}', markersize=4,
+        clip_on=False)
+  axes.set(
+      xlim=(0., 1.), xlabel='share of examples answered, the surest first',
+      ylabel='share of errors among them')
+  axes.set_ylim(bottom=0.)
+  axes.legend(loc='upper left', edgecolor='none')
+  return axes
+
+
+def kinetic_temperature(
+    axes: matplotlib.axes.Axes,
+    kinetic: Any,
+    temperature: Any = 1.,
+    steps: Any = None,
+    window: int = 20,
+) -> matplotlib.axes.Axes:
+  """Draws how hot a chain was, over its steps.
+
+  The kinetic temperature r' r / d over T, thin, and its mean over a window,
+  thick. It has to be about 1: the band is 10% to either side, from which on
+  `summary` calls a mean doubtful. (The momentum of SGHMC "euler" is stored just
+  after its kick, and is hotter by h friction / 2, in `fit` by (1 - momentum) /
+  2, which is none of the positions'.)
+
+  Args:
+    axes: Matplotlib axes.
+    kinetic: Array `[n]`, or `[n, chains]` whose mean over chains is drawn:
+      `history.history['kinetic_temperature']` of a `fit`, or
+      `draws.trace.mean_squared_momentum` of a run with `trace_energies`.
+    temperature: T, a number or an array `[n]`.
+    steps: Array `[n]` for the axis; None for 1, 2, ....
+    window: Python `int`, the length of the mean.
+
+  Returns:
+    axes: The same.
+
+  #### Examples
+
+  >>> import matplotlib.figure
+  >>> from tfp_sgmcmc.diagnostics import plots
+  >>> axes = plots.kinetic_temperature(
+  ...     matplotlib.figure.Figure().subplots(), [3., 1.2, 0.9, 1.], window=2)
+  >>> axes.get_yscale()
+  'linear'
+  """
+  window = checks.positive_integer('window', window)
+  kinetic = checks.real_array('kinetic', kinetic)
+  ratio = np.reshape(kinetic, [len(kinetic), -1]).mean(axis=1) / np.asarray(
+      temperature, np.float64)
+  steps = np.arange(1, len(ratio) + 1) if steps is None else np.asarray(steps)
+  window = min(window, len(ratio))
+  smooth = np.convolve(ratio, np.full(window, 1. / window), mode='valid')
+  axes.axhspan(0.9, 1.1, color='0.9', linewidth=0., zorder=0)
+  axes.axhline(1., **_GREY)
+  axes.plot(steps, ratio, color='C0', alpha=0.35, linewidth=0.8, zorder=2)
+  axes.plot(
+      steps[window // 2:window // 2 + len(smooth)], smooth, color='C0',
+      linewidth=1.8, zorder=3, label=f'mean of {window}')
+  if np.max(ratio) > 10.:
+    axes.set_yscale('log')
+  else:
+    axes.set_ylim(min(0.6, 0.9 * np.min(ratio)), max(1.5, 1.2 * np.max(ratio)))
+  axes.set(xlabel='step', ylabel='kinetic temperature / T')
+  axes.legend(loc='upper right', edgecolor='none')
+  return axes
+
+
+def r_hat(
+    axes: matplotlib.axes.Axes,
+    predictions: Any,
+    num_points: int = 12,
+    max_numbers: int = 50,
+) -> matplotlib.axes.Axes:
+  """Draws how chains come to agree in their predictions as draws are added.
+
+  Rank R-hat of the first n draws of each chain, for those of the predicted
+  numbers that vary most within chains: the median, the range, and the limit
+  that `summary` has for the largest. It needs the extra `arviz`.
+
+  Args:
+    axes: Matplotlib axes.
+    predictions: Array `[chain, draw, ...]`: a list of
+      `posterior.predict(x, return_samples=True)`, for draws of several fits.
+    num_points: Python `int`, for how many n.
+    max_numbers: Python `int`, of how many predicted numbers.
+
+  Returns:
+    axes: The same.
+
+  Raises:
+    ValueError: If there are fewer than 12 draws.
+
+  #### Examples
+
+  >>> import matplotlib.figure
+  >>> from tfp_sgmcmc.diagnostics import plots
+  >>> predictions = tf.random.stateless_normal([4, 40, 3], [0, 1])
+  >>> axes = plots.r_hat(matplotlib.figure.Figure().subplots(), predictions)
+  >>> axes.get_ylabel()
+  'rank R-hat of predictions'
+  """
+  values = checks.real_array('predictions', predictions)
+  if values.ndim < 2 or values.shape[1] < 12:
+    raise ValueError(
+        f'predictions have shape {values.shape}: [chain, draw, ...] with 12 '
+        'draws at least is needed.')
+  values = values.reshape([*values.shape[:2], -1])
+  most = np.argsort(-np.mean(np.var(values, axis=1), axis=0))[:max_numbers]
+  values = values[..., most]
+  numbers = np.unique(np.linspace(
+      min(12, values.shape[1]), values.shape[1], num_points).astype(int))
+  found, by_chance = zip(*(
+      chains.rank_r_hats(values[:, :n]) for n in numbers))
+  largest = np.max(found, axis=1)
+  axes.fill_between(
+      numbers, np.min(found, axis=1), largest, color='C0', alpha=0.2,
+      linewidth=0.)
+  axes.plot(numbers, largest, color='C0', linewidth=0.9, label='largest')
+  axes.plot(
+      numbers, np.median(found, axis=1), color='C0', linewidth=1.8,
+      label='median')
+  axes.plot(
+      numbers, np.maximum(1.05, by_chance), label='limit of the largest',
+      **{**_GREY, 'color': '0.3', 'zorder': 4})
+  axes.set(xlabel='draws of each chain', ylabel='rank R-hat of predictions')
+  axes.set_ylim(0.95, 1. + 1.4 * (max(*largest, *by_chance) - 1.))
+  axes.xaxis.get_major_locator().set_params(integer=True)
+  axes.legend(loc='upper right', edgecolor='none')
+  return axes
+
+
+def shifts(
+    axes: matplotlib.axes.Axes,
+    entropies: Mapping[str, Mapping[str, Any]],
+    num_classes: int | None = None,
+) -> matplotlib.axes.Axes:
+  """Draws how unsure forecasts are on data unlike those of training.
+
+  For each shift the entropy of the predicted probabilities: the median over
+  examples as a point, the middle half as a bar, the middle 90% as a line. Where
+  a forecast is more often wrong it should be less sure.
+
+  Args:
+    axes: Matplotlib axes.
+    entropies: By the name that the legend gives a forecast, and then by that of
+      the shift, arrays `[n]` in nats, such as
+      `posterior.predictive_entropy(x).total`.
+    num_classes: None, or the number of classes: its logarithm, the entropy of a
+      forecast that knows nothing, is drawn as a line.
+
+  Returns:
+    axes: The same.
+
+  #### Examples
+
+  >>> import matplotlib.figure
+  >>> from tfp_sgmcmc.diagnostics import plots
+  >>> axes = plots.shifts(matplotlib.figure.Figure().subplots(), {
+  ...     'Adam': {'none': [0.1, 0.2], 'noise': [0.2, 0.3]},
+  ...     'posterior': {'none': [0.1, 0.3], 'noise': [0.6, 0.9]}}, 2)
+  >>> [label.get_text() for label in axes.get_xticklabels()]
+  ['none', 'noise']
+  """
+  names = list(next(iter(entropies.values())))
+  top = 0. if num_classes is None else np.log(num_classes)
+  width = 0.7 / len(entropies)
+  for k, (forecast, by_shift) in enumerate(entropies.items()):
+    at = np.arange(len(names)) + (k - (len(entropies) - 1.) / 2.) * width
+    low, first, median, third, high = np.transpose([
+        np.quantile(np.asarray(by_shift[name]), [0.05, 0.25, 0.5, 0.75, 0.95])
+        for name in names])
+    axes.vlines(at, low, high, color=f'C{k}', linewidth=1.2)
+    axes.bar(
+        at, third - first, 0.6 * width, bottom=first, color=f'C{k}', alpha=0.45,
+        linewidth=0., label=forecast)
+    axes.plot(at, median, 'o', color=f'C{k}', markersize=5)
+    top = max(top, *high)
+  if num_classes is not None:
+    axes.axhline(np.log(num_classes), **_GREY)
+    axes.annotate(
+        'all classes alike', (len(names) - 0.5, np.log(num_classes)),
+        ha='right', va='bottom', color='0.4', fontsize='small')
+  is_long = sum(map(len, names)) > 30
+  axes.set_xticks(
+      np.arange(len(names)), names, rotation=20 if is_long else 0,
+      ha='right' if is_long else 'center')
+  axes.set(ylabel='entropy of the prediction, nats', ylim=(0., 1.25 * top))
+  axes.legend(loc='upper left', edgecolor='none', ncols=len(entropies))
   return axes

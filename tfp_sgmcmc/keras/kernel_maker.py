@@ -123,6 +123,11 @@ class KernelMaker:
     given = self._made_with.get('temperature')
     return float(given) if isinstance(given, (int, float)) else 1.
 
+  @property
+  def stores_momentum_after_kick(self) -> bool:
+    """Whether the momentum in the results is that just after its kick."""
+    return self._made_with.get('integrator') == 'euler'
+
   def temperature(self, step: tf.Tensor) -> tf.Tensor:
     """T of the kernel at a step.
 

@@ -10,7 +10,9 @@ falls by f a step, the kinetic temperature is above T by
 
   N f / ((1 - m) d),
 
-which passes, and says nothing of the step size.
+which passes, and says nothing of the step size. The momentum of SGHMC "euler"
+is stored just after its kick, where it is at 2 T / (1 + m), which is nothing of
+the weights' law; means and warnings leave it out.
 
 A chain that comes from the mode loses, by equipartition, about d T / 2 of log
 posterior, d T / (2 N) of the mean loss.
@@ -74,6 +76,7 @@ for an excess of a tenth, or larger batches.
       argument: tuple[str, Any],
       temperature: float = 1.,
       momentum: float | None = None,
+      is_stored_after_kick: bool = False,
   ):
     """Makes the watch of a chain that has made no step.
 
@@ -84,7 +87,13 @@ for an excess of a tenth, or larger batches.
       temperature: T where the kernel has no momentum.
       momentum: m, the share of the momentum that a step keeps; None where it
         is not known.
+      is_stored_after_kick: Python `bool`, whether the momentum is that just
+        after its kick, whose kinetic temperature at equilibrium is T / (1 - a)
+        with a = (1 - m) / 2. Warnings and means are less that.
     """
+    self._scale = 1.
+    if is_stored_after_kick and momentum is not None:
+      self._scale = (1. + momentum) / 2.
     self._num_weights, self._num_examples = num_weights, num_examples
     self._name, self._value = argument
     self._spread = num_weights * temperature / (2. * num_examples)
@@ -182,7 +191,7 @@ for an excess of a tenth, or larger batches.
 
     None without steps, and where T is zero.
     """
-    ratios = self._since(since)
+    ratios = self._scale * self._since(since)
     return float(np.mean(ratios)) if np.any(ratios) else None
 
   def stop_reason(self) -> str:
@@ -206,7 +215,7 @@ for an excess of a tenth, or larger batches.
       warning: Sentences, where the mean is above 1.5 T, and more so than by
         chance.
     """
-    ratios = self._since(since)
+    ratios = self._scale * self._since(since)
     if len(ratios) < _FEWEST_STEPS or not self._is_warm(ratios):
       return None
     mean = np.mean(ratios)
