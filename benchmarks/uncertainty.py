@@ -260,9 +260,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def cell(values: Sequence[float]) -> str:
-  """A mean and its standard error."""
-  error = np.std(values, ddof=1) / len(values)**0.5 if len(values) > 1 else 0.
-  return f'{np.mean(values):.3f} ± {error:.3f}'
+  """A mean and its standard error, which one seed has not."""
+  mean = f'{np.mean(values):.3f}'
+  if len(values) == 1:
+    return mean
+  return f'{mean} ± {np.std(values, ddof=1) / len(values)**0.5:.3f}'
 
 
 def nll(line: dict[str, Any]) -> float:
