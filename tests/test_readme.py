@@ -76,6 +76,8 @@ OTHERS = {
     'StudentT': 'likelihood_bounds.StudentT(df=4., scale=1.)',
     'base=gradients.Deal()': 'gradients.ExponentiallyWeighted('
                              'base=gradients.Deal())',
+    'prior=sgmcmc.keras.learned_scale()': 'keras.learned_scale()',
+    'sgmcmc.keras.draw_scales': 'keras.draw_scales',
     'step_size=': 'SGHMC(posterior, schedule, friction)',
     'temperature=': 'SGHMC(posterior, step_size, friction, temperature=0.1)',
 }
