@@ -132,9 +132,23 @@ class Posterior:
     return tf.shape(leaf)[0] if leaf.shape[0] is None else leaf.shape[0]
 
   @property
+  def is_sharded(self) -> bool:
+    """Whether the data are shared out among devices."""
+    return False
+
+  @property
+  def total_rows(self) -> Any:
+    """`num_rows`; of data shared out among devices, that of all together."""
+    return self.num_rows
+
+  @property
   def has_examples(self) -> bool:
     """Whether it is a sum over examples; a plain function is none."""
     return True
+
+  def sum_over_rows(self, values: tf.Tensor) -> tf.Tensor:
+    """The sum of a value for each row: `chains + [n]` to `chains`."""
+    return tf.reduce_sum(values, axis=-1)
 
   def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The exact log density, on all the data.

@@ -107,6 +107,7 @@ def fit_autoencoder(learning_rate):
   return sampling, history.history
 
 
+@pytest.mark.slow
 def test_a_loss_that_sums_over_pixels():
   with pytest.warns(RuntimeWarning, match='Training stops'):
     fit_autoencoder(0.1)
@@ -120,6 +121,7 @@ def test_a_loss_that_sums_over_pixels():
   assert len(sampling.posterior) >= 30
 
 
+@pytest.mark.slow
 def test_goes_on_after_a_kill_while_it_adapts_and_after(tmp_path, monkeypatch):
   """Bit for bit, what was found with it; `fit` once more leaves it alone."""
   monkeypatch.setattr(store, '_SECONDS', 0.)

@@ -649,17 +649,6 @@ def test_sgnht_takes_the_units_of_sgd():
   assert_same_draws(ours.posterior, theirs.posterior)
 
 
-def test_several_replicas_are_refused():
-  class Strategy:
-    num_replicas_in_sync = 2
-
-  model = models.classifier()
-  model._distribute_strategy = Strategy()
-  with pytest.raises(ValueError, match='2 replicas'):
-    sampling = models.make_sampling()
-    sampling.set_model(model)
-    sampling.on_train_begin()
-
 
 def test_models_that_cannot_be_sampled():
   class OwnStep(keras.Sequential):

@@ -158,6 +158,15 @@ class GradientEstimator(abc.ABC):
         'step holds, let it declare lives_on_batches = True.')
 
   @property
+  def works_on_shards(self) -> bool:
+    """Whether it works where each device holds a part of the data.
+
+    It then asks the posterior for sums over all rows (`log_prob_estimate`,
+    `sum_over_rows`, `total_rows`), and never which row is which.
+    """
+    return False
+
+  @property
   def gives_derivatives(self) -> bool:
     """Whether there is a method `directional`, as `Uniform` has it.
 

@@ -128,10 +128,13 @@ class Minibatch:
       size = tf.cast(self._size, value.dtype)
       scale = self._target.num_examples / size
       slopes = along(each)
-      value += scale * tf.reduce_sum(each, axis=-1)
-      slope += scale * tf.reduce_sum(slopes, axis=-1)
-      variance = self._noise_factor(size) * tf.math.reduce_variance(
-          slopes, axis=-1)
+      total = self._target.sum_over_rows
+      sum_of_slopes = total(slopes)
+      value += scale * total(each)
+      slope += scale * sum_of_slopes
+      mean = sum_of_slopes[..., tf.newaxis] / size
+      variance = self._noise_factor(size) * total(
+          tf.square(slopes - mean)) / size
     return Derivative(slope, variance, value)
 
   def gradients(self, state_parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:

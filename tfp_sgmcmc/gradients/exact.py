@@ -46,6 +46,10 @@ class Exact(base.GradientEstimator):
     return True
 
   @property
+  def works_on_shards(self):
+    return True
+
+  @property
   def gives_derivatives(self):
     return True
 
@@ -58,12 +62,12 @@ class Exact(base.GradientEstimator):
     target = posterior_lib.as_posterior(target)
     estimate = base.GradientEstimate(
         *states.value_and_gradients(target, state_parts))
-    return estimate, base.count(previous_results, target.num_rows)
+    return estimate, base.count(previous_results, target.total_rows)
 
   def directional(self, target, state_parts, previous_results, seed):
     del state_parts, seed
     target = posterior_lib.as_posterior(target)
-    if checks.static_value(target.num_rows) == 1 < target.num_examples:
+    if checks.static_value(target.total_rows) == 1 < target.num_examples:
       raise ValueError(
           f'The posterior holds 1 example, as a sample of '
           f'{target.num_examples}, and the noise of the derivative is '
@@ -71,5 +75,5 @@ class Exact(base.GradientEstimator):
           'least, and 100 are better.')
     return (
         directional.Minibatch(
-            target, target.data, target.num_rows, target.num_examples),
-        base.count(previous_results, target.num_rows))
+            target, target.data, target.total_rows, target.num_examples),
+        base.count(previous_results, target.total_rows))

@@ -121,6 +121,11 @@ class PosteriorSampling(keras.callbacks.Callback):
   weights at the events themselves have unequal weights in any average.) The
   model's weights after `fit` are those at the last event.
 
+  A model built under `tf.distribute.MirroredStrategy` has the chain of one
+  device, up to the order of additions: each replica takes its part of a batch,
+  and one all-reduce a step adds up their gradients. (Another adds up a count,
+  and a step of `StochasticBouncyParticleSampler` has a few more.)
+
   With a `directory` nothing is lost by a kill: the same script, run again, goes
   on with the same chain. What has been made is committed to the directory at
   least each second or, for large models, in a twentieth of the time, and at
@@ -435,6 +440,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     del logs
     model = self.model
     network.check_model(model)
+    if model.distribute_strategy.num_replicas_in_sync > 1:
+      self._make_kernel.check_shards()
     likelihood = likelihood_lib.Likelihood(model)
     self._make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:

@@ -24,6 +24,7 @@ from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import lookahead
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import statistics
 from tfp_sgmcmc.keras import step as step_lib
 from tfp_sgmcmc.keras import temperature
@@ -182,7 +183,7 @@ class Chain:
 
     def log_likelihood(data):
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-          _without_optionals(data))
+          self._whole(data))
       if not network.is_built(model):
         model(x)
       outputs = network.forward(
@@ -503,8 +504,8 @@ class Chain:
   def _begin(self, data, iterator):
     """Builds what needs the model's weights, and the first results."""
     model = self._model
-    data = _without_optionals(data)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    batch = self._whole(data)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     self._inputs = x
     y_pred = model(x)
     model.compute_loss(x, y, y_pred, sample_weight)
@@ -517,10 +518,10 @@ class Chain:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
     network.check_finite(model)
     num_examples = self._examples.number
-    num_rows = network.num_rows(data)
+    num_rows = int(network.num_rows(batch))
     self._examples.check_batch(num_rows)
     epochs, steps = self._horizon
-    self._horizon = epochs, steps or -(-num_examples // int(num_rows))
+    self._horizon = epochs, steps or -(-num_examples // num_rows)
     self._plan()
     if self._rate is not None and self._search is None:
       self._rate.plan(self._schedule.num_burnin_steps)
@@ -532,7 +533,7 @@ class Chain:
         model, self._make_kernel,
         priors.WeightPrior(self._prior, model.trainable_variables),
         self._likelihood, num_examples, self._seed)
-    step.bootstrap(data)
+    step.bootstrap(_without_optionals(data))
     self._heat = self._watch_heat()
     if self.is_resumed:
       path = self._draws.store.path
@@ -541,6 +542,11 @@ class Chain:
         checkpoint_lib.assign(
             self._resumed, path, rate=self._optimizers_rate())
     self._step, self._resumed = step, None
+
+  def _whole(self, data):
+    """A batch in one piece, without Keras' empty `Optional`s."""
+    return replicas.whole(
+        self._model.distribute_strategy, _without_optionals(data))
 
   def _watch_heat(self):
     return temperature.HeatWatch(
@@ -558,7 +564,7 @@ class Chain:
       return
     ahead = self._ahead.fill(iterator)
     statistics.estimate(self._model, [x, *(
-        keras.utils.unpack_x_y_sample_weight(_without_optionals(data))[0]
+        keras.utils.unpack_x_y_sample_weight(self._whole(data))[0]
         for data in ahead)], variables)
 
   def _check_weights(self):

@@ -166,6 +166,22 @@ class KernelMaker:
     """
     self._num_examples = num_examples
 
+  def check_shards(self) -> None:
+    """Raises where the gradient cannot be had from parts of a batch.
+
+    Due where each of several replicas sees a part.
+
+    Raises:
+      ValueError: If the estimator needs to see a batch whole.
+    """
+    estimator = self._made_with.get('gradient_estimator')
+    if not (estimator is None or estimator.works_on_shards):
+      raise ValueError(
+          f'The kernel was given gradient_estimator={estimator!r}, which has '
+          'to see a batch whole, and each replica of the strategy sees a part '
+          'of it: leave gradient_estimator out, or build the model outside '
+          'the strategy.')
+
   def begin_fit(self, optimizer: Any) -> None:
     """Takes the optimizer that the model is compiled with.
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 __all__ = ['Lookahead']
@@ -55,7 +54,8 @@ class Lookahead:
       self._batches.append(batch)
       size += sum(
           leaf.dtype.size * int(tf.size(leaf))
-          for leaf in keras.tree.flatten(batch) if tf.is_tensor(leaf))
+          for leaf in tf.nest.flatten(batch, expand_composites=True)
+          if tf.is_tensor(leaf))
     return list(self._batches)
 
   def then(self, iterator: Iterable[Any]) -> Iterator[Any]:

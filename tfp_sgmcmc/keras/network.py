@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras import replicas
 
 __all__ = [
     'ForwardPass',
@@ -115,6 +116,8 @@ def mean_loss(
           model.trainable_variables, forward_pass.weights))) as scope:
     # The scope knows of no loss that a layer added, so they are added below.
     loss = model.compute_loss(x, y, forward_pass.outputs, sample_weight)
+  # Keras divides the losses by the number of replicas, to add them up.
+  loss *= tf.cast(model.distribute_strategy.num_replicas_in_sync, loss.dtype)
   for added in forward_pass.layer_losses:
     loss += tf.reduce_sum(tf.cast(added, loss.dtype))
   return loss, _updates(scope, model.metrics_variables)
@@ -234,14 +237,10 @@ def check_model(model: keras.Model) -> None:
 
   Raises:
     TypeError: If it is no Keras 3 model.
-    ValueError: If it does, or runs on several replicas.
+    ValueError: If it does, or a chain cannot run under its strategy.
   """
   check_kind(model)
-  if model.distribute_strategy.num_replicas_in_sync > 1:
-    raise ValueError(
-        f'The model is distributed over '
-        f'{model.distribute_strategy.num_replicas_in_sync} replicas, and '
-        'PosteriorSampling runs on one: build the model outside the strategy.')
+  replicas.check(model)
   for name in ('train_step', 'compute_loss'):
     own = getattr(type(model), name, None)
     if own is not getattr(keras.Model, name):

@@ -19,7 +19,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
@@ -28,6 +27,7 @@ from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import replicas
 
 __all__ = ['STATUS', 'SamplingStep']
 
@@ -66,8 +66,9 @@ class SamplingStep:
     self._results = None
     self._structure = None
     self._segment_start = []
-    self._status = tf.Variable(
-        tf.zeros([2], tf.int64), trainable=False, name=STATUS)
+    self._strategy = model.distribute_strategy
+    self._status = replicas.variable(
+        self._strategy, tf.zeros([2], tf.int64), STATUS)
     # float16 holds gradients of a mean loss times 1024, not times N.
     self._half_scale = (
         num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
@@ -116,12 +117,15 @@ class SamplingStep:
     Args:
       data: A batch as `train_step` gets it.
     """
-    def bootstrap():
+    def on_replica(data):
       start, parts = tf.zeros([], tf.int64), self._parts()
       posterior = self._posterior(
           data, self._passes(data, parts), self._make_kernel.temperature(start))
       return self._make_kernel(posterior, start).bootstrap_results(
           parts, seed=random.fold_in(self._seed, start))
+
+    def bootstrap():
+      return replicas.run(self._strategy, on_replica, data)
 
     if not self._model.run_eagerly:
       # A call would count as one that traces, of which TensorFlow warns where
@@ -131,11 +135,11 @@ class SamplingStep:
     results = bootstrap()
     self._structure = results
     self._results = [
-        tf.Variable(leaf, trainable=False, name='sampling_results')
+        replicas.variable(self._strategy, leaf, 'sampling_results')
         for leaf in tf.nest.flatten(results)]
     if self._make_kernel.is_continuous:
       self._segment_start = [
-          tf.Variable(part, trainable=False, name='segment_start')
+          replicas.variable(self._strategy, part, 'segment_start')
           for part in self._parts()]
 
   def checkpoint(self) -> dict[str, np.ndarray]:
@@ -178,7 +182,7 @@ class SamplingStep:
         start, results, seed=random.fold_in(self._seed, step))
     finite, logs = _watch(parts, results, temperature)
     network.assign(self._segment_start, start)
-    network.assign(self.variables, parts)
+    replicas.assign(self.variables, parts)
     with tf.control_dependencies(parts):  # What the next step waits for first.
       network.assign(self._results, tf.nest.flatten(results))
     logs.update(self._make_kernel.logs(results))
@@ -218,7 +222,8 @@ class SamplingStep:
       passes.add(rows, forward_pass)
       return self._log_likelihood(y, sample_weight, forward_pass)
 
-    return posterior_lib.Posterior(
+    return replicas.posterior(
+        self._strategy,
         functools.partial(self._prior.log_prob, temperature=temperature),
         log_likelihood, [*leaves, passes.rows], self._num_examples)
 

@@ -57,6 +57,7 @@ from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictions
+from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import samples
 
 __all__ = ['TEMPERATURES', 'TemperatureSearch']
@@ -303,7 +304,8 @@ def validation_data(model: keras.Model) -> Any:
         'leave validation_freq at 1. Data that are kept for the test are none: '
         'what is chosen by them is too good on them. Or give the temperature '
         'as a number.')
-  return data
+  return (
+      replicas.whole(model.distribute_strategy, batch) for batch in data)
 
 
 def _stacked(draws):

@@ -406,6 +406,8 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     """The gradients of log p; zeros where no chain needs them."""
     if self._preconditioner.learns:
       return minibatch.gradients(parts)
+    if self._target.is_sharded:  # All devices have to come to the sums.
+      return minibatch.gradients(parts)
     return tf.cond(
         tf.reduce_any(is_bounce), lambda: minibatch.gradients(parts),
         lambda: [tf.zeros_like(part) for part in parts])

@@ -1,0 +1,123 @@
+"""Fits on one device and on two replicas: the same chain, number for number.
+
+A program of its own, since TensorFlow takes its devices when it starts. It
+prints a line for each comparison, and fails with the first that does not hold.
+"""
+
+import contextlib
+import functools
+import sys
+import tempfile
+from unittest import mock
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras import replicas
+
+DEVICES = ['/cpu:0', '/cpu:1']
+SBPS = sgmcmc.StochasticBouncyParticleSampler
+KERNELS = {
+    'SGHMC': dict(kernel=models.SGHMC),
+    'SGLD': dict(kernel=functools.partial(sgmcmc.SGLD, step_size=1e-3)),
+    'pSGLD': dict(kernel=functools.partial(
+        sgmcmc.SGLD, step_size=1e-4,
+        preconditioner=sgmcmc.preconditioners.RMSProp())),
+    'SGNHT': dict(kernel=functools.partial(
+        sgmcmc.SGNHT, step_size=0.005, diffusion=20.)),
+    'SBPS': dict(
+        kernel=functools.partial(SBPS, refresh_rate=1.), draw_interval=0.05),
+    'start_epoch': dict(kernel=models.SGHMC, start_epoch=1),
+    'all left out': dict(kernel=None, prior=None, num_examples=None),
+    'validation': dict(
+        kernel=None, prior=None, num_examples=None, temperature='validation'),
+}
+
+
+def normalising(**arguments):
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input([4]), keras.layers.Dense(5, activation='relu'),
+      keras.layers.BatchNormalization(),
+      keras.layers.Dense(3, kernel_regularizer='l2')])
+  model.compile(**{**dict(
+      optimizer='sgd', metrics=['accuracy'],
+      loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)),
+      **arguments})
+  return model
+
+
+def run(strategy, make_model=models.classifier, epochs=3, batch_size=18,
+        compile_arguments=(), **arguments):
+  """The last batch of an epoch is of 14 rows, the others of 18."""
+  with strategy.scope():
+    model = make_model(**dict(compile_arguments))
+  x, y = models.classes()
+  sampling = models.make_sampling(**arguments)
+  history = models.fit(
+      model, sampling, epochs=epochs, batch_size=batch_size,
+      class_weight={0: 1., 1: 2., 2: 0.5}, validation_data=(x[:20], y[:20]))
+  return model, sampling, history.history
+
+
+def compare(name, one, two):
+  """The largest difference of weights, draws, logs, predictions, counts."""
+  (model, sampling, history), (other, others, other_history) = one, two
+  assert sampling.posterior.steps == others.posterior.steps
+  assert history.keys() == other_history.keys()
+  ours = [*model.get_weights(), *sampling.posterior.weights.values()]
+  theirs = [*other.get_weights(), *others.posterior.weights.values()]
+  for key, values in history.items():  # Of a resumed fit, the last epochs.
+    ours.append(values[-len(other_history[key]):])
+    theirs.append(other_history[key])
+  x, _ = models.classes()
+  ours.append(sampling.posterior.predict(x))
+  theirs.append(others.posterior.predict(x))
+  for arrays, chain in ((ours, sampling), (theirs, others)):
+    arrays.append(
+        chain.kernel_results.gradient_estimator_results.num_gradients)
+  difference = max(
+      np.max(np.abs(np.subtract(a, b))) for a, b in zip(ours, theirs))
+  print(f'{name}: {difference:.1e}', flush=True)
+  return difference
+
+
+def main():
+  cpu, = tf.config.list_physical_devices('CPU')
+  tf.config.set_logical_device_configuration(
+      cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  warnings.simplefilter('ignore')
+  one = tf.distribute.get_strategy()
+  two = tf.distribute.MirroredStrategy(DEVICES)
+  for name, arguments in KERNELS.items():
+    epochs = 10 if name == 'validation' else 3
+    assert compare(name, *(
+        run(strategy, epochs=epochs, **arguments)
+        for strategy in (one, two))) < 1e-5
+  for name, make_model, compile_arguments in (
+      ('batch normalisation', normalising, {}),
+      ('run_eagerly', models.classifier, dict(run_eagerly=True)),
+      ('sum', models.classifier, dict(
+          loss=keras.losses.SparseCategoricalCrossentropy(
+              from_logits=True, reduction='sum')))):
+    assert compare(name, *(
+        run(strategy, make_model, compile_arguments=compile_arguments)
+        for strategy in (one, two))) < 1e-5
+  with tempfile.TemporaryDirectory() as folder:
+    # Two epochs, and in another process (as it were) the third.
+    run(two, epochs=2, directory=folder)
+    resumed = run(two, directory=folder)
+    assert compare(
+        'resumed', run(one, directory=f'{folder}/one'), resumed) < 1e-5
+  with mock.patch.object(replicas, 'all_reduce', list):
+    # Each replica by its own rows: what the comparison has to see.
+    assert compare('planted: no all-reduce', run(one), run(two)) > 1e-3
+
+
+if __name__ == '__main__':
+  with contextlib.redirect_stderr(sys.stdout):
+    main()
