@@ -15,6 +15,7 @@ import tensorflow_probability as tfp
 from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras import replicas
 
 gradients = sgmcmc.gradients
 KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
@@ -222,10 +223,11 @@ def log_likelihood(slope, intercept, batch):
   return y * logits - tf.math.softplus(logits)
 
 
-def logistic_regression(rows=range(12)):
-  return sgmcmc.Posterior(
+def logistic_regression(
+    rows=range(12), num_examples=12, kind=sgmcmc.Posterior):
+  return kind(
       lambda slope, intercept: normal(slope) - intercept**2, log_likelihood,
-      (DATA[rows], LABELS[rows]), num_examples=12)
+      (DATA[rows], LABELS[rows]), num_examples)
 
 
 def gaussian_step(parts):
@@ -376,6 +378,29 @@ def test_lives_on_batches_is_what_it_says(name):
         logistic_regression(rows), parts, results, tf.constant([1, 2]),
         gaussian_step(parts))
     assert all(np.all(np.isfinite(g)) for g in estimate.grads_target_log_prob)
+
+
+@all_estimators
+def test_works_on_shards_is_what_it_says(name, monkeypatch):
+  """Two devices with the same rows have what one has with the rows twice."""
+  estimator = anchored(name)
+  if not estimator.works_on_shards:
+    return
+  monkeypatch.setattr(
+      replicas, 'all_reduce', lambda tensors: [2 * t for t in tensors])
+  shard = logistic_regression(range(6), 24, replicas.ShardedPosterior)
+  whole = logistic_regression([*range(6)] * 2, 24)
+  found = []
+  for posterior in (shard, whole):
+    results = estimator.bootstrap_results(posterior, PARTS)
+    found.append(estimator.one_step(posterior, PARTS, results, None))
+    if estimator.gives_derivatives:
+      minibatch, results = estimator.directional(
+          posterior, PARTS, results, None)
+      found[-1] += (
+          minibatch.derivative(PARTS, [0.5 * part for part in PARTS]),
+          minibatch.gradients(PARTS), minibatch.size, results)
+  assert_close(*found, 1e-9)
 
 
 @all_estimators
