@@ -6,6 +6,7 @@ prints a line for each comparison, and fails with the first that does not hold.
 
 import contextlib
 import functools
+import os
 import sys
 import tempfile
 from unittest import mock
@@ -121,3 +122,5 @@ def main():
 if __name__ == '__main__':
   with contextlib.redirect_stderr(sys.stdout):
     main()
+  sys.stdout.flush()
+  os._exit(0)  # The threads of a strategy may take minutes to end.
