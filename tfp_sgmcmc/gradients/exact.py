@@ -67,7 +67,8 @@ class Exact(base.GradientEstimator):
   def directional(self, target, state_parts, previous_results, seed):
     del state_parts, seed
     target = posterior_lib.as_posterior(target)
-    if checks.static_value(target.total_rows) == 1 < target.num_examples:
+    size = target.total_rows
+    if checks.static_value(size) == 1 < target.num_examples:
       raise ValueError(
           f'The posterior holds 1 example, as a sample of '
           f'{target.num_examples}, and the noise of the derivative is '
@@ -75,5 +76,5 @@ class Exact(base.GradientEstimator):
           'least, and 100 are better.')
     return (
         directional.Minibatch(
-            target, target.data, target.total_rows, target.num_examples),
-        base.count(previous_results, target.total_rows))
+            target, target.data, size, target.num_examples),
+        base.count(previous_results, size))

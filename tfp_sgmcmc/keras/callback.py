@@ -27,6 +27,7 @@ from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import samples
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
@@ -440,7 +441,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     del logs
     model = self.model
     network.check_model(model)
-    if model.distribute_strategy.num_replicas_in_sync > 1:
+    replicas.check(model)
+    if replicas.is_several(model.distribute_strategy):
       self._make_kernel.check_shards()
     likelihood = likelihood_lib.Likelihood(model)
     self._make_kernel.begin_fit(model.optimizer)

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.keras import replicas
 
 __all__ = [
     'ForwardPass',
@@ -237,10 +236,9 @@ def check_model(model: keras.Model) -> None:
 
   Raises:
     TypeError: If it is no Keras 3 model.
-    ValueError: If it does, or a chain cannot run under its strategy.
+    ValueError: If it does.
   """
   check_kind(model)
-  replicas.check(model)
   for name in ('train_step', 'compute_loss'):
     own = getattr(type(model), name, None)
     if own is not getattr(keras.Model, name):

@@ -93,7 +93,7 @@ def bounded_normal(variable: keras.Variable) -> tfd.Distribution:
   """
   dtype = tf.as_dtype(variable.dtype)
   is_kernel = variable.name in ('kernel', 'recurrent_kernel')
-  fan_in = math.prod(variable.shape[:-1]) if is_kernel else 1
+  fan_in = scale_mixture.fan_in(variable.shape) if is_kernel else 1
   return tfd.Normal(
       tf.zeros([], dtype),
       tf.constant(min(1., (_MOST_INPUTS / fan_in)**0.5), dtype))

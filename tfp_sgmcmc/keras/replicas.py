@@ -20,12 +20,14 @@ import keras
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.keras import network
 
 __all__ = [
     'ShardedPosterior',
     'all_reduce',
     'assign',
     'check',
+    'is_several',
     'posterior',
     'run',
     'variable',
@@ -49,12 +51,12 @@ def check(model: keras.Model) -> None:
         'not step together: there would be no one chain. Take '
         'MirroredStrategy or TPUStrategy.')
   if model.jit_compile and isinstance(
-      strategy, tf.distribute.MirroredStrategy) and _is_several(strategy):
+      strategy, tf.distribute.MirroredStrategy) and is_several(strategy):
     raise ValueError(
         'The model is compiled with jit_compile=True under MirroredStrategy '
         f'with {strategy.num_replicas_in_sync} replicas, which TensorFlow '
         'cannot compile by XLA: pass jit_compile=False to compile().')
-  if model.steps_per_execution > 1 and _is_several(strategy):
+  if model.steps_per_execution > 1 and is_several(strategy):
     raise ValueError(
         f'The model is compiled with steps_per_execution='
         f'{model.steps_per_execution} on {strategy.num_replicas_in_sync} '
@@ -62,7 +64,8 @@ def check(model: keras.Model) -> None:
         'out.')
 
 
-def _is_several(strategy):
+def is_several(strategy: tf.distribute.Strategy) -> bool:
+  """Whether a strategy has several replicas."""
   return strategy.num_replicas_in_sync > 1
 
 
@@ -78,13 +81,13 @@ def posterior(
   Returns:
     posterior: `Posterior`, where there are several replicas sharded.
   """
-  kind = ShardedPosterior if _is_several(strategy) else posterior_lib.Posterior
+  kind = ShardedPosterior if is_several(strategy) else posterior_lib.Posterior
   return kind(*arguments)
 
 
 def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:
   """A batch in one piece, from the parts that the replicas have."""
-  if not _is_several(strategy):
+  if not is_several(strategy):
     return data
   return keras.tree.map_structure(
       lambda leaf: None if leaf is None
@@ -95,7 +98,7 @@ def run(
     strategy: tf.distribute.Strategy, fn: Callable[[Any], Any], data: Any,
 ) -> Any:
   """What `fn` returns of each replica's part of a batch: the first's."""
-  if not _is_several(strategy):
+  if not is_several(strategy):
     return fn(data)
   return tf.nest.map_structure(
       lambda leaf: strategy.experimental_local_results(leaf)[0],
@@ -104,10 +107,16 @@ def run(
 
 def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
   """The sums over replicas; the tensors themselves where there is but one."""
-  context = tf.distribute.get_replica_context()
-  if context is None or context.num_replicas_in_sync == 1:
+  context = _context()
+  if context is None:
     return list(tensors)
   return context.all_reduce(tf.distribute.ReduceOp.SUM, list(tensors))
+
+
+def _context():
+  """The context of one replica of several; else None."""
+  context = tf.distribute.get_replica_context()
+  return context if context and context.num_replicas_in_sync > 1 else None
 
 
 def variable(
@@ -124,7 +133,7 @@ def variable(
     variable: Not trainable. Read outside a step, it is that of the first.
   """
   several = {}
-  if _is_several(strategy):
+  if is_several(strategy):
     several = dict(
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -140,10 +149,9 @@ def assign(
     weights: Variables of the model.
     values: A tensor for each.
   """
-  context = tf.distribute.get_replica_context()
-  if context is None or context.num_replicas_in_sync == 1:
-    for weight, value in zip(weights, values):
-      weight.assign(value)
+  context = _context()
+  if context is None:
+    network.assign(weights, values)
     return
 
   def update(strategy, *values):
