@@ -16,7 +16,7 @@ from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.keras import extras as extras_lib
 from tfp_sgmcmc.keras import network
 
-__all__ = ['ModelDraws', 'new_store', 'to_arrays']
+__all__ = ['ModelDraws', 'in_memory', 'new_store', 'to_arrays']
 
 
 class ModelDraws:
@@ -177,6 +177,15 @@ def to_arrays(
   return {
       **weights, **extras, 'step': np.array(steps, np.int64),
       **({} if chains is None else {'chain': np.array(chains, np.int64)})}
+
+
+def in_memory(
+    model: keras.Model, arrays: dict[str, np.ndarray]) -> ModelDraws:
+  """Draws of a model from what `to_arrays` gives of some."""
+  chunks = store_lib.Chunks()
+  if len(arrays.get('step', ())):
+    chunks.append(arrays)
+  return ModelDraws(model, chunks)
 
 
 def new_store(directory: Any) -> store_lib.Store:

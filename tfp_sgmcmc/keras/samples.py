@@ -114,15 +114,14 @@ class PosteriorSamples:
           f'The arrays have shapes {[array.shape for array in arrays]}: one is '
           'needed for each trainable weight of the model, [draws, ...] with '
           f'the same number of draws and shapes {wanted} after it.')
-    chunks = store_lib.Chunks()
     variables = model.trainable_variables
-    chunks.append({
-        **{f'state/{path}': array.astype(
+    weights = {
+        f'state/{path}': array.astype(
             tf.as_dtype(variable.dtype).as_numpy_dtype)
-           for path, variable, array in zip(
-               network.paths(variables), variables, arrays)},
-        'step': np.arange(1, len(arrays[0]) + 1)})
-    return cls(model, draws_lib.ModelDraws(model, chunks))
+        for path, variable, array in zip(
+            network.paths(variables), variables, arrays)}
+    return cls(model, draws_lib.in_memory(model, draws_lib.to_arrays(
+        weights, {}, range(1, len(arrays[0]) + 1))))
 
   @classmethod
   def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
@@ -284,6 +283,10 @@ class PosteriorSamples:
         network.paths(self._model.trainable_variables),
         self._draws.read(self._all())))
 
+  def arrays(self) -> dict[str, np.ndarray]:
+    """All that the draws hold, in memory, by name, as `save` writes it."""
+    return self._draws.arrays(self._all())
+
   def __len__(self) -> int:
     return len(self._all())
 
@@ -298,7 +301,7 @@ class PosteriorSamples:
   def __reduce__(self):
     # Neither a compiled function nor an open directory can be pickled.
     return _unpickle, (
-        type(self), self._model, self._draws.arrays(self._all()))
+        type(self), self._model, self.arrays())
 
   def __iter__(self) -> Iterator[list[np.ndarray]]:
     return (self[k] for k in range(len(self)))
@@ -576,10 +579,7 @@ class PosteriorSamples:
 
 
 def _unpickle(cls, model, arrays):
-  chunks = store_lib.Chunks()
-  if len(arrays.get('step', ())):
-    chunks.append(arrays)
-  return cls(model, draws_lib.ModelDraws(model, chunks))
+  return cls(model, draws_lib.in_memory(model, arrays))
 
 
 def _show(variables):
