@@ -1,5 +1,7 @@
 """Posteriors of TFP's joint distributions, against TFP's own densities."""
 
+import gc
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -284,3 +286,14 @@ def test_careless_use_is_one_clear_sentence(case):
   make, message = CARELESS[case]
   with pytest.raises((ValueError, TypeError), match=f'(?s){message}'):
     make()
+
+
+@pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
+def test_caches_of_bijectors_die_quietly(caplog):
+  _, given = named(tfd.JointDistributionNamed)
+  posterior = from_joint(given, {'y': Y}, {'x': X, 'group': GROUP})
+  start = posterior.sample_prior([2], seed=1)
+  for _ in range(6):  # TensorFlow warns from the fifth on.
+    posterior.constrain(start)
+  gc.collect()
+  assert 'retracing' not in caplog.text

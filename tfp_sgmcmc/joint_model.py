@@ -43,7 +43,8 @@ class JointModel:
   """The functions of a posterior, read off a joint distribution.
 
   A model is asked about one theta at a time, as it is written for one;
-  `tf.vectorized_map` goes over the chains.
+  `tf.vectorized_map` goes over the chains. Bijectors run in graphs alone: TFP's
+  caches of them print errors where eager tensors in dicts are freed.
   """
 
   def __init__(self, joint: Any, data: Any, covariates: Any = None):
@@ -123,12 +124,13 @@ class JointModel:
     """Draws of phi from the prior, `sample_shape` in front of each part."""
     shape = list(sample_shape)
     def one(i):
-      return tf.nest.flatten(self._bijector().inverse(
-          self._pinned.sample_unpinned(seed=random.fold_in(seed, i))))
+      return self._inverse(
+          self._pinned.sample_unpinned(seed=random.fold_in(seed, i)))
 
-    flat = tf.map_fn(
-        one, tf.range(math.prod(shape)),
-        fn_output_signature=[tf.TensorSpec.from_tensor(p) for p in one(0)])
+    flat = compat.in_graph(lambda numbers: tf.map_fn(
+        one, numbers, fn_output_signature=[
+            tf.TensorSpec.from_tensor(part) for part in self._start()]))(
+                tf.range(math.prod(shape)))
     return [tf.reshape(part, shape + part.shape[1:]) for part in flat]
 
   def _model(self, batch):
@@ -166,8 +168,11 @@ class JointModel:
   def _pack(self, phi):
     return tf.nest.pack_sequence_as(self._structure, phi)
 
+  def _inverse(self, theta):
+    return tf.nest.flatten(self._bijector().inverse(theta))
+
   def _start(self):
-    return tf.nest.flatten(self._bijector().inverse(self._structure))
+    return compat.in_graph(self._inverse)(self._structure)
 
   def _each_chain(self, fn, phi, batch=None):
     """`fn` of the parts of a chain, and of its batch where there is one."""
@@ -179,12 +184,13 @@ class JointModel:
     arguments = [list(phi)] + ([batch] if own else [])
     call = fn if batch is None else lambda phi, own=batch: fn(phi, own)
     if axes == 0:
-      return call(*arguments)
+      return compat.in_graph(call)(*arguments)
     chains = compat.shape(phi[0])[:axes]
     flat = tf.nest.map_structure(
         lambda t: tf.reshape(
             t, tf.concat([[-1], compat.shape(t)[axes:]], axis=0)), arguments)
-    values = tf.vectorized_map(lambda given: call(*given), flat)
+    values = compat.in_graph(lambda given: tf.vectorized_map(
+        lambda one: call(*one), given))(flat)
     return tf.nest.map_structure(
         lambda t: tf.reshape(
             t, tf.concat([chains, compat.shape(t)[1:]], axis=0)), values)

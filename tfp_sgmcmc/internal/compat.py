@@ -1,5 +1,6 @@
 """The one place that touches private modules of TensorFlow and TFP."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 import itertools
 from typing import Any
@@ -13,6 +14,7 @@ __all__ = [
     'all_layers',
     'dataset_of',
     'find_result',
+    'in_graph',
     'in_xla_context',
     'is_made_in_python',
     'joint_names',
@@ -97,6 +99,15 @@ def joint_names(joint: Any) -> list[str]:
 def find_result(kernel_results: Any, name: str) -> Any:
   """A field of kernel results, or of those inside them; None without."""
   return unnest.get_outermost(kernel_results, name, None)
+
+
+def in_graph(fn: Callable[..., Any]) -> Callable[..., Any]:
+  """`fn`, traced at each call where that is eager, without a warning of it."""
+  if not tf.executing_eagerly():
+    return fn
+  traced = tf.function(fn, autograph=False)
+  traced._omit_frequent_tracing_warning = True
+  return traced
 
 
 def in_xla_context() -> bool:
