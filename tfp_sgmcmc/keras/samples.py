@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+import math
 import pathlib
 from typing import Any
 from typing import NamedTuple
@@ -62,8 +63,10 @@ class PosteriorSamples:
   >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
   >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
   ...     model, [tf.ones([5, 2, 1]), tf.zeros([5, 1])])
-  >>> len(posterior), len(posterior[1:3]), posterior[0][1]
-  (5, 2, array([0.], dtype=float32))
+  >>> posterior
+  <PosteriorSamples: 5 draws of 3 weights>
+  >>> len(posterior[1:3]), posterior[0][1]
+  (2, array([0.], dtype=float32))
   >>> posterior.predict(tf.ones([3, 2]))[:, 0]
   array([2., 2., 2.], dtype=float32)
   """
@@ -289,6 +292,11 @@ class PosteriorSamples:
 
   def __len__(self) -> int:
     return len(self._all())
+
+  def __repr__(self):
+    size = sum(math.prod(v.shape) for v in self._variables)
+    more = f', {self.num_chains} chains' if self.num_chains > 1 else ''
+    return f'<PosteriorSamples: {len(self):,} draws of {size:,} weights{more}>'
 
   def __getitem__(self, index: Any) -> Any:
     """A draw, as a list of arrays; for a slice, `PosteriorSamples`."""
