@@ -2,7 +2,8 @@
 
   python -m experiments                    lists them
   python -m experiments NAME [--full]      runs one
-  python -m experiments all                runs all, and writes the summary
+  python -m experiments all                runs all but those of hours, and
+                                           writes the summary
   python -m experiments summary            writes the summary of what was run
 """
 
@@ -27,6 +28,7 @@ NAMES = (
     'ewsg_error',
     'covertype',
     'mnist_bnn_ewsg',
+    'mnist_cnn_ewsg',
     'noisy_bps',
     'logistic_bouncy',
     'continuous_expectation',
@@ -35,6 +37,9 @@ NAMES = (
     'uci_regression',
     'cold_posterior',
 )
+
+# Each a command of its own.
+OF_HOURS = ('mnist_cnn_ewsg',)
 
 
 def title(name: str) -> str:
@@ -47,9 +52,9 @@ def title(name: str) -> str:
 def run_all(argv: list[str]) -> int:
   """Runs one after another; a failure is reported, and the rest goes on."""
   arguments = common.parse('all', __doc__, argv)
-  failed = []
-  for k, name in enumerate(NAMES):
-    print(f'\n=== {k + 1} of {len(NAMES)}: {name} ===\n', flush=True)
+  failed, names = [], [name for name in NAMES if name not in OF_HOURS]
+  for k, name in enumerate(names):
+    print(f'\n=== {k + 1} of {len(names)}: {name} ===\n', flush=True)
     try:
       importlib.import_module(f'experiments.{name}').main(argv)
     except Exception:  # pylint: disable=broad-except

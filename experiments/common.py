@@ -238,7 +238,7 @@ def _plain(value):
 def sample_chain(
     kernel: Any, state: tf.Tensor, num_results: int, num_steps: Any,
     seed: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
   """Each `num_steps`-th state of a chain, and the gradients used till then.
 
   As `tfp.mcmc.sample_chain`, for use inside `tf.function`: there is one copy of
@@ -254,6 +254,8 @@ def sample_chain(
   Returns:
     states: `[num_results] + chains + event`.
     num_gradients: `float64[num_results]`, the mean over the chains.
+    acceptance: Of EWSG's index chain, the mean over the chains; None for other
+      estimators.
   """
   results = kernel.bootstrap_results(state, seed=sgmcmc.random.fold_in(seed, 0))
   count = results.gradient_estimator_results.num_gradients
@@ -269,12 +271,15 @@ def sample_chain(
     return step + 1, state, results, [
         array.write(step // num_steps, x) for array, x in zip(arrays, kept)]
 
-  *_, arrays = tf.while_loop(
+  *_, results, arrays = tf.while_loop(
       lambda step, *_: step < num_results * num_steps, one_step,
       [tf.zeros([], tf.int32), state, results, arrays])
   states, counts = (array.stack() for array in arrays)
+  acceptance = getattr(
+      results.gradient_estimator_results, 'acceptance', None)
   return states, tf.reduce_mean(
-      tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1)
+      tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1
+  ), None if acceptance is None else tf.reduce_mean(acceptance)
 
 
 def num_gradients(kernel_results: Any) -> int:

@@ -26,7 +26,8 @@ pytestmark = pytest.mark.slow
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
     'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',
-    'bouncy_network', 'cyclical_posterior', 'uci_regression', 'cold_posterior'}
+    'mnist_cnn_ewsg', 'bouncy_network', 'cyclical_posterior',
+    'uci_regression', 'cold_posterior'}
 
 
 @pytest.fixture
