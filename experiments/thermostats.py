@@ -161,6 +161,11 @@ def plot(
       axis.fill_between(
           run.steps, run.scores.min(-1), run.scores.max(-1), color=color,
           alpha=0.2, linewidth=0)
+    lost = [
+        f'{run.method}, a = {run.a:g}: not a number' for run in runs
+        if run.eta == eta and not np.all(np.isfinite(run.scores[-1]))]
+    axis.text(0.97, 0.97, '\n'.join(lost), ha='right', va='top',
+              fontsize='small', transform=axis.transAxes)
     axis.set(title=f'$\\eta$ = {eta:g}', xlabel='iterations', ylim=limits)
   axes[0].set_ylabel(label)
   picture.legend(

@@ -230,7 +230,8 @@ def run(arguments):
   rows.append(['unigram', None, None, unigram, *[None] * 4])
   claims = thermostats.claims(
       runs, 'perplexity', settings['num_burnin_steps'], unigram, '.1f')
-  worst = max(row[3] for row in rows if row[0] == 'SGNHT')
+  worst = max(
+      np.nan_to_num(row[3], nan=np.inf) for row in rows if row[0] == 'SGNHT')
   claims.append(common.Claim(
       "SGNHT is far under the unigram model, below 0.8 of its perplexity, at "
       'every a and eta', bool(worst < 0.8 * unigram),
@@ -250,7 +251,10 @@ def run(arguments):
       'counts as diverged from the unigram model on. The default size is '
       f"{settings['num_steps']:,} of the paper's 50,000 iterations: small eta "
       'has not converged, nor has the thermostat at a = 0.1, whose time '
-      'constant is 1,250 to 5,000 steps.')
+      'constant is 1,250 to 5,000 steps. Where theta passes zero the gradient '
+      'for sampled topics, n / theta, has no bound; that may be why kinetic '
+      'energies stay above 0.5, and why a thermostat of one friction for all '
+      'coordinates can lose its chain where a fixed friction does not.')
   return common.Result(columns, rows, claims, picture, settings, notes)
 
 

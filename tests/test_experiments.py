@@ -16,7 +16,9 @@ import tensorflow as tf
 pytest.importorskip('matplotlib')
 
 from experiments import __main__ as experiments  # noqa: E402
+from experiments import common  # noqa: E402
 from experiments import page  # noqa: E402
+from experiments import parts  # noqa: E402
 from experiments import topic_model  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 from tfp_sgmcmc.datasets import mnist  # noqa: E402
@@ -74,6 +76,51 @@ def test_runs(name, tmp_path, capsys, monkeypatch, _without_xla):
   assert len(verdicts) == len(record['claims'])
   page.write(tmp_path, experiments.NAMES)
   assert f'## {name}' in (tmp_path / 'README.md').read_text()
+
+
+def test_a_full_run_says_how_long_and_goes_on(tmp_path, capsys):
+  arguments = common.parse(
+      'some', '', ['--full', '--quiet', f'--output={tmp_path}'])
+  made = []
+
+  def square(item):
+    if len(made) == 2:
+      raise KeyboardInterrupt  # As a kill does.
+    made.append(item)
+    return item**2
+
+  with pytest.raises(KeyboardInterrupt):
+    parts.each(square, range(4), arguments, 'squares')
+  assert 'part 1 of 4 done' in capsys.readouterr().out
+  made.clear()
+  assert parts.each(
+      lambda item: made.append(item) or item**2, range(4), arguments,
+      'squares') == [0, 1, 4, 9]
+  assert made == [2, 3]  # The first two were on disk.
+  assert 'the others take about' in capsys.readouterr().out
+  arguments.seed += 1
+  parts.each(lambda item: made.append(item), range(1), arguments, 'squares')
+  assert made == [2, 3, 0]  # Those of another seed are not taken.
+  parts.forget(arguments)
+  assert not list(tmp_path.rglob('*.pickle'))
+
+
+def test_page_keeps_quotations_apart(tmp_path):
+  claims = [
+      dict(text='a | b', holds=True, detail='1', quotation=dict(
+          paper='Doe (2000)', place='Fig. 1', words='it works')),
+      dict(text='ours', holds=None, detail='2', quotation=None)]
+  record = dict(
+      name='double_well', title='Title.', size='full', seconds=1.,
+      cpu_seconds=2., machine='2 cores', columns=['x'], rows=[[1.]],
+      claims=claims, notes='')
+  (tmp_path / 'double_well.full.json').write_text(json.dumps(record))
+  text = page.write(tmp_path, experiments.NAMES).read_text()
+  quoted, rest = text.split('## What we claim')
+  assert 'Of what the papers claim, 1 of 1 held' in quoted
+  assert '| Doe (2000), Fig. 1 | "it works" | holds |' in quoted
+  assert 'a \\| b' in quoted and '| ours | **no verdict** | 2 |' in rest
+  assert '(double_well.full.png)' in rest
 
 
 @pytest.mark.parametrize('error, is_right', [
