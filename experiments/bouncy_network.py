@@ -186,8 +186,8 @@ def run(arguments):
     rows += own_rows
     claims += own_claims
   notes = ' '.join(
-      f'{group.capitalize()} settings: R-hat of HMC along the three '
-      + ', '.join(f'{r:.2f}' for r in compared.r_hat)
+      f'With a prior precision of {PRECISIONS[group]:g}: R-hat of HMC along '
+      'the three ' + ', '.join(f'{r:.2f}' for r in compared.r_hat)
       + f', {compared.settings["hmc_accepted"]:.0%} accepted; the SBPS band '
       'was violated at '
       f'{compared.settings["violation_share"]:.2%} of proposals.'
@@ -273,8 +273,10 @@ def draw(found):
         color = f'C{c}'
         above.plot(np.linspace(0., epochs, len(z)), z[:, 0, k], color=color,
                    label=name, linewidth=0.8)
-        below.hist(z[len(z) // 2:, :, k].ravel(), bins, density=True,
-                   histtype='step', color=color)
+        values = z[len(z) // 2:, :, k].ravel()
+        below.hist(values, bins, histtype='step', color=color,
+                   weights=np.full(
+                       values.size, 1. / (values.size * (bins[1] - bins[0]))))
       # A run that has hardly moved is a bar: it may leave the axis.
       below.set(xlabel="projection (HMC's sds)", yticks=[],
                 ylim=(0., 3. * tallest))
