@@ -354,7 +354,7 @@ def run(arguments):
       arguments, (4, 2, 8, 4, 20), (96, 16, 96, 400, 800),
       (32, 16, 256, 2000, 4000))
   wide_sizes = common.sizes(
-      arguments, (4, 2, 0, 4, 20), (64, 0, 0, 1000, 1000),
+      arguments, (4, 2, 0, 4, 20), (32, 0, 0, 1000, 1000),
       (96, 0, 0, 1000, 2000))
   problems = [
       logistic.make_problem(arguments.seed, variance)
