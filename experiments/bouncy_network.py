@@ -177,8 +177,9 @@ def compare(precision, data, arguments):
 
 def run(arguments):
   data, _ = sgmcmc.datasets.load_small_mnist(arguments.data)
-  found = dict(zip(PRECISIONS, parts.each(
-      lambda group: compare(PRECISIONS[group], data, arguments), PRECISIONS,
+  groups = common.sizes(arguments, ['ours'], list(PRECISIONS), list(PRECISIONS))
+  found = dict(zip(groups, parts.each(
+      lambda group: compare(PRECISIONS[group], data, arguments), groups,
       arguments, 'priors')))
   rows, claims = [], []
   for group, compared in found.items():
@@ -260,7 +261,7 @@ def judge(group, compared):
 
 def draw(found):
   picture = figure.Figure(figsize=(12, 11), layout='constrained')
-  axes = picture.subplots(2 * len(found), 3)
+  axes = picture.subplots(2 * len(found), 3, squeeze=False)
   bins = np.linspace(-4., 4., 81)
   for row, (group, compared) in enumerate(found.items()):
     epochs = compared.settings['epochs']

@@ -102,7 +102,7 @@ def mixture(arguments):
 def network(arguments):
   """By schedule: test NLL and error of each split, and the learning rate."""
   train, test = sgmcmc.datasets.load_small_mnist(arguments.data)
-  epochs = common.sizes(arguments, 1, 20, 400)
+  epochs = common.sizes(arguments, 1, 16, 400)
   rates = common.sizes(
       arguments, [0.1], [0.1, 0.3, 1., 3.], [0.03, 0.1, 0.3, 1., 3.])
   num_cycles, num_train = common.sizes(arguments, 2, 4, 8), 7000
@@ -157,11 +157,11 @@ def network(arguments):
   pilot = [(k, rate, num_splits) for k in schedules for rate in rates]
   values = np.array(parts.each(run_one, pilot, arguments, 'learning rates'))
   best = np.nanargmin(values[:, 0].reshape([2, -1]), axis=1)
-  items = [(k, rates[best[k]], seed)
+  items = [(k, rates[best[int(k)]], seed)
            for k in schedules for seed in range(num_splits)]
   scores = np.array(parts.each(run_one, items, arguments, 'networks'))
   return {
-      k: (scores[k * num_splits:][:num_splits, 1:], rates[best[k]])
+      k: (scores[k * num_splits:][:num_splits, 1:], rates[best[int(k)]])
       for k in schedules}, dict(
           epochs=epochs, num_cycles=num_cycles, num_train=num_train, hidden=20,
           batch_size=100, momentum=0.9, learning_rates=rates,

@@ -152,9 +152,11 @@ def run(arguments):
   data = load(arguments)
   strata = sgmcmc.gradients.kmeans_strata(
       data[0][0][:, ::2, ::2], NUM_STRATA, arguments.seed)
-  found = dict(zip(STEP_SIZES, parts.each(
+  names = common.sizes(
+      arguments, ['CP-SGHMC', 'EWSG'], list(STEP_SIZES), list(STEP_SIZES))
+  found = dict(zip(names, parts.each(
       lambda name: sample(name, data, strata, passes, arguments.seed),
-      STEP_SIZES, arguments, 'samplers')))
+      names, arguments, 'samplers')))
   rows = [
       [name, STEP_SIZES[name], values.accuracy[-1], values.test_accuracy,
        values.test_log_prob] for name, values in found.items()]
@@ -179,7 +181,7 @@ def run(arguments):
           ('SGLD', 'EWSG also outperforms two standard benchmarks SGLD and '
            'pSGLD'),
           ('pSGLD', 'EWSG also outperforms two standard benchmarks SGLD and '
-           'pSGLD'))]
+           'pSGLD')) if name in found]
   return common.Result(
       ['sampler', 'step size', 'training accuracy %',
        'test accuracy % of the draws', 'test log likelihood'],
