@@ -128,7 +128,7 @@ class Posterior:
     An `int`; a tensor where it is only known when a graph runs, as that of the
     batches of a pipeline.
     """
-    leaf = tf.nest.flatten(self._data)[0]
+    leaf = tf.nest.flatten(self.data)[0]
     return tf.shape(leaf)[0] if leaf.shape[0] is None else leaf.shape[0]
 
   @property
@@ -150,6 +150,18 @@ class Posterior:
     """The sum of a value for each row: `chains + [n]` to `chains`."""
     return tf.reduce_sum(values, axis=-1)
 
+  def own_share(self, number: int) -> int:
+    """How many rows of a minibatch this device draws: all, or its share."""
+    return number
+
+  def own_seed(self, seed: tf.Tensor) -> tf.Tensor:
+    """The seed of what this device draws of its own rows."""
+    return seed
+
+  def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The sums over devices; the tensors themselves on a single one."""
+    return list(tensors)
+
   def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The exact log density, on all the data.
 
@@ -163,12 +175,12 @@ class Posterior:
       ValueError: If the posterior has no data, or a function returns another
         shape than it has to.
     """
-    if self._data is None:
+    if self.data is None:
       raise ValueError(
           'This posterior holds no data (data=None), so its exact density '
           'cannot be computed. Use an estimator that brings its own '
           'minibatches (gradients.Stream), or pass data.')
-    return self.log_prob_estimate(*state_parts, batch=self._data)
+    return self.log_prob_estimate(*state_parts, batch=self.data)
 
   def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The log prior density, one value a chain."""
@@ -257,7 +269,7 @@ class Posterior:
   def gather(self, indices: tf.Tensor) -> Any:
     """The examples at `indices`, in the structure of the data."""
     return tf.nest.map_structure(
-        lambda leaf: tf.gather(leaf, indices), self._data)
+        lambda leaf: tf.gather(leaf, indices), self.data)
 
   def transform(self, bijector: Any) -> 'Posterior':
     """The posterior of unconstrained parameters.
@@ -302,7 +314,7 @@ class Posterior:
 
     functions = _Unconstrained(self.log_prior, self.log_likelihood, bijectors)
     return Posterior(
-        functions.log_prior, functions.log_likelihood, self._data,
+        functions.log_prior, functions.log_likelihood, self.data,
         self._num_examples)
 
   def check_state(self, state_parts: Sequence[tf.Tensor]) -> None:
@@ -317,7 +329,7 @@ class Posterior:
       ValueError: If a function raises, or returns another shape than it has to.
     """
     self._check_number(state_parts)
-    if self._data is None:
+    if self.data is None:
       return
     batch = self._few_examples(state_parts)
     try:
@@ -331,7 +343,7 @@ class Posterior:
   def _check_prior_draw(self):
     """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
     distribution = getattr(self._log_prior_fn, '__self__', None)
-    if self._data is None or not isinstance(
+    if self.data is None or not isinstance(
         distribution, tfp.distributions.Distribution):
       return
     try:
@@ -399,10 +411,10 @@ class Posterior:
   def _few_examples(self, state_parts):
     """A batch whose length is no other axis' length, to show a wrong axis."""
     lengths = {length for part in state_parts for length in part.shape}
-    for leaf in tf.nest.flatten(self._data):
+    for leaf in tf.nest.flatten(self.data):
       lengths.update(leaf.shape[1:])
     batch_size = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
-    return tf.nest.map_structure(lambda leaf: leaf[:batch_size], self._data)
+    return tf.nest.map_structure(lambda leaf: leaf[:batch_size], self.data)
 
   def _check_shapes(self, state_parts, batch, log_prior, log_likelihood):
     """Raises where the shapes are not `chains` and `chains + [n]`."""
@@ -417,8 +429,8 @@ class Posterior:
           'tfd.Independent(...), tfd.Sample(...) or tf.reduce_sum.')
     leaf = tf.nest.flatten(batch)[0]
     batch_axis = 0
-    if self._data is not None:
-      batch_axis = leaf.shape.rank - tf.nest.flatten(self._data)[0].shape.rank
+    if self.data is not None:
+      batch_axis = leaf.shape.rank - tf.nest.flatten(self.data)[0].shape.rank
     wanted = chains + leaf.shape[batch_axis:batch_axis + 1]
     # One value where the length of the batch is known when it runs: a sum.
     is_one = wanted[-1] is None and log_likelihood.shape[-1:] == [1]
