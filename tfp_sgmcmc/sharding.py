@@ -213,6 +213,7 @@ class _DealtPosterior(ShardedPosterior):
     super().__init__(
         posterior._log_prior_fn, posterior._log_likelihood_fn, parts[0],
         num_examples)
+    self._parameters = posterior._parameters
 
   @property
   def is_of_first_process(self) -> bool:

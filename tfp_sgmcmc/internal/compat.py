@@ -15,6 +15,7 @@ __all__ = [
     'find_result',
     'in_xla_context',
     'is_made_in_python',
+    'joint_names',
     'maximum',
     'num_rows_of_arrays',
     'shape',
@@ -86,6 +87,11 @@ def _ancestors(dataset):
   yield dataset
   for d in dataset._inputs():
     yield from _ancestors(d)
+
+
+def joint_names(joint: Any) -> list[str]:
+  """The names of the parts of a `tfd.JointDistribution`, in their order."""
+  return list(joint._flat_resolve_names())
 
 
 def find_result(kernel_results: Any, name: str) -> Any:
