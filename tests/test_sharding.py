@@ -122,7 +122,7 @@ def test_refused_where_all_data_have_to_be_seen():
       tfp.mcmc.HamiltonianMonteCarlo(sharded, 0.1, 3)):
     with pytest.raises(ValueError, match='has to see all of them'):
       sgmcmc.sample(kernel, 3, tf.zeros([2]), progress_bar=False)
-  with pytest.raises(ValueError, match='outside of strategy.run'):
+  with pytest.raises(ValueError, match='posterior that was given to shard'):
     sharded(tf.zeros([2]))
   with pytest.raises(ValueError, match='transform the posterior before'):
     sharded.transform(tfp.bijectors.Exp())

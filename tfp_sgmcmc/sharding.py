@@ -251,20 +251,22 @@ class _DealtPosterior(ShardedPosterior):
     return self._total_rows
 
   def _with_total_rows(self, tensors):
+    self._check_inside()
     return [self._total_rows, *all_reduce(tensors)]
 
-  def _evenness(self, values):
-    is_whole = values.shape[-1] == self.num_rows
-    return 1. if is_whole else self.num_rows * (
-        self.strategy.num_replicas_in_sync) / self._total_rows
-
-  def __call__(self, *state_parts):
+  def _check_inside(self):
     if context() is None:
       raise ValueError(
           'The data of this posterior are shared out among the replicas of '
-          f'{type(self.strategy).__name__}, and it was called outside of '
-          'strategy.run: sgmcmc.sample sees to that.')
-    return super().__call__(*state_parts)
+          f'{type(self.strategy).__name__}, and its density was asked for '
+          'outside of strategy.run: sgmcmc.sample sees to that. Elsewhere '
+          'take the posterior that was given to shard.')
+
+  def _evenness(self, values):
+    self._check_inside()
+    is_whole = values.shape[-1] == self.num_rows
+    return 1. if is_whole else self.num_rows * (
+        self.strategy.num_replicas_in_sync) / self._total_rows
 
 
 def find(kernel: Any) -> _DealtPosterior | None:
