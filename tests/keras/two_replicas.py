@@ -110,7 +110,7 @@ def main():
         for strategy in (one, two))) < 1e-5
   model, _, _ = run(two, kernel=functools.partial(
       models.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-          base=sgmcmc.gradients.Deal())), batch_size=7)  # The last is of one.
+          base=sgmcmc.gradients.Deal())))
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
     assert np.all(np.isfinite(first)) and np.array_equal(first, second)
