@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import compat
 
 __all__ = ['main']
 
@@ -86,7 +87,7 @@ def make_model(num_units: int) -> keras.Model:
       keras.layers.Dense(_NUM_CLASSES, activation='softmax')])
   model.compile(
       'adam', 'sparse_categorical_crossentropy', metrics=['accuracy'],
-      jit_compile=True)
+      jit_compile=bool(compat.jit_compile()))
   return model
 
 

@@ -12,7 +12,8 @@ distributions, draw other numbers under XLA than outside.
 
 XLA fuses these functions with whatever consumes the numbers into one loop,
 which is what makes a sampler's step cheap. Outside XLA each call runs as a
-small compiled function of its own.
+small compiled function of its own; as a plain one where TensorFlow has no XLA
+compiler for the host, as in the package `tensorflow-tpu`.
 
 Shapes are what `tf.reshape` takes, of fewer than 2^31 elements. Seeds are
 `int32[2]` tensors, as made by `tfp.random.sanitize_seed`.
@@ -48,6 +49,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _KEY_PARITY = 0x1BD11BDA
 _GOLDEN_RATIO = 0x9E3779B9
 _FOLD_STREAM = 0xFFFFFFFF
+_MAX_COLUMNS = 4096
 
 # Coefficients of 1, w, w^2, ... in `_quantile`, minimax for 0 <= w <= 23 log 2.
 _NUMERATOR = (
@@ -108,7 +110,7 @@ def _words(shape, seed, stream):
 def _positions(shape):
   """0, 1, ... in `shape`."""
   return tf.bitcast(
-      tf.reshape(tf.range(tf.reduce_prod(shape)), shape), tf.uint32)
+      tf.reshape(compat.positions(tf.reduce_prod(shape)), shape), tf.uint32)
 
 
 def _encrypt(counter, seed, stream):
@@ -118,9 +120,9 @@ def _encrypt(counter, seed, stream):
 
 
 def _compiled(fn):
-  """Makes `fn(shape, seed, *tensors, **static)` run under XLA in any case.
+  """Makes `fn(shape, seed, *tensors, **static)` run under XLA where it can.
 
-  So that eager calls give the same numbers as compiled ones, and are fast.
+  Eager calls are fast by that, and round as compiled ones do.
   """
   @functools.cache
   def compiled(jit_compile, **static):
@@ -134,8 +136,9 @@ def _compiled(fn):
     shape = tf.convert_to_tensor(shape, tf.int32)
     seed = seeds.check(seed)
     # In a program that XLA compiles anyway, an ordinary function that is traced
-    # once; elsewhere one that XLA compiles on its own.
-    call = compiled(None if compat.in_xla_context() else True, **static)
+    # once; elsewhere one that XLA compiles on its own, where it can.
+    call = compiled(
+        None if compat.in_xla_context() else compat.jit_compile(), **static)
     return tf.reshape(call(shape, seed, *tensors), shape)
 
   return wrapper
@@ -155,27 +158,57 @@ def _uniform(shape, seed, *, dtype, stream):
 
 
 @_compiled
-def _normal(shape, seed, *, dtype, stream):
-  i = _positions(shape)
-  word = _word(i, seed, stream)
+def _normal(shape, seed, *, dtype, stream, columns):
+  counter, is_first = _counters(shape, columns)
+  word = _word(counter, is_first, seed, stream)
   if dtype != tf.float64:
     return _quantile(word)
   # The first 32 bits are the word that float32 uses, so that both dtypes draw
   # the same number up to rounding. k 2^-53 is the midpoint of one of 2^53 equal
   # cells of (-1, 1): never an end point, so that erfinv is finite.
-  k = 2 * _53_bits(word, _word(i | _uint32(1 << 31), seed, stream)) + (
-      1 - 2**53)
+  k = 2 * _53_bits(word, _word(
+      counter | _uint32(1 << 30), is_first, seed, stream)) + (1 - 2**53)
   return tf.math.erfinv(tf.cast(k, dtype) * 2.**-53) * math.sqrt(2.)
 
 
-def _word(i, seed, stream):
-  """Word `i % 2` of counter `i // 2`, each computed alone.
+def _columns(shape):
+  """How many columns `_counters` is to take for numbers of a shape.
+
+  Only what is part of a larger program must not bring along large literals.
+  """
+  sizes = tf.get_static_value(shape) if compat.in_xla_context() else None
+  if sizes is None or math.prod(sizes) <= _MAX_COLUMNS:
+    return None
+  last = int(sizes[-1])
+  return 1 if last % 2 or last > _MAX_COLUMNS else last
+
+
+def _counters(shape, columns):
+  """`i // 2`, and whether i is even, for i = 0, 1, ... as rows of `columns`.
+
+  What is the same in each row is a literal: XLA's loop on CPU takes 2/3 of the
+  time of one that computes it. With a single column, for shapes which do not
+  divide so, it is computed; None is for one row of all.
+  """
+  size = tf.reduce_prod(shape)
+  if columns == 1:
+    i = tf.bitcast(compat.positions(size), tf.uint32)
+    return _right(i, 1), i & _uint32(1) == 0
+  i = tf.bitcast(tf.range(size if columns is None else columns), tf.uint32)
+  counter, is_first = _right(i, 1), i & _uint32(1) == 0
+  if columns is None:
+    return counter, is_first
+  rows = tf.reshape(compat.positions(size // columns), [size // columns, 1])
+  return tf.bitcast(rows * (columns // 2), tf.uint32) + counter, is_first
+
+
+def _word(counter, is_first, seed, stream):
+  """The first or the second word of a counter, each computed alone.
 
   Each counter is encrypted twice, once for each of its two words. XLA's loop on
   CPU is still faster than with one counter a word: it takes 3/4 of the time.
   """
-  words = _encrypt(_right(i, 1), seed, stream)
-  return tf.where(i & _uint32(1) == 0, *words)
+  return tf.where(is_first, *_encrypt(counter, seed, stream))
 
 
 def _quantile(word):
@@ -367,8 +400,10 @@ def normal(
   >>> bool(abs(tf.math.reduce_std(z) - 1.) < 0.02)
   True
   """
-  wide = _wide(dtype)
-  return tf.cast(_normal(shape, seed, dtype=wide, stream=stream), dtype)
+  shape = tf.convert_to_tensor(shape, tf.int32)
+  z = _normal(
+      shape, seed, dtype=_wide(dtype), stream=stream, columns=_columns(shape))
+  return tf.cast(z, dtype)
 
 
 def _wide(dtype):
@@ -406,12 +441,12 @@ def normal_like(
         normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
         for stream, part in enumerate(parts)]
   specs = tuple((part.shape.num_elements(), part.dtype) for part in parts)
-  flat = _compiled_normals(specs)(seeds.check(seed))
+  flat = _compiled_normals(specs, compat.jit_compile())(seeds.check(seed))
   return [tf.reshape(z, part.shape) for z, part in zip(flat, parts)]
 
 
 @functools.cache
-def _compiled_normals(specs):
+def _compiled_normals(specs, jit_compile):
   """One compiled function for all parts: a call costs more than its work.
 
   Each part is flat: a loop over a short last axis would take several times as
@@ -419,10 +454,12 @@ def _compiled_normals(specs):
   """
   def normals(seed):
     return [
-        normal([size], seed, dtype=dtype, stream=stream)
+        tf.cast(_normal(
+            [size], seed, dtype=_wide(dtype), stream=stream, columns=None),
+            dtype)
         for stream, (size, dtype) in enumerate(specs)]
 
-  return tf.function(normals, jit_compile=True, autograph=False)
+  return tf.function(normals, jit_compile=jit_compile, autograph=False)
 
 
 def indices(

@@ -103,7 +103,8 @@ def sample(
       that does not, go on with another seed. Default: the kernel's
       `bootstrap_results`.
     jit_compile: Python `bool`: compile with XLA. Where the gradient comes from
-      `gradients.Stream`, which XLA cannot compile, this is as if False.
+      `gradients.Stream`, which XLA cannot compile, or TensorFlow has no XLA
+      compiler for the host (`tensorflow-tpu`), this is as if False.
     fingerprint: Python `str` that stands for what a `directory` cannot see of
       the arguments, such as the version of the data: with another one the call
       is another.
@@ -164,7 +165,9 @@ def sample(
         f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
         'as the version of the data.')
   compiles = _compiles(kernel)
-  jit_compile = checks.boolean('jit_compile', jit_compile) and compiles
+  jit_compile = (
+      checks.boolean('jit_compile', jit_compile) and compiles
+      and bool(compat.jit_compile()))
   progress_bar = checks.boolean('progress_bar', progress_bar)
   store = None
   if directory is not None:
