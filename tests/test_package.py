@@ -77,6 +77,7 @@ def test_private_modules_are_touched_in_one_file():
   assert users == {os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}
 
 
+@pytest.mark.slow
 def test_importing_it_imports_nothing_but_what_it_stands_on():
   """Its own part of the import time stays small: no plots, no progress bars."""
   result = run_python(

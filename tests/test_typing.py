@@ -3,8 +3,11 @@
 import pathlib
 
 import mypy.api
+import pytest
 
 import tfp_sgmcmc
+
+pytestmark = pytest.mark.slow  # A type checker reads all of the package.
 
 ROOT = pathlib.Path(tfp_sgmcmc.__file__).parent.parent
 

@@ -69,7 +69,8 @@ def summary(
       compared, over the last draws of each, as many as the shortest run has.
       (Of the draws of a Keras model, or of `PosteriorSampling` after `fit`, the
       summary is one of their predictions on given inputs: `summary(result, x)`;
-      of a list of draws of separate fits too, `summary(results, x, y)`.) With
+      of several chains, pooled or a list of separate fits, `summary(results, x,
+      y)` compares these.) With
       `trace_fn=diagnostics.trace_energies` (or a trace with a field
       `target_log_prob`, and `momentum` or `mean_squared_momentum`) the rows of
       the log density and of the kinetic temperature can be had.

@@ -14,6 +14,7 @@ from tfp_sgmcmc.keras.samples import PredictiveEntropy
 from tfp_sgmcmc.keras.scale_mixture import learned_scale
 from tfp_sgmcmc.keras.scales import Scales
 from tfp_sgmcmc.keras.scales import draw_scales
+from tfp_sgmcmc.keras.several_chains import sample_chains
 
 __all__ = [
     'DistributionLoss',
@@ -30,4 +31,5 @@ __all__ = [
     'he_normal',
     'late_in_cycle',
     'learned_scale',
+    'sample_chains',
 ]

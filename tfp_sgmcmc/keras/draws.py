@@ -16,7 +16,7 @@ from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.keras import extras as extras_lib
 from tfp_sgmcmc.keras import network
 
-__all__ = ['ModelDraws', 'new_store']
+__all__ = ['ModelDraws', 'in_memory', 'new_store', 'to_arrays']
 
 
 class ModelDraws:
@@ -24,7 +24,8 @@ class ModelDraws:
 
   The array of a weight is called `state/<path>`; that of a moving statistic,
   which predictions with these weights need, `extra/<path>`; `step` holds
-  the number of the step at which each draw was made.
+  the number of the step at which each draw was made, and `chain`, where there
+  are several chains, that of the chain.
   """
 
   def __init__(
@@ -70,14 +71,25 @@ class ModelDraws:
       return []
     return self.chunks.read(every, ['step'])['step'].tolist()
 
+  @property
+  def chain_numbers(self) -> list[int]:
+    """The number of each draw's chain, from 0."""
+    every = range(len(self))
+    if 'chain' not in self.chunks.specs:
+      return [0 for _ in every]
+    return self.chunks.read(every, ['chain'])['chain'].tolist()
+
   def __len__(self) -> int:
     return len(self.chunks)
 
+  def arrays(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
+    """All that some draws hold, by name."""
+    return self.chunks.read(indices)
+
   def read(self, indices: Sequence[int]) -> list[np.ndarray]:
     """Some draws: one array `[len(indices), ...]` for each trainable weight."""
-    names = self._names_of_weights()
-    arrays = self.chunks.read(indices, names)
-    return [arrays[name] for name in names]
+    arrays = self.chunks.read(indices, self.names)
+    return [arrays[name] for name in self.names]
 
   def set_extras(self, variables: Sequence[keras.Variable]) -> None:
     """Takes the variables to keep beside the weights, before the first draw.
@@ -94,9 +106,14 @@ class ModelDraws:
 
   def read_extras(self, indices: Sequence[int]) -> list[np.ndarray]:
     """Some draws: one array `[len(indices), ...]` for each of `extras`."""
-    names = [name for name, _ in self._named_extras()]
+    names = self.extra_names
     arrays = self.chunks.read(indices, names)
     return [arrays[name] for name in names]
+
+  @property
+  def extra_names(self) -> list[str]:
+    """The names of the extras' arrays."""
+    return [name for name, _ in self._named_extras()]
 
   def _named_extras(self):
     return extras_lib.match(self.chunks.specs, self._model) if len(
@@ -114,12 +131,11 @@ class ModelDraws:
     """
     variables = self._model.trainable_variables
     keeper = self._chunks if self._store is None else self._store
-    keeper.append({
-        **{name: variable.numpy()[np.newaxis]
-           for name, variable in zip(self._names_of_weights(), variables)},
-        **{name: variable.numpy()[np.newaxis]
-           for name, variable in self._kept_extras()},
-        'step': np.array([step], np.int64)})
+    keeper.append(to_arrays(
+        {name: variable.numpy()[np.newaxis]
+         for name, variable in zip(self.names, variables)},
+        {name: variable.numpy()[np.newaxis]
+         for name, variable in self._kept_extras()}, [step]))
 
   def open(self) -> None:
     """Makes a directory ready to be written to, after `close`."""
@@ -131,13 +147,45 @@ class ModelDraws:
     if self._store is not None:
       self._store.close()
 
-  def _names_of_weights(self):
+  @property
+  def names(self) -> list[str]:
     """The names of the weights' arrays: those of the draws before, if any."""
     if self._names is None:
       paths = network.paths(self._model.trainable_variables)
       self._names = _match(self.chunks.specs, self._model) if len(
           self.chunks) else [f'state/{path}' for path in paths]
     return self._names
+
+
+def to_arrays(
+    weights: dict[str, np.ndarray],
+    extras: dict[str, np.ndarray],
+    steps: Sequence[int],
+    chains: Sequence[int] | None = None,
+) -> dict[str, np.ndarray]:
+  """What a store keeps of some draws.
+
+  Args:
+    weights: The weights by name, `[draws, ...]`.
+    extras: The extras likewise.
+    steps: The number of each draw's step.
+    chains: The number of each draw's chain, None of a single one.
+
+  Returns:
+    arrays: All of them by name.
+  """
+  return {
+      **weights, **extras, 'step': np.array(steps, np.int64),
+      **({} if chains is None else {'chain': np.array(chains, np.int64)})}
+
+
+def in_memory(
+    model: keras.Model, arrays: dict[str, np.ndarray]) -> ModelDraws:
+  """Draws of a model from what `to_arrays` gives of some."""
+  chunks = store_lib.Chunks()
+  if len(arrays.get('step', ())):
+    chunks.append(arrays)
+  return ModelDraws(model, chunks)
 
 
 def new_store(directory: Any) -> store_lib.Store:

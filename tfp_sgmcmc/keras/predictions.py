@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import network
 
-__all__ = ['Predictor', 'batches', 'is_stream', 'length']
+__all__ = ['Predictor', 'batches', 'inputs', 'is_stream', 'length']
 
 # Inputs and targets that are held in memory while all draws are used on them.
 _BLOCK_BYTES = 2**28
@@ -177,6 +177,14 @@ def batches(
         f'steps is {steps}, and the data are arrays, which have an end: leave '
         'it out, or pass a part of the arrays.')
   return _of_arrays(data, checks.positive_integer('batch_size', batch_size))
+
+
+def inputs(
+    x: Any, batch_size: int, steps: int | None) -> Iterator[Batch]:
+  """Batches of the inputs alone, of data that may have targets."""
+  if not is_stream(x):
+    x = (x, None, None)
+  return ((batch[0], None, None) for batch in batches(x, batch_size, steps))
 
 
 def length(batch: Batch) -> int:

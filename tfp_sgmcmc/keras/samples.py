@@ -14,16 +14,16 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
-from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import arviz_export
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import joined_draws
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictions
+from tfp_sgmcmc.keras import scores as scores_lib
 
 __all__ = ['PosteriorSamples', 'PredictiveEntropy']
-
-_NUM_BINS = 15
 
 
 class PredictiveEntropy(NamedTuple):
@@ -71,14 +71,14 @@ class PosteriorSamples:
   def __init__(
       self,
       model: keras.Model,
-      draws: draws_lib.ModelDraws,
+      draws: draws_lib.ModelDraws | joined_draws.JoinedDraws,
       indices: Sequence[int] | None = None,
   ):
     """Makes samples of draws; see also `load`, `from_arrays`.
 
     Args:
       model: The model. It is left as it is.
-      draws: `ModelDraws`.
+      draws: `ModelDraws`, or the `JoinedDraws` of several chains.
       indices: The draws to take; None for all, also those to come.
     """
     network.check_kind(model)
@@ -114,15 +114,14 @@ class PosteriorSamples:
           f'The arrays have shapes {[array.shape for array in arrays]}: one is '
           'needed for each trainable weight of the model, [draws, ...] with '
           f'the same number of draws and shapes {wanted} after it.')
-    chunks = store_lib.Chunks()
     variables = model.trainable_variables
-    chunks.append({
-        **{f'state/{path}': array.astype(
+    weights = {
+        f'state/{path}': array.astype(
             tf.as_dtype(variable.dtype).as_numpy_dtype)
-           for path, variable, array in zip(
-               network.paths(variables), variables, arrays)},
-        'step': np.arange(1, len(arrays[0]) + 1)})
-    return cls(model, draws_lib.ModelDraws(model, chunks))
+        for path, variable, array in zip(
+            network.paths(variables), variables, arrays)}
+    return cls(model, draws_lib.in_memory(model, draws_lib.to_arrays(
+        weights, {}, range(1, len(arrays[0]) + 1))))
 
   @classmethod
   def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
@@ -144,6 +143,56 @@ class PosteriorSamples:
     return cls(model, draws_lib.ModelDraws(
         model, store_lib.read_draws(directory, 'fit')))
 
+  @classmethod
+  def concatenate(
+      cls, chains: Sequence['PosteriorSamples']) -> 'PosteriorSamples':
+    """Pools the draws of several chains, as of separate calls of `fit`.
+
+    The draws stay where they are, in memory or on disk. Predictions are means
+    over all of them; each chain is to be had again in `chains`, and
+    `diagnostics.summary` compares them.
+
+    Args:
+      chains: List of `PosteriorSamples` of one architecture. The model of the
+        first is that of the result. Where one holds several chains already,
+        they count one by one.
+
+    Returns:
+      samples: `PosteriorSamples`.
+
+    Raises:
+      ValueError: If there are none, or they are of different weights, or of
+        models that differ in weights that are not sampled.
+      TypeError: If one is no `PosteriorSamples`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    >>> chains = [
+    ...     sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...         model, [k * tf.ones([5, 2, 1]), tf.zeros([5, 1])])
+    ...     for k in range(3)]
+    >>> pooled = sgmcmc.keras.PosteriorSamples.concatenate(chains)
+    >>> len(pooled), pooled.num_chains, len(pooled.chains[1])
+    (15, 3, 5)
+    """
+    chains = list(chains)
+    for chain in chains:
+      if not isinstance(chain, PosteriorSamples):
+        raise TypeError(
+            f'The chains hold {chain!r}: a list of PosteriorSamples is needed, '
+            'the .posterior of each callback.')
+    chains = [part for chain in chains for part in chain.chains]
+    if not chains:
+      raise ValueError('There are no draws in the list: nothing to pool.')
+    draws = joined_draws.JoinedDraws(
+        [(chain._draws, chain._all()) for chain in chains])
+    model = chains[0].model
+    for chain in chains:
+      chain._check_weights()
+      joined_draws.check_frozen(model, chain.model, draws.extras)
+    return cls(model, draws)
+
   def save(self, directory: Any) -> None:
     """Writes the draws to a directory, from which `load` reads them.
 
@@ -157,11 +206,10 @@ class PosteriorSamples:
       FileExistsError: If there are draws in it.
     """
     indices = self._all()
-    chunks = self._draws.chunks
     step = self.steps[-1] if indices else 0
     with draws_lib.new_store(directory) as store:
       for index in indices:
-        store.append(chunks.read([index]))
+        store.append(self._draws.arrays([index]))
         if store.commit_is_due:
           store.commit(step, {})
       store.commit(step, {})
@@ -212,12 +260,32 @@ class PosteriorSamples:
     return [steps[k] for k in self._all()]
 
   @property
+  def num_chains(self) -> int:
+    """The number of chains that the draws come of."""
+    return len(set(self._chain_numbers()))
+
+  @property
+  def chains(self) -> list['PosteriorSamples']:
+    """The draws of each chain, as `PosteriorSamples`."""
+    numbers = self._chain_numbers()
+    found = dict.fromkeys(numbers)
+    if len(found) == 1:
+      return [self]
+    return [
+        self._some([i for i, k in zip(self._all(), numbers) if k == chain])
+        for chain in found]
+
+  @property
   def weights(self) -> dict[str, np.ndarray]:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
     self._check_weights()
     return dict(zip(
         network.paths(self._model.trainable_variables),
         self._draws.read(self._all())))
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """All that the draws hold, in memory, by name, as `save` writes it."""
+    return self._draws.arrays(self._all())
 
   def __len__(self) -> int:
     return len(self._all())
@@ -227,16 +295,13 @@ class PosteriorSamples:
     self._check_weights()
     chosen = self._all()[index]
     if isinstance(index, slice):
-      samples = PosteriorSamples(self._model, self._draws, chosen)
-      samples._predictor = self._predictor
-      samples._variables = self._variables
-      return samples
+      return self._some(chosen)
     return [array[0] for array in self._draws.read([chosen])]
 
   def __reduce__(self):
     # Neither a compiled function nor an open directory can be pickled.
     return _unpickle, (
-        type(self), self._model, self._draws.chunks.read(self._all()))
+        type(self), self._model, self.arrays())
 
   def __iter__(self) -> Iterator[list[np.ndarray]]:
     return (self[k] for k in range(len(self)))
@@ -287,8 +352,8 @@ class PosteriorSamples:
           else term.predictive_mean(output), outputs)]
 
     found = [means for _, (means,) in self._over_batches(
-        'means', means, _inputs(x, batch_size, steps), draw_batch_size,
-        None if return_samples else [np.add])]
+        'means', means, predictions.inputs(x, batch_size, steps),
+        draw_batch_size, None if return_samples else [np.add])]
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(
             arrays, axis=int(return_samples)).astype(keras.config.floatx()),
@@ -322,14 +387,15 @@ class PosteriorSamples:
 
     def probabilities(outputs, batch):
       del batch
-      p = _probabilities(self._class_term(likelihood, outputs), outputs)
-      return [p, _entropy(p)]
+      term = self._class_term(likelihood, outputs)
+      p = scores_lib.probabilities(term, outputs)
+      return [p, scores_lib.entropy(p)]
 
     found = [results for _, results in self._over_batches(
-        'entropy', probabilities, _inputs(x, batch_size, steps),
+        'entropy', probabilities, predictions.inputs(x, batch_size, steps),
         draw_batch_size, [np.add, np.add])]
     mean, aleatoric = map(np.concatenate, zip(*found))
-    entropy = _entropy(mean).numpy()
+    entropy = scores_lib.entropy(mean).numpy()
     return PredictiveEntropy(entropy, aleatoric, entropy - aleatoric)
 
   def evaluate(
@@ -380,10 +446,10 @@ class PosteriorSamples:
           'beside it: let each batch be (x, y) or (x, y, sample_weight).')
 
     def scores(outputs, batch):
-      pooled = likelihood.map_outputs(_pooled, outputs)
+      pooled = likelihood.map_outputs(scores_lib.pooled, outputs)
       return [pooled, likelihood.log_likelihood(batch[1], outputs, None)]
 
-    return self._scores(likelihood, self._over_batches(
+    return scores_lib.scores(self._model, likelihood, self._over_batches(
         'scores', scores, predictions.batches(x, batch_size, steps),
         draw_batch_size, [np.add, np.logaddexp]))
 
@@ -416,36 +482,41 @@ class PosteriorSamples:
             predictions.batches((x, y, None), batch_size, None),
             draw_batch_size, None)], axis=1)
 
-  def _scores(self, likelihood, results):
-    """All scores, from batches with pooled predictions and likelihoods."""
-    model = self._model
-    model.reset_metrics()
-    weights, nll, metrics, classes = [], [], {}, {}
-    for batch, (outputs, log_likelihood) in results:
-      x, y, sample_weight = batch
-      _check_finite(outputs)
-      metrics = model.compute_metrics(
-          x, y, likelihood.map_outputs(_unlink, outputs), sample_weight)
-      weights.append(predictions.example_weights(batch))
-      nll.append(-log_likelihood)
-      for term in likelihood.terms(outputs):
-        if term.is_classification:
-          classes.setdefault(term, []).append(_classes(
-              term, likelihood.target(y, outputs, term),
-              likelihood.flat_outputs(outputs)[term.index]))
-    model.reset_metrics()
-    scores = {
-        name: float(value) for name, value in metrics.items()
-        if name != 'loss' and not name.endswith('_loss')}
-    scores['nll'] = float(np.average(
-        np.concatenate(nll), weights=np.concatenate(weights)))
-    for term, pairs in classes.items():
-      prefix = '' if term.name is None else f'{term.name}_'
-      labels, p = map(np.concatenate, zip(*pairs))
-      scores[f'{prefix}brier'] = float(calibration.brier_score(p, labels))
-      scores[f'{prefix}ece'] = float(
-          calibration.expected_calibration_error(p, labels, _NUM_BINS))
-    return scores
+  def to_arviz(
+      self, x: Any = None, y: Any = None, batch_size: int = 128) -> Any:
+    """Exports the draws by chain, all at once, to ArviZ.
+
+    Of chains of different lengths so many of the last draws are taken as the
+    shortest has.
+
+    Args:
+      x: None, or inputs, arrays in the model's structure, for predictions.
+      y: None, or their targets, for the log likelihood (`arviz.loo`).
+      batch_size: Python `int`, examples at a time.
+
+    Returns:
+      inference_data: `arviz.InferenceData`. In `posterior` are the weights,
+        by their paths with dots in place of slashes, and with x what `predict`
+        gives of each draw, `predictions`; in `log_likelihood`, with x and y,
+        that of each example, `y`; in `sample_stats` each draw's step. All have
+        leading axes of chains and draws.
+
+    Raises:
+      ImportError: If ArviZ is not installed.
+      ValueError: If there are no draws, or targets without inputs.
+    """
+    return arviz_export.to_arviz(self.chains, x, y, batch_size)
+
+  def _chain_numbers(self):
+    numbers = self._draws.chain_numbers
+    return [numbers[k] for k in self._all()]
+
+  def _some(self, indices):
+    """Some of the draws, with what has been compiled for all."""
+    samples = PosteriorSamples(self._model, self._draws, indices)
+    samples._predictor = self._predictor
+    samples._variables = self._variables
+    return samples
 
   def _all(self):
     if self._indices is None:
@@ -508,21 +579,7 @@ class PosteriorSamples:
 
 
 def _unpickle(cls, model, arrays):
-  chunks = store_lib.Chunks()
-  if len(arrays.get('step', ())):
-    chunks.append(arrays)
-  return cls(model, draws_lib.ModelDraws(model, chunks))
-
-
-def _check_finite(outputs):
-  """Raises where predictions are NaN, which no score can tell."""
-  if all(np.all(np.isfinite(p)) for p in keras.tree.flatten(outputs)):
-    return
-  raise ValueError(
-      'The predictions of some draws are not finite. Either the inputs hold '
-      'NaN, or the chain diverged while these draws were made: sample again '
-      'with smaller steps (a tenth of the learning_rate or step_size), or take '
-      'the draws before, posterior[:k].')
+  return cls(model, draws_lib.in_memory(model, arrays))
 
 
 def _show(variables):
@@ -533,61 +590,3 @@ def _show(variables):
 def _over_number(total, how, number):
   """The mean from a sum, or the logarithm of the one from that of the other."""
   return total - np.log(number) if how is np.logaddexp else total / number
-
-
-def _inputs(x, batch_size, steps):
-  """Batches of the inputs alone, of data that may have targets."""
-  if not predictions.is_stream(x):
-    x = (x, None, None)
-  return (
-      (batch[0], None, None)
-      for batch in predictions.batches(x, batch_size, steps))
-
-
-def _pooled(term, output):
-  """What is averaged over draws: the mean of the target, of one draw."""
-  if term is None:
-    return output
-  if term.is_classification:
-    return _probabilities(term, output)
-  return term.predictive_mean(output)
-
-
-def _probabilities(term, output):
-  """Class probabilities along the last axis, whatever the model gives."""
-  p = term.predictive_mean(output)
-  if term.is_binary or term.from_logits:
-    return p
-  # Keras' crossentropy normalises what it is given.
-  return p / tf.reduce_sum(p, axis=-1, keepdims=True)
-
-
-def _entropy(p):
-  """Entropy over the last axis; of one probability, of it and its rest."""
-  p = tf.convert_to_tensor(p)
-  if p.shape[-1] == 1:
-    p = tf.concat([p, 1. - p], axis=-1)
-  return -tf.reduce_sum(tf.math.xlogy(p, p), axis=-1)
-
-
-def _unlink(term, output):
-  """Pooled probabilities in the form of the model's own outputs."""
-  output = tf.cast(output, keras.config.floatx())
-  if term is None or not term.from_logits:
-    return output
-  p = tf.clip_by_value(output, 1e-30, 1.)
-  if term.is_binary:
-    return tf.math.log(p) - tf.math.log(
-        tf.clip_by_value(1. - output, 1e-30, 1.))
-  return tf.math.log(p)
-
-
-def _classes(term, y, p):
-  """The classes as integers `[n]`, and their probabilities `[n, classes]`."""
-  if term.is_binary:
-    p = np.reshape(p, [-1])
-    return np.reshape(y, [-1]).astype(np.int64), np.stack([1. - p, p], axis=-1)
-  p = np.reshape(p, [-1, p.shape[-1]])
-  if isinstance(term.loss, keras.losses.CategoricalCrossentropy):
-    y = np.argmax(np.reshape(y, p.shape), axis=-1)
-  return np.reshape(y, [-1]).astype(np.int64), p

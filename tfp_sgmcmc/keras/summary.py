@@ -210,6 +210,11 @@ def _predictions(posterior, x):
           posterior.predict(x, return_samples=True))], axis=-1)
 
 
+def _log_likelihood(posterior, x, y):
+  """The mean over examples, `[draws, 1]`."""
+  return np.mean(posterior.log_likelihood(x, y), axis=1, keepdims=True)
+
+
 def _weights(posterior):
   """Some coordinates of the weights, `[draws, d]`."""
   total = sum(w.size for w in posterior[0])
@@ -221,8 +226,15 @@ def _weights(posterior):
 
 
 @diagnostics.summary.register
-def _(result: samples_lib.PosteriorSamples, x):
-  return verdicts.Summary(rows_of_predictions(result, x))
+def _(result: samples_lib.PosteriorSamples, x, y=None):
+  if result.num_chains > 1:
+    return runs_lib.summary_of_runs(result, [result], x, y)
+  rows = rows_of_predictions(result, x)
+  if y is not None:
+    rows += tuple(_rows_of(
+        'the log likelihood', _log_likelihood(_some(result, len(result)), x, y)[
+            np.newaxis]))
+  return verdicts.Summary(rows)
 
 
 @runs_lib.summary_of_runs.register
@@ -232,12 +244,12 @@ def _(first: samples_lib.PosteriorSamples, runs, x, y=None):
     raise ValueError(
         f'The draws are of weights of shapes {" and ".join(sorted(shapes))}: '
         'draws of one model are needed.')
+  runs = [chain for run in runs for chain in run.chains]
   number = min(len(run) for run in runs)
   runs = [_some(run, number) for run in runs]
   return verdicts.Summary(tuple(rows_of_chains(
       np.stack([_predictions(run, x) for run in runs]),
       None if y is None else np.stack([
-          np.mean(run.log_likelihood(x, y), axis=1, keepdims=True)
-          for run in runs]),
+          _log_likelihood(run, x, y) for run in runs]),
       np.stack([_weights(run) for run in runs]),
       sum(len(v.shape) > 1 for v in first.model.trainable_variables) > 1)))

@@ -1,0 +1,126 @@
+"""Chains in processes of their own: each is what a `fit` by hand would be."""
+
+import concurrent.futures
+from concurrent.futures import process
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+
+PROGRAM = pathlib.Path(__file__).with_name('killed_chains.py')
+SAMPLING = dict(
+    kernel=models.SGHMC, num_examples=models.NUM_EXAMPLES,
+    prior=models.tfd.Normal(0., 1.))
+
+
+STARTS = []  # The initial weights of each model that was made.
+
+
+def make_model():
+  model = keras.Sequential([
+      keras.Input([4]), keras.layers.Dense(5, 'tanh'), keras.layers.Dense(3)])
+  model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True))
+  STARTS.append(model.get_weights())
+  return model
+
+
+def fit_arguments():
+  x, y = models.classes()
+  return dict(x=x, y=y, batch_size=20, epochs=2, shuffle=False)
+
+
+class Here(concurrent.futures.Executor):
+  """Runs at once, in this process, but for the numbers that are `killed`."""
+
+  def __init__(self, killed=()):
+    self._killed, self.number = killed, 0
+
+  def submit(self, fn, *args):
+    future = concurrent.futures.Future()
+    self.number += 1
+    try:
+      if self.number - 1 in self._killed:
+        raise process.BrokenProcessPool('killed')
+      future.set_result(fn(*args))
+    except Exception as error:
+      future.set_exception(error)
+    return future
+
+
+def sample_chains(**arguments):
+  return sgmcmc.keras.sample_chains(**{
+      **dict(make_model=make_model, fit=fit_arguments, sampling=SAMPLING,
+             num_chains=2, executor=Here(), seed=5), **arguments})
+
+
+def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
+  """Alone: the others are only read. With other starts, seeds and batches."""
+  arguments = dict(num_chains=3, directory=tmp_path)
+  with pytest.raises(RuntimeError, match='Of 3 chains 1 failed, 1; chain 1'):
+    sample_chains(executor=Here([1]), **arguments)
+  found = [
+      (tmp_path / f'chain_{k}' / 'manifest.json').exists() for k in range(3)]
+  assert found == [True, False, True]
+  written = (tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns
+  posterior = sample_chains(**arguments)
+  assert (
+      tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns == written
+  assert [len(chain) for chain in posterior.chains] == [6, 6, 6]
+  starts = STARTS[-3:]
+  for k, chain in enumerate(posterior.chains):
+    sampling = sgmcmc.keras.PosteriorSampling(
+        **SAMPLING, seed=sgmcmc.random.fold_in([0, 5], k))
+    model = make_model()
+    model.set_weights(starts[k])
+    model.fit(**fit_arguments(), verbose=0, callbacks=[sampling])
+    for ours, theirs in zip(
+        chain.weights.values(), sampling.posterior.weights.values()):
+      np.testing.assert_array_equal(ours, theirs)
+  for k in range(3):
+    assert np.max(np.abs(starts[k][0] - starts[k - 1][0])) > 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('executor', ['', 'dask'])
+def test_a_killed_process(tmp_path, executor):
+  """Its chain goes on alone in a new one, and ends the same bit for bit."""
+  if executor and importlib.util.find_spec('distributed') is None:
+    pytest.skip('Dask is not installed: pip install "tfp_sgmcmc[dask]".')
+  result = subprocess.run(
+      [sys.executable, '-c', PROGRAM.read_text(), str(tmp_path),
+       *executor.split()],
+      cwd=PROGRAM.parent.parent.parent, capture_output=True, check=False,
+      text=True)
+  assert 'the same bit for bit' in result.stdout, result.stdout + result.stderr
+
+
+def with_frozen_weights():
+  model = make_model()
+  model.layers[0].trainable = False
+  model.compile(loss=model.loss)
+  return model
+
+
+@pytest.mark.parametrize('arguments, error, message', [
+    (dict(seed=None, directory='chains'), ValueError, 'a seed is needed'),
+    (dict(num_chains=0), ValueError, 'num_chains'),
+    (dict(sampling=dict(seed=3)), ValueError, "sampling holds 'seed'"),
+    (dict(fit=[1]), TypeError, 'a dict of arguments is needed'),
+    (dict(make_model=3), TypeError, 'a function that returns a new model'),
+    (dict(make_model=lambda: keras.Sequential([keras.layers.Dense(1)])),
+     ValueError, 'a model without weights'),
+    (dict(fit=dict(x=tf.data.Dataset.range(3))), TypeError, 'cannot be sent'),
+    (dict(make_model=with_frozen_weights), RuntimeError, 'not trained'),
+])
+def test_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    sample_chains(**arguments)

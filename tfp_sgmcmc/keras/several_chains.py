@@ -1,0 +1,286 @@
+"""Several chains of a model, each by a `fit` of its own, in other processes."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+import concurrent.futures
+from concurrent.futures import process
+import hashlib
+import multiprocessing
+import os
+import pathlib
+import random as python_random
+from typing import Any
+from typing import NamedTuple
+import warnings
+
+import cloudpickle
+import keras
+import numpy as np
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.keras import callback
+from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras import samples
+
+__all__ = ['sample_chains']
+
+Arguments = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+
+
+def sample_chains(
+    make_model: Callable[[], keras.Model],
+    fit: Arguments,
+    sampling: Arguments | None = None,
+    num_chains: int = 4,
+    directory: str | os.PathLike | None = None,
+    executor: concurrent.futures.Executor | None = None,
+    seed: Any = None,
+) -> samples.PosteriorSamples:
+  """Samples several chains, each by a `fit` in a process of its own.
+
+  Chain k = 0, 1, ... is what
+
+    model = make_model()
+    model.fit(**fit, callbacks=[PosteriorSampling(
+        **sampling, seed=random.fold_in(seed, k), directory=...)])
+
+  gives: a model with initial weights, trained (`start_epoch`) and sampled by
+  itself. Chains that began apart and agree are the best sign there is that they
+  are where they should be: `diagnostics.summary(posterior, x, y)` compares
+  them.
+
+  The processes are those of any `concurrent.futures.Executor`: on other
+  machines those of Dask, `dask.distributed.Client(...).get_executor()`, with
+  workers of one thread (the extra `dask`). By default they are new ones on this
+  machine, as many at a time as it has processors, started without a fork, which
+  TensorFlow's threads would not survive. In a script the call then has to stand
+  under `if __name__ == '__main__':`, for each new process imports the script; a
+  notebook needs nothing.
+
+  With a `directory` nothing is lost by a kill: chain k has its folder
+  `chain_<k>`, as `PosteriorSampling(directory=...)` has, and the same call goes
+  on with the chains that are not at their end, and only with these. Where one
+  of the default processes is killed its chain goes on in a new one, while the
+  others run on, as long as each gets further than the one before; Dask does as
+  much. With more `num_chains`, or more epochs, there are more draws of the
+  same. Processes on other machines have to see the directory by the same path.
+
+  Args:
+    make_model: Callable without arguments; returns a new model, built (with an
+      `Input`, say) and compiled. It may be defined in a script, in a notebook
+      or in a module that the processes can import, and may use what it closes
+      over if that can be pickled. Initial weights are to come of the
+      initialisers: these get another seed in each chain, unless one is set in
+      `make_model`, with which all chains would begin at one place. Weights that
+      are not trained have to be the same in each chain.
+    fit: Dict of the arguments of `model.fit`: `dict(x=x, y=y, batch_size=100,
+      epochs=20)`; or a callable without arguments that returns it, called in
+      each process: for data that are better read there than sent, and for
+      `tf.data` pipelines, which cannot be sent.
+    sampling: Dict of the arguments of `PosteriorSampling`, but `seed` and
+      `directory`, or a callable that returns it. Default: all are chosen.
+    num_chains: Python `int`, how many chains.
+    directory: None to keep draws in memory; or the path of a directory.
+    executor: `concurrent.futures.Executor`. Default: see above.
+    seed: Python `int` or stateless seed; with a `directory` needed. By default
+      one is drawn from TensorFlow's global generator.
+
+  Returns:
+    posterior: `PosteriorSamples` of all chains; `posterior.chains` are these.
+
+  Raises:
+    RuntimeError: If chains failed; it says which, and is raised from what the
+      first of them raised.
+    ValueError: If an argument is out of its range, or the models differ in
+      weights that are not trained.
+    TypeError: If an argument is of the wrong type, or cannot be sent to another
+      process.
+
+  #### Examples
+
+  By an executor of one thread, which makes one chain after the other in this
+  process; without it there is a process for each:
+
+  >>> import concurrent.futures
+  >>> import numpy as np
+  >>> def make_model():
+  ...   model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+  ...   model.compile('adam', sgmcmc.keras.GaussianLikelihood(scale=0.5))
+  ...   return model
+  >>> x = np.random.default_rng(0).normal(size=[200, 3])
+  >>> y = np.sum(x, axis=-1, keepdims=True)
+  >>> posterior = sgmcmc.keras.sample_chains(
+  ...     make_model, dict(x=x, y=y, batch_size=50, epochs=10), num_chains=2,
+  ...     executor=concurrent.futures.ThreadPoolExecutor(1), seed=1)
+  >>> posterior.num_chains, posterior.predict(x).shape
+  (2, (200, 1))
+  """
+  num_chains = checks.positive_integer('num_chains', num_chains)
+  if seed is None and directory is not None:
+    raise ValueError(
+        'With a directory a seed is needed, so that the same call can go on '
+        'with the same chains: pass, for instance, seed=1.')
+  seed = seeds.to_stateless(seed)
+  sampling = {} if sampling is None else sampling
+  _check_arguments('fit', fit, ())
+  _check_arguments('sampling', sampling, ('seed', 'directory'))
+  if not callable(make_model):
+    raise TypeError(
+        f'make_model is {make_model!r}: a function that returns a new model is '
+        'needed, for each chain has its own.')
+  model = make_model()
+  network.check_model(model)
+  if not network.is_built(model):
+    raise ValueError(
+        'make_model returned a model without weights: give it an Input, or '
+        'call model.build(...) in make_model.')
+  pickled = _pickled(make_model, fit, sampling)
+  jobs = [
+      _Job(
+          pickled, random.fold_in(seed, k).numpy().tolist(),
+          None if directory is None else str(
+              pathlib.Path(directory).expanduser().absolute() / f'chain_{k}'),
+          _digest(model))
+      for k in range(num_chains)]
+  return samples.PosteriorSamples.concatenate([
+      samples.PosteriorSamples.load(job.directory, model)
+      if arrays is None else samples.PosteriorSamples(
+          model, draws_lib.in_memory(model, arrays))
+      for job, arrays in zip(jobs, _run_all(jobs, executor))])
+
+
+class _Job(NamedTuple):
+  """What a process needs to know of its chain."""
+  pickled: bytes
+  seed: list[int]
+  directory: str | None
+  digest: str
+
+
+class _Outcome(NamedTuple):
+  """What a process tells: draws where they are in memory; warnings."""
+  arrays: dict[str, np.ndarray] | None
+  warnings: list[tuple[str, type[Warning]]]
+
+
+def _run_all(jobs, executor):
+  """The arrays of all chains; None of those whose draws are on disk."""
+  if executor is not None:
+    return _collect([executor.submit(_run, job) for job in jobs])
+  with concurrent.futures.ThreadPoolExecutor(_num_processors()) as threads:
+    return _collect(
+        [threads.submit(_run_in_new_processes, job) for job in jobs])
+
+
+def _collect(futures):
+  """Waits for all; tells of warnings, and raises where chains failed."""
+  errors, found = {}, []
+  for k, future in enumerate(futures):
+    try:
+      outcome = future.result()
+    except Exception as error:  # pylint: disable=broad-except
+      errors[k] = error
+      continue
+    for message, category in outcome.warnings:
+      warnings.warn(f'Chain {k}: {message}', category, stacklevel=4)
+    found.append(outcome.arrays)
+  if errors:
+    first = min(errors)
+    raise RuntimeError(
+        f'Of {len(futures)} chains {len(errors)} failed, '
+        f'{", ".join(map(str, errors))}; chain {first}: {errors[first]!r}. '
+        'With a directory the same call goes on with these alone. (A process '
+        'that ended without an error of its own was killed, for want of memory '
+        "perhaps; or the call does not stand under if __name__ == '__main__': "
+        'in a script.)') from errors[first]
+  return found
+
+
+def _run_in_new_processes(job):
+  """Runs a chain in a process; in another where that is killed on its way."""
+  while True:
+    before = _step(job)
+    try:
+      with concurrent.futures.ProcessPoolExecutor(
+          1, multiprocessing.get_context('spawn')) as pool:
+        return pool.submit(_run, job).result()
+    except process.BrokenProcessPool:
+      if _step(job) <= before:
+        raise
+
+
+def _step(job):
+  """How far a chain is in its directory."""
+  return 0 if job.directory is None else store_lib.Store(
+      job.directory, 'fit').step
+
+
+def _run(job: _Job) -> _Outcome:
+  """Makes a chain, in the process that calls it."""
+  make_model, *arguments = cloudpickle.loads(job.pickled)
+  fit, sampling = (dict(a() if callable(a) else a) for a in arguments)
+  # Keras' initialisers draw their seeds of Python's generator.
+  state = python_random.getstate()
+  try:
+    python_random.seed(repr(job.seed))
+    model = make_model()
+  finally:
+    python_random.setstate(state)
+  if _digest(model) != job.digest:
+    raise ValueError(
+        'make_model returns models that differ in weights that are not '
+        'trained, and predictions use those of one for all chains: let it set '
+        'them (by a seed in their initialisers, or load_weights).')
+  chain = callback.PosteriorSampling(
+      **sampling, seed=job.seed, directory=job.directory)
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('default')
+    model.fit(**{
+        'verbose': 0, **fit,
+        'callbacks': [*(fit.get('callbacks') or ()), chain]})
+  arrays = chain.posterior.arrays() if job.directory is None else None
+  return _Outcome(arrays, [
+      (str(w.message), w.category) for w in caught
+      if issubclass(w.category, (UserWarning, RuntimeWarning))])
+
+
+def _pickled(*objects):
+  try:
+    return cloudpickle.dumps(objects)
+  except Exception as error:
+    raise TypeError(
+        'make_model, fit or sampling holds what cannot be sent to another '
+        f'process ({error}): let it be a function that makes this there, such '
+        'as fit=lambda: dict(x=make_dataset(), epochs=20).') from error
+
+
+def _check_arguments(name, value, ours):
+  if callable(value):
+    return
+  if not isinstance(value, Mapping):
+    raise TypeError(
+        f'{name} is {value!r}: a dict of arguments is needed, or a function '
+        'without arguments that returns one.')
+  for key in ours:
+    if key in value:
+      raise ValueError(
+          f'{name} holds {key!r}, which each chain has of its own: pass it to '
+          'sample_chains.')
+
+
+def _num_processors():
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count() or 1
+
+
+def _digest(model):
+  """Stands for the weights that are not trained."""
+  digest = hashlib.sha256()
+  for variable in model.non_trainable_weights:
+    digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
+  return digest.hexdigest()
