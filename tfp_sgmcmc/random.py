@@ -115,8 +115,11 @@ def _positions(shape):
 
 def _encrypt(counter, seed, stream):
   """Both words of the counters `(counter, stream)`."""
+  # Word by word, as `fold_in` stacks them: XLA then sees that to stack words
+  # and to take them apart is nothing. On a TPU each would be a loop.
+  key = [tf.bitcast(word, tf.uint32) for word in tf.unstack(seed, 2)]
   return threefry_2x32(
-      tf.unstack(tf.bitcast(seed, tf.uint32), 2), (counter, _uint32(stream)))
+      key, (counter, stream if tf.is_tensor(stream) else _uint32(stream)))
 
 
 def _compiled(fn):
@@ -314,10 +317,11 @@ def _scale(word, size):
 
 @_compiled
 def _fold_in(shape, seed, data):
-  key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
-  low, high = tf.unstack(tf.bitcast(data, tf.uint32), 2)
-  words = threefry_2x32(key, (low, _uint32(_FOLD_STREAM) - high))
-  return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
+  low = tf.cast(data & 0xFFFFFFFF, tf.uint32)
+  high = tf.cast(_right(data, 32), tf.uint32)
+  words = _encrypt(low, seed, _FOLD_STREAM - high)
+  return tf.reshape(
+      tf.stack([tf.bitcast(word, tf.int32) for word in words]), shape)
 
 
 def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
