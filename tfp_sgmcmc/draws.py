@@ -1,5 +1,6 @@
 """What `sample` returns: draws, in memory or on disk."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -112,15 +113,22 @@ class Draws:
               for name in store_lib.named(**{group: structure})])
           for group, structure in zip(('state', 'trace'), self._structure))
 
-  def to_arviz(self, var_names: Sequence[str] | None = None) -> Any:
+  def to_arviz(
+      self,
+      var_names: Sequence[str] | None = None,
+      transform: Callable[[Any], Any] | None = None,
+  ) -> Any:
     """Exports the draws, all at once, to ArviZ.
 
     What was traced for each chain becomes `sample_stats`, `target_log_prob`
     under ArviZ's name `lp`.
 
     Args:
-      var_names: A name for each part of the state. By default the fields of a
-        named tuple; else `state`, or `state_0`, `state_1`, ....
+      var_names: A name for each part of the state. By default the keys of a
+        dict or the fields of a named tuple; else `state`, or `state_0`,
+        `state_1`, ....
+      transform: Callable of all draws, whose result is exported in place of
+        them, such as `posterior.constrain`.
 
     Returns:
       inference_data: `arviz.InferenceData`.
@@ -135,8 +143,10 @@ class Draws:
       raise ImportError(
           'to_arviz needs ArviZ: pip install "tfp_sgmcmc[arviz]".') from error
     states, trace = self._all()
+    if transform is not None:
+      states = transform(states)
     parts = tf.nest.flatten(states)
-    names = self._names() if var_names is None else list(var_names)
+    names = _names(states) if var_names is None else list(var_names)
     if len(names) != len(parts):
       raise ValueError(
           f'var_names has {len(names)} names, {names}, and the state has '
@@ -149,14 +159,6 @@ class Draws:
         sample_stats={
             n: self._chains_first(leaf) for n, leaf in statistics.items()})
 
-  def _names(self):
-    state = self._structure[0]
-    if hasattr(state, '_fields'):
-      return list(state._fields)
-    if isinstance(state, (list, tuple)):
-      return [f'state_{k}' for k in range(len(state))]
-    return ['state']
-
   def _has_chains(self, leaf, part):
     axes = 1 + self._num_chain_axes
     return leaf.shape[:axes] == part.shape[:axes]
@@ -167,6 +169,17 @@ class Draws:
     event = leaf.shape[axes:]
     leaf = tf.reshape(leaf, [leaf.shape[0], -1, *event])
     return tf.experimental.numpy.swapaxes(leaf, 0, 1).numpy()
+
+
+def _names(states):
+  """What each part of the states is called."""
+  if hasattr(states, '_fields'):
+    return list(states._fields)
+  if isinstance(states, dict):
+    return sorted(states)
+  if isinstance(states, (list, tuple)):
+    return [f'state_{k}' for k in range(len(states))]
+  return ['state']
 
 
 def _named_leaves(trace):

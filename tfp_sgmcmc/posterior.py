@@ -5,23 +5,20 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import inspect
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import joint_model
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import examples
+from tfp_sgmcmc.internal import model_checks
+from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
 
-__all__ = ['Posterior', 'as_posterior', 'describe_error']
-
-# How far the value of an example alone may be from that in a batch, relatively:
-# much more than rounding, also where large terms cancel.
-_TOLERANCE = 0.01
-
+__all__ = ['Posterior', 'as_posterior']
 
 class Posterior:
   """The unnormalised log posterior density of a model of many examples.
@@ -96,7 +93,8 @@ class Posterior:
             'callable. Of a distribution, pass its log_prob.')
     self._log_prior_fn = log_prior_fn
     self._log_likelihood_fn = log_likelihood_fn
-    self._data = None if data is None else _to_tensors(data)
+    self._parameters = _AsTheyAre(log_prior_fn)
+    self._data = None if data is None else examples.to_tensors(data)
     if num_examples is not None:
       self._num_examples = checks.positive_integer('num_examples', num_examples)
     elif data is None:
@@ -110,6 +108,108 @@ class Posterior:
       self.check_state(states.to_parts(example_state))
     else:
       self._check_prior_draw()
+
+  @classmethod
+  def from_joint_distribution(
+      cls,
+      joint: Any,
+      data: dict[str, Any],
+      covariates: Any = None,
+      num_examples: int | None = None,
+  ) -> 'Posterior':
+    """The posterior of a `tfd.JointDistribution`, given its observed parts.
+
+    The parts that are not observed, theta, are sampled through unconstrained
+    ones: theta = b(phi), b the default bijector of the model's event space.
+
+      log p(phi | y) = log p(b(phi)) + log |det db/dphi|
+                       + sum_{i=1}^N log p(y_i | b(phi)) + const.
+
+    A state is the list of the parts of phi, in the model's order (of a dict:
+    that of its sorted keys). `sample_prior` draws states to start from, and
+    `constrain` maps draws back. Write the model for one theta, without axes of
+    chains: `tf.vectorized_map` goes over these.
+
+    Args:
+      joint: `tfd.JointDistribution` of any kind. Where examples have
+        covariates, a callable of these that returns one for the examples given,
+        their axis first. A pinned one (`experimental_pin`) has its pins as
+        constants.
+      data: Dict, the observed parts by name, each with a leading axis of N
+        examples.
+      covariates: Nested tensors with the same leading axis. None where examples
+        differ in their values alone; then the observed parts are
+        `tfd.Sample(one_example, N)`, or the distribution of one example.
+      num_examples: As for `Posterior`.
+
+    Returns:
+      posterior: `Posterior`.
+
+    Raises:
+      ValueError: If the likelihood cannot be told apart by example, there is a
+        parameter for each example, the prior depends on the examples, a part to
+        be sampled is discrete, or a name is none of the model's.
+      TypeError: If an argument is of the wrong type.
+
+    #### Examples
+
+    Ten groups whose means have a common mean and scale, both unknown:
+
+    >>> group = tf.random.stateless_uniform([500], [0, 1], 0, 10, tf.int32)
+    >>> noise = tf.random.stateless_normal([500], [0, 2])
+    >>> y = tf.cast(group, tf.float32) + noise
+    >>> def model(group):
+    ...   return tfd.JointDistributionNamed(dict(
+    ...       mu=tfd.Normal(0., 10.),
+    ...       tau=tfd.HalfNormal(10.),
+    ...       means=lambda mu, tau: tfd.Sample(tfd.Normal(mu, tau), 10),
+    ...       y=lambda means: tfd.Independent(
+    ...           tfd.Normal(tf.gather(means, group), 1.), 1)))
+    >>> posterior = sgmcmc.Posterior.from_joint_distribution(
+    ...     model, {'y': y}, covariates=group)
+    >>> start = posterior.sample_prior([4], seed=1)
+    >>> [part.shape.as_list() for part in start]
+    [[4, 10], [4], [4]]
+    >>> {k: v.shape.as_list() for k, v in posterior.constrain(start).items()}
+    {'tau': [4], 'mu': [4], 'means': [4, 10]}
+    """
+    model = joint_model.JointModel(joint, data, covariates)
+    posterior = cls(
+        model.log_prior, model.log_likelihood, model.data, num_examples)
+    posterior._parameters = model
+    posterior.check_state(posterior.sample_prior(seed=0))
+    return posterior
+
+  def constrain(self, state: Any) -> Any:
+    """The parameters that the prior is a density of, from a state or draws.
+
+    Of `from_joint_distribution` the parts of the model in its structure; of
+    `transform` the bijector's `forward`; else the state itself.
+
+    Args:
+      state: Tensor or list of tensors, with any leading axes (draws, chains).
+
+    Returns:
+      parameters: In the structure of the model.
+    """
+    return self._parameters.constrain(state)
+
+  def sample_prior(
+      self, sample_shape: Sequence[int] = (), seed: Any = None) -> Any:
+    """Draws states from the prior, to start chains from.
+
+    Args:
+      sample_shape: List of `int`, the axes of chains.
+      seed: Python `int` or a stateless seed. Default: another at each call.
+
+    Returns:
+      state: In the form of the state, `sample_shape` in front.
+
+    Raises:
+      ValueError: If the prior is a function, of which no draws are to be had.
+    """
+    return self._parameters.sample_prior(
+        list(sample_shape), seeds.to_stateless(seed))
 
   @property
   def data(self) -> Any:
@@ -242,7 +342,8 @@ class Posterior:
     batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
     log_prior = self.log_prior(*state_parts)
     log_likelihood = self.log_likelihood(*state_parts, batch=batch)
-    self._check_shapes(state_parts, batch, log_prior, log_likelihood)
+    model_checks.check_shapes(
+        self._data, state_parts, batch, log_prior, log_likelihood)
     return log_prior + self._weighted_sum(log_likelihood, weights)
 
   def _weighted_sum(self, log_likelihood, weights):
@@ -300,10 +401,12 @@ class Posterior:
             f'{b!r} is not a tfp.bijectors.Bijector. Pass one bijector, or a '
             'list with one for each part of the state.')
 
-    functions = _Unconstrained(self.log_prior, self.log_likelihood, bijectors)
-    return Posterior(
+    functions = _Unconstrained(self, bijectors, is_list)
+    posterior = Posterior(
         functions.log_prior, functions.log_likelihood, self._data,
         self._num_examples)
+    posterior._parameters = functions
+    return posterior
 
   def check_state(self, state_parts: Sequence[tf.Tensor]) -> None:
     """Tries both functions on a state and a few examples.
@@ -316,34 +419,38 @@ class Posterior:
     Raises:
       ValueError: If a function raises, or returns another shape than it has to.
     """
-    self._check_number(state_parts)
+    model_checks.check_number(self._functions, state_parts)
     if self._data is None:
       return
-    batch = self._few_examples(state_parts)
+    batch = model_checks.few_examples(self._data, state_parts)
     try:
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     except Exception as error:
-      raise ValueError(describe_error(error, state_parts, batch)) from error
-    self._check_shapes(state_parts, batch, log_prior, log_likelihood)
-    self._check_alone(state_parts, batch, log_likelihood)
+      raise ValueError(
+          model_checks.describe_error(error, state_parts, batch)) from error
+    model_checks.check_shapes(
+        self._data, state_parts, batch, log_prior, log_likelihood)
+    model_checks.check_alone(
+        self.log_likelihood, state_parts, batch, log_likelihood)
 
   def _check_prior_draw(self):
     """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
-    distribution = getattr(self._log_prior_fn, '__self__', None)
-    if self._data is None or not isinstance(
-        distribution, tfp.distributions.Distribution):
+    distribution = _prior_of(self._log_prior_fn)
+    if self._data is None or distribution is None:
       return
     try:
       state_parts = tf.nest.flatten(
           distribution.sample(seed=tf.constant([0, 0], tf.int32)))
-      batch = self._few_examples(state_parts)
+      batch = model_checks.few_examples(self._data, state_parts)
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     except Exception:  # pylint: disable=broad-except
       return  # The functions may be written for states with chain axes only.
-    self._check_shapes(state_parts, batch, log_prior, log_likelihood)
-    self._check_alone(state_parts, batch, log_likelihood)
+    model_checks.check_shapes(
+        self._data, state_parts, batch, log_prior, log_likelihood)
+    model_checks.check_alone(
+        self.log_likelihood, state_parts, batch, log_likelihood)
 
   @property
   def _functions(self):
@@ -352,96 +459,43 @@ class Posterior:
         'log_prior_fn': (self._log_prior_fn, 0),
         'log_likelihood_fn': (self._log_likelihood_fn, 1)}
 
-  def _check_number(self, state_parts):
-    """Raises where the functions do not take so many parts."""
-    number = len(state_parts)
-    for name, (fn, more) in self._functions.items():
-      if not _takes(fn, number + more):
-        raise ValueError(
-            f'The state has {number} part(s), {_describe(state_parts)}, and '
-            f'{name} does not take {number + more} argument(s): each part of '
-            f'the state is one{", the batch the last" if more else ""}. Pass '
-            'a state with a part for each argument, or a function that takes '
-            'them all. (A joint prior of several parts is '
-            'tfd.JointDistributionSequential([...]).log_prob.)')
+class _AsTheyAre:
+  """Parameters that are the state."""
 
-  def _check_alone(self, state_parts, batch, log_likelihood):
-    """Raises where the value of an example depends on the other examples.
+  def __init__(self, log_prior_fn):
+    self._log_prior_fn = log_prior_fn
 
-    Such are a sum or a mean over examples that has been broadcast again, and
-    what is divided by the length of the batch: shapes do not show them.
-    """
-    if not tf.executing_eagerly():
-      return
-    first = tf.nest.map_structure(lambda leaf: leaf[:1], batch)
-    try:
-      alone = self.log_likelihood(*state_parts, batch=first).numpy()
-    except Exception:  # pylint: disable=broad-except
-      return  # The function may be written for longer batches only.
-    values = log_likelihood.numpy()
-    if alone.shape != (*values.shape[:-1], 1):
-      return
-    among = values[..., :1]
-    with np.errstate(invalid='ignore'):
-      far = np.abs(among - alone) > (
-          _TOLERANCE * np.maximum(np.abs(among), np.abs(alone))
-          + 0.1 * _TOLERANCE * np.max(np.abs(values)))
-    if np.any(far):
-      k = tuple(np.argwhere(far)[0])
+  def constrain(self, state):
+    return state
+
+  def sample_prior(self, sample_shape, seed):
+    prior = _prior_of(self._log_prior_fn)
+    if prior is None:
       raise ValueError(
-          f'log_likelihood_fn returned {among[k]:.6g} for the first example in '
-          f'a batch of {values.shape[-1]}, and {alone[k]:.6g} for the same '
-          'example on its own. The value of an example may not depend on the '
-          'others, nor be random: do not sum or average over examples, do not '
-          'divide by the length of the batch, and normalize the data before '
-          'they are passed.')
-
-  def _few_examples(self, state_parts):
-    """A batch whose length is no other axis' length, to show a wrong axis."""
-    lengths = {length for part in state_parts for length in part.shape}
-    for leaf in tf.nest.flatten(self._data):
-      lengths.update(leaf.shape[1:])
-    batch_size = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
-    return tf.nest.map_structure(lambda leaf: leaf[:batch_size], self._data)
-
-  def _check_shapes(self, state_parts, batch, log_prior, log_likelihood):
-    """Raises where the shapes are not `chains` and `chains + [n]`."""
-    chains = log_prior.shape
-    if any(not part.shape[:chains.rank].is_compatible_with(chains)
-           or part.shape.rank < chains.rank for part in state_parts):
-      raise ValueError(
-          f'log_prior_fn returned shape {chains} for a state of '
-          f'{_describe(state_parts)}. It has to return one value a chain: the '
-          'leading axes that all parts of the state share, [] for a single '
-          'chain. A prior over a vector has to sum over it: '
-          'tfd.Independent(...), tfd.Sample(...) or tf.reduce_sum.')
-    leaf = tf.nest.flatten(batch)[0]
-    batch_axis = 0
-    if self._data is not None:
-      batch_axis = leaf.shape.rank - tf.nest.flatten(self._data)[0].shape.rank
-    wanted = chains + leaf.shape[batch_axis:batch_axis + 1]
-    # One value where the length of the batch is known when it runs: a sum.
-    is_one = wanted[-1] is None and log_likelihood.shape[-1:] == [1]
-    if is_one or not log_likelihood.shape.is_compatible_with(wanted):
-      raise ValueError(
-          f'log_likelihood_fn returned shape {log_likelihood.shape}, and '
-          f'{wanted} is needed: chains {chains} (the shape of the log prior) '
-          f'and one value for each example. The state was '
-          f'{_describe(state_parts)}, the batch {_describe(batch)}. Do not sum '
-          'or average over examples; for several outputs an example, sum over '
-          'these; for several chains, let the chains be leading axes '
-          "(tf.einsum('...nd,...d->...n', x, theta)).")
+          'The log prior is a function, of which no draws are to be had. Pass '
+          "a distribution's log_prob as log_prior_fn, or a start of your own.")
+    return prior.sample(sample_shape, seed=seed)
 
 
 class _Unconstrained:
   """The two functions of a posterior, of unconstrained parameters."""
 
-  def __init__(self, log_prior, log_likelihood, bijectors):
-    self._log_prior, self._log_likelihood = log_prior, log_likelihood
-    self._bijectors = bijectors
+  def __init__(self, posterior, bijectors, is_list):
+    self._posterior, self._bijectors = posterior, bijectors
+    self._is_list = is_list
+
+  def constrain(self, state):
+    parts = self._forward(list(state) if self._is_list else [state])
+    return self._posterior.constrain(parts if self._is_list else parts[0])
+
+  def sample_prior(self, sample_shape, seed):
+    theta = self._posterior.sample_prior(sample_shape, seed)
+    if not self._is_list:
+      return self._bijectors[0].inverse(theta)
+    return [b.inverse(part) for b, part in zip(self._bijectors, theta)]
 
   def log_prior(self, *phi):
-    log_density = self._log_prior(*self._forward(phi))
+    log_density = self._posterior.log_prior(*self._forward(phi))
     for b, part in zip(self._bijectors, phi):
       log_density += b.forward_log_det_jacobian(
           part, event_ndims=part.shape.rank - log_density.shape.rank)
@@ -449,7 +503,7 @@ class _Unconstrained:
 
   def log_likelihood(self, *phi_and_batch):
     *phi, batch = phi_and_batch
-    return self._log_likelihood(*self._forward(phi), batch=batch)
+    return self._posterior.log_likelihood(*self._forward(phi), batch=batch)
 
   def _forward(self, phi):
     if len(self._bijectors) != len(phi):
@@ -509,133 +563,13 @@ def as_posterior(target: Posterior | Callable[..., tf.Tensor]) -> Posterior:
   return _Density(target)
 
 
-def describe_error(
-    error: Exception, state_parts: Sequence[tf.Tensor], batch: Any) -> str:
-  """What to say of an error that a function of the user's has raised.
-
-  Args:
-    error: The error.
-    state_parts: List of tensors that the functions got.
-    batch: The examples that they got.
-
-  Returns:
-    message: `str`.
-  """
-  floats = {
-      leaf.dtype for leaf in tf.nest.flatten(batch) if leaf.dtype.is_floating}
-  others = floats - {part.dtype for part in state_parts}
-  hint = ''
-  if others:
-    wanted = state_parts[0].dtype.name
-    hint = (
-        f' The state is {wanted}, and the data are {others.pop().name}: '
-        f'convert them once, tf.cast(..., tf.{wanted}) (in a pipeline, '
-        'dataset.map(...)), or start from a state of their dtype.')
-  return (
-      'log_prior_fn or log_likelihood_fn raised '
-      f'{type(error).__name__} for a state of {_describe(state_parts)} and '
-      f'a batch of {_describe(batch)}: {error}{hint}')
+def _prior_of(log_prior_fn):
+  """The distribution whose `log_prob` a log prior is, None for a function."""
+  distribution = getattr(log_prior_fn, '__self__', None)
+  is_one = isinstance(distribution, tfp.distributions.Distribution)
+  return distribution if is_one else None
 
 
 def _new(state_parts):
   """New tensors: of the old, a bijector's cache may hold another graph's."""
   return [tf.identity(part) for part in state_parts]
-
-
-def _to_tensors(data):
-  """`data` as tensors with a common leading axis, or an error."""
-  if isinstance(data, tf.data.Dataset):
-    raise TypeError(
-        'The data are a tf.data.Dataset, and tensors are needed. For a '
-        'pipeline give num_examples=... in place of data, and '
-        'gradient_estimator=gradients.Stream(dataset) to the kernel.')
-  if inspect.isgenerator(data):
-    raise TypeError(
-        'The data are a generator, and tensors are needed: pass '
-        'tf.stack(list(data)), or read a tf.data.Dataset with '
-        'gradients.Stream.')
-  leaves = tf.nest.flatten(data)
-  if not leaves:
-    raise ValueError('The data are an empty structure: there are no tensors.')
-  names = _names(data)
-  # Outside any function being traced: an array would become a constant of it.
-  with tf.init_scope():
-    tensors = [checks.to_tensor(*pair) for pair in zip(names, leaves)]
-  shapes = [tensor.shape for tensor in tensors]
-  if any(shape.rank == 0 for shape in shapes):
-    raise ValueError(
-        f'The data have leaves of shapes {[str(s) for s in shapes]}: each leaf '
-        'needs a leading axis of examples.')
-  lengths = [shape[0] for shape in shapes]
-  if len(set(lengths)) > 1:
-    raise ValueError(
-        f'The leaves of the data have different leading axes, {lengths}: they '
-        'have to hold the same number of examples, N, along the first axis. '
-        f'The shapes are {[str(s) for s in shapes]}.')
-  if lengths[0] == 0:
-    raise ValueError(
-        f'The data are empty: leaves of shapes {[str(s) for s in shapes]}. At '
-        'least one example is needed.')
-  if tf.executing_eagerly():  # In a traced function it would cost each step.
-    for name, tensor in zip(names, tensors):
-      _check_nan(name, tensor)
-  return tf.nest.pack_sequence_as(data, tensors)
-
-
-def _check_nan(name, leaf):
-  """Raises where a leaf of the data holds NaN; infinities are the user's."""
-  if not leaf.dtype.is_floating:
-    return
-  is_nan = tf.math.is_nan(leaf)
-  if not tf.reduce_any(is_nan):
-    return
-  is_nan = is_nan.numpy()
-  row = np.argmax(is_nan.reshape([len(is_nan), -1]).any(axis=1))
-  raise ValueError(
-      f'{name} holds NaN: {np.count_nonzero(is_nan):,} of {is_nan.size:,} '
-      f'values, the first in row {row}. Each would make the log density NaN. '
-      'Leave these examples out; or, for missing values, put numbers in their '
-      'place and a mask beside them.')
-
-
-def _names(data):
-  """What each leaf of the data is called in messages, as in Python."""
-  def names(prefix, nest):
-    if isinstance(nest, dict):
-      return [n for key in sorted(nest)
-              for n in names(f'{prefix}[{key!r}]', nest[key])]
-    if isinstance(nest, (list, tuple)):
-      fields = getattr(nest, '_fields', None)
-      return [n for k, value in enumerate(nest) for n in names(
-          f'{prefix}.{fields[k]}' if fields else f'{prefix}[{k}]', value)]
-    return [prefix]
-
-  found, number = names('data', data), len(tf.nest.flatten(data))
-  if len(found) == number:
-    return found
-  return [f'leaf {k} of the data' for k in range(number)]
-
-
-def _takes(fn, number):
-  """Whether a function takes so many arguments, as far as it can be known."""
-  distribution = getattr(fn, '__self__', None)
-  if isinstance(distribution, tfp.distributions.Distribution) and (
-      fn.__name__ == 'log_prob'
-      and not isinstance(distribution, tfp.distributions.JointDistribution)):
-    return number == 1  # Its other arguments are no parts.
-  try:
-    signature = inspect.signature(fn)
-  except (TypeError, ValueError):
-    return True
-  try:
-    signature.bind(*range(number))
-  except TypeError:
-    return False
-  return True
-
-
-def _describe(tensors):
-  """Shapes and dtypes of nested tensors, for a message."""
-  described = tf.nest.map_structure(
-      lambda t: f'{t.dtype.name}{t.shape.as_list()}', tensors)
-  return str(described).replace("'", '')

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import model_checks
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Stream']
@@ -108,7 +108,7 @@ class Stream(base.GradientEstimator):
           lambda *parts: target.log_prob_estimate(*parts, batch=batch),
           state_parts)
     except (TypeError, tf.errors.InvalidArgumentError) as error:
-      raise ValueError(posterior_lib.describe_error(
+      raise ValueError(model_checks.describe_error(
           error, state_parts, batch)) from error
     batch_size = compat.shape(tf.nest.flatten(batch)[0])[0]
     return base.GradientEstimate(value, gradients), base.count(

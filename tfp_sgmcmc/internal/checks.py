@@ -45,7 +45,7 @@ def to_tensor(name: str, value: Any) -> tf.Tensor:
     if isinstance(value, np.ndarray):
       kind = f'an array of dtype {value.dtype.name}'
     raise TypeError(
-        f'{name} is {_shorten(value)} ({kind}), which is no tensor: pass a '
+        f'{name} is {shorten(value)} ({kind}), which is no tensor: pass a '
         'tensor, an array of numbers, or nested lists of numbers that are as '
         'long as each other.') from error
 
@@ -56,7 +56,7 @@ def real_array(name: str, value: Any) -> np.ndarray:
     return np.asarray(value, np.float64)
   except (TypeError, ValueError) as error:
     raise TypeError(
-        f'{name} is {_shorten(value)} ({type(value).__name__}): an array of '
+        f'{name} is {shorten(value)} ({type(value).__name__}): an array of '
         'real numbers is needed.') from error
 
 
@@ -165,6 +165,7 @@ def _show(number):
   return f'{number:g}' if number.ndim == 0 else str(number)
 
 
-def _shorten(value):
+def shorten(value: Any) -> str:
+  """A value for a message, cut where it is long."""
   text = repr(value)
   return text if len(text) <= 60 else f'{text[:57]}...'

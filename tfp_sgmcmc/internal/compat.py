@@ -18,6 +18,7 @@ __all__ = [
     'in_xla_context',
     'is_made_in_python',
     'jit_compile',
+    'joint_names',
     'maximum',
     'num_rows_of_arrays',
     'positions',
@@ -90,6 +91,11 @@ def _ancestors(dataset):
   yield dataset
   for d in dataset._inputs():
     yield from _ancestors(d)
+
+
+def joint_names(joint: Any) -> list[str]:
+  """The names of the parts of a `tfd.JointDistribution`, in their order."""
+  return list(joint._flat_resolve_names())
 
 
 def find_result(kernel_results: Any, name: str) -> Any:

@@ -1,0 +1,167 @@
+"""Checks of a user's log prior and log likelihood, and what is said of them."""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+import inspect
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+# How far the value of an example alone may be from that in a batch, relatively:
+# much more than rounding, also where large terms cancel.
+_TOLERANCE = 0.01
+
+
+def check_number(
+    functions: dict[str, tuple[Callable[..., Any], int]],
+    state_parts: Sequence[tf.Tensor]) -> None:
+  """Raises where functions do not take so many parts.
+
+  Args:
+    functions: By name, each with how many arguments it takes besides.
+    state_parts: List of tensors.
+  """
+  number = len(state_parts)
+  for name, (fn, more) in functions.items():
+    if not _takes(fn, number + more):
+      raise ValueError(
+          f'The state has {number} part(s), {_describe(state_parts)}, and '
+          f'{name} does not take {number + more} argument(s): each part of '
+          f'the state is one{", the batch the last" if more else ""}. Pass '
+          'a state with a part for each argument, or a function that takes '
+          'them all. (A joint prior of several parts is '
+          'tfd.JointDistributionSequential([...]).log_prob.)')
+
+
+def check_alone(
+    log_likelihood_fn: Callable[..., tf.Tensor],
+    state_parts: Sequence[tf.Tensor],
+    batch: Any,
+    log_likelihood: tf.Tensor) -> None:
+  """Raises where the value of an example depends on the other examples.
+
+  Such are a sum or a mean over examples that has been broadcast again, and
+  what is divided by the length of the batch: shapes do not show them.
+  """
+  if not tf.executing_eagerly():
+    return
+  first = tf.nest.map_structure(lambda leaf: leaf[:1], batch)
+  try:
+    alone = log_likelihood_fn(*state_parts, batch=first).numpy()
+  except Exception:  # pylint: disable=broad-except
+    return  # The function may be written for longer batches only.
+  values = log_likelihood.numpy()
+  if alone.shape != (*values.shape[:-1], 1):
+    return
+  among = values[..., :1]
+  with np.errstate(invalid='ignore'):
+    far = np.abs(among - alone) > (
+        _TOLERANCE * np.maximum(np.abs(among), np.abs(alone))
+        + 0.1 * _TOLERANCE * np.max(np.abs(values)))
+  if np.any(far):
+    k = tuple(np.argwhere(far)[0])
+    raise ValueError(
+        f'log_likelihood_fn returned {among[k]:.6g} for the first example in '
+        f'a batch of {values.shape[-1]}, and {alone[k]:.6g} for the same '
+        'example on its own. The value of an example may not depend on the '
+        'others, nor be random: do not sum or average over examples, do not '
+        'divide by the length of the batch, and normalize the data before '
+        'they are passed.')
+
+
+def few_examples(data: Any, state_parts: Sequence[tf.Tensor]) -> Any:
+  """A batch whose length is no other axis' length, to show a wrong axis."""
+  lengths = {length for part in state_parts for length in part.shape}
+  for leaf in tf.nest.flatten(data):
+    lengths.update(leaf.shape[1:])
+  batch_size = next(n for n in range(2, len(lengths) + 3) if n not in lengths)
+  return tf.nest.map_structure(lambda leaf: leaf[:batch_size], data)
+
+
+def check_shapes(
+    data: Any,
+    state_parts: Sequence[tf.Tensor],
+    batch: Any,
+    log_prior: tf.Tensor,
+    log_likelihood: tf.Tensor) -> None:
+  """Raises where the shapes are not `chains` and `chains + [n]`."""
+  chains = log_prior.shape
+  if any(not part.shape[:chains.rank].is_compatible_with(chains)
+         or part.shape.rank < chains.rank for part in state_parts):
+    raise ValueError(
+        f'log_prior_fn returned shape {chains} for a state of '
+        f'{_describe(state_parts)}. It has to return one value a chain: the '
+        'leading axes that all parts of the state share, [] for a single '
+        'chain. A prior over a vector has to sum over it: '
+        'tfd.Independent(...), tfd.Sample(...) or tf.reduce_sum.')
+  leaf = tf.nest.flatten(batch)[0]
+  batch_axis = 0
+  if data is not None:
+    batch_axis = leaf.shape.rank - tf.nest.flatten(data)[0].shape.rank
+  wanted = chains + leaf.shape[batch_axis:batch_axis + 1]
+  # One value where the length of the batch is known when it runs: a sum.
+  is_one = wanted[-1] is None and log_likelihood.shape[-1:] == [1]
+  if is_one or not log_likelihood.shape.is_compatible_with(wanted):
+    raise ValueError(
+        f'log_likelihood_fn returned shape {log_likelihood.shape}, and '
+        f'{wanted} is needed: chains {chains} (the shape of the log prior) '
+        f'and one value for each example. The state was '
+        f'{_describe(state_parts)}, the batch {_describe(batch)}. Do not sum '
+        'or average over examples; for several outputs an example, sum over '
+        'these; for several chains, let the chains be leading axes '
+        "(tf.einsum('...nd,...d->...n', x, theta)).")
+
+
+def describe_error(
+    error: Exception, state_parts: Sequence[tf.Tensor], batch: Any) -> str:
+  """What to say of an error that a function of the user's has raised.
+
+  Args:
+    error: The error.
+    state_parts: List of tensors that the functions got.
+    batch: The examples that they got.
+
+  Returns:
+    message: `str`.
+  """
+  floats = {
+      leaf.dtype for leaf in tf.nest.flatten(batch) if leaf.dtype.is_floating}
+  others = floats - {part.dtype for part in state_parts}
+  hint = ''
+  if others:
+    wanted = state_parts[0].dtype.name
+    hint = (
+        f' The state is {wanted}, and the data are {others.pop().name}: '
+        f'convert them once, tf.cast(..., tf.{wanted}) (in a pipeline, '
+        'dataset.map(...)), or start from a state of their dtype.')
+  return (
+      'log_prior_fn or log_likelihood_fn raised '
+      f'{type(error).__name__} for a state of {_describe(state_parts)} and '
+      f'a batch of {_describe(batch)}: {error}{hint}')
+
+
+def _takes(fn, number):
+  """Whether a function takes so many arguments, as far as it can be known."""
+  distribution = getattr(fn, '__self__', None)
+  if isinstance(distribution, tfp.distributions.Distribution) and (
+      fn.__name__ == 'log_prob'
+      and not isinstance(distribution, tfp.distributions.JointDistribution)):
+    return number == 1  # Its other arguments are no parts.
+  try:
+    signature = inspect.signature(fn)
+  except (TypeError, ValueError):
+    return True
+  try:
+    signature.bind(*range(number))
+  except TypeError:
+    return False
+  return True
+
+
+def _describe(tensors):
+  """Shapes and dtypes of nested tensors, for a message."""
+  described = tf.nest.map_structure(
+      lambda t: f'{t.dtype.name}{t.shape.as_list()}', tensors)
+  return str(described).replace("'", '')

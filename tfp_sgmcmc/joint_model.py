@@ -1,0 +1,368 @@
+"""A `tfd.JointDistribution` as a log prior and a log likelihood by example.
+
+  log p(theta, y) = log p(theta) + sum_{i=1}^N log p(y_i | theta)
+
+The state is unconstrained: phi with theta = b(phi), b the default bijector of
+the model's event space. The log prior is then
+
+  log p(b(phi)) + log |det db/dphi|.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import examples
+
+tfd = tfp.distributions
+
+_Pinned = tfp.experimental.distributions.JointDistributionPinned
+_AUTO_BATCHED = (
+    tfd.JointDistributionNamedAutoBatched,
+    tfd.JointDistributionSequentialAutoBatched,
+    tfd.JointDistributionCoroutineAutoBatched)
+_SEED = (0, 0)  # Of draws whose values do not count.
+_MEND = (
+    'Where examples differ in their values alone, let this part be '
+    'tfd.Sample(one_example, num_examples), or the distribution of one '
+    'example. Where each has covariates, pass a function that returns the '
+    'joint distribution of the examples whose covariates it gets, '
+    'from_joint_distribution(lambda x: tfd.JointDistribution...(...), data, '
+    'covariates=x), with the examples along the first axis: '
+    'tfd.Independent(tfd.Normal(loc, scale), 1), loc of shape [n].')
+
+
+class JointModel:
+  """The functions of a posterior, read off a joint distribution.
+
+  A model is asked about one theta at a time, as it is written for one;
+  `tf.vectorized_map` goes over the chains.
+  """
+
+  def __init__(self, joint: Any, data: Any, covariates: Any = None):
+    """Reads the joint distribution, and tries it on the first examples.
+
+    Args:
+      joint: `tfd.JointDistribution`; or a pinned one, whose pins are constants
+        of the model; or a callable of covariates that returns either.
+      data: Dict, the observed parts by name, each with a leading axis of N
+        examples.
+      covariates: Nested tensors with the same leading axis, or None.
+
+    Raises:
+      TypeError: If an argument is of the wrong type.
+      ValueError: If a name is none of the model's, no part is left to sample,
+        one is discrete, or the likelihood is not a sum over examples.
+    """
+    _check_arguments(joint, data, covariates)
+    self._joint = joint
+    self._has_covariates = covariates is not None
+    self.data = examples.to_tensors(
+        {'observed': data, 'covariates': covariates}
+        if self._has_covariates else data)
+    # The prior does not depend on the examples: some serve for all.
+    self._few = self._first(2)
+    model, constants = self._model(self._few)
+    names = compat.joint_names(model)
+    _check_names(names, data, constants)
+    draw = _by_name(names, model.sample(seed=_SEED))
+    self._convert(draw)
+    self._few = self._first(2)
+    self._constants = constants
+    self._names = [n for n in names if n not in data and n not in constants]
+    self._pinned = model.experimental_pin(
+        **constants, **{name: draw[name] for name in data})
+    self._structure = self._pinned.sample_unpinned(seed=_SEED)
+    self._check_latent()
+    self._check_batch_shape()
+    self._event_shapes = [part.shape for part in self._start()]
+    self._data_ranks = tf.nest.map_structure(
+        lambda leaf: leaf.shape.rank, self.data)
+    self._check_examples()
+
+  def log_prior(self, *phi: tf.Tensor) -> tf.Tensor:
+    """log p(b(phi)) + log |det db/dphi|, one value a chain."""
+    def one(phi):
+      phi = self._pack(phi)
+      theta = self._bijector().forward(phi)
+      distributions = self._distributions(theta, self._few)
+      values = {**self._constants, **_by_name(self._names, theta)}
+      return self._bijector().forward_log_det_jacobian(phi) + sum(
+          tf.reduce_sum(distributions[name].log_prob(value))
+          for name, value in values.items())
+
+    return self._each_chain(one, phi)
+
+  def log_likelihood(self, *phi_and_batch: Any) -> tf.Tensor:
+    """log p(y_i | b(phi)) of each example, `chains + [n]`."""
+    *phi, batch = phi_and_batch
+    def one(phi, batch):
+      theta = self._bijector().forward(self._pack(phi))
+      distributions = self._distributions(theta, batch)
+      return sum(
+          _log_prob_by_example(name, distributions[name], values)
+          for name, values in self._observed(batch).items())
+
+    return self._each_chain(one, phi, batch)
+
+  def constrain(self, state: Any) -> Any:
+    """theta = b(phi), in the structure of the model, for any leading axes."""
+    parts = [tf.convert_to_tensor(part) for part in state]
+    return self._pack(self._each_chain(
+        lambda phi: tf.nest.flatten(self._bijector().forward(self._pack(phi))),
+        parts))
+
+  def sample_prior(self, sample_shape: Sequence[int], seed: tf.Tensor) -> list:
+    """Draws of phi from the prior, `sample_shape` in front of each part."""
+    shape = list(sample_shape)
+    def one(i):
+      return tf.nest.flatten(self._bijector().inverse(
+          self._pinned.sample_unpinned(seed=random.fold_in(seed, i))))
+
+    flat = tf.map_fn(
+        one, tf.range(math.prod(shape)),
+        fn_output_signature=[tf.TensorSpec.from_tensor(p) for p in one(0)])
+    return [tf.reshape(part, shape + part.shape[1:]) for part in flat]
+
+  def _model(self, batch):
+    """The joint distribution of the examples of a batch; its constants."""
+    model = self._joint
+    if self._has_covariates:
+      model = model(batch['covariates'])
+    constants = {}
+    if isinstance(model, _Pinned):
+      model, constants = model.distribution, dict(model.pins)
+    if not isinstance(model, tfd.JointDistribution):
+      raise TypeError(
+          f'joint returned {model!r} for covariates of some examples: it has '
+          'to return a tfd.JointDistribution.')
+    return model, constants
+
+  def _observed(self, batch):
+    return batch['observed'] if self._has_covariates else batch
+
+  def _first(self, number):
+    return tf.nest.map_structure(lambda leaf: leaf[:number], self.data)
+
+  def _distributions(self, theta, batch):
+    """The distribution of each part given the others, by name."""
+    model, constants = self._model(batch)
+    distributions, _ = model.sample_distributions(
+        seed=_SEED, **constants, **_by_name(self._names, theta),
+        **self._observed(batch))
+    return _by_name(compat.joint_names(model), distributions)
+
+  def _bijector(self):
+    """A new b: where a cache outlives its values, TFP prints errors of it."""
+    return self._pinned.experimental_default_event_space_bijector()
+
+  def _pack(self, phi):
+    return tf.nest.pack_sequence_as(self._structure, phi)
+
+  def _start(self):
+    return tf.nest.flatten(self._bijector().inverse(self._structure))
+
+  def _each_chain(self, fn, phi, batch=None):
+    """`fn` of the parts of a chain, and of its batch where there is one."""
+    self._check_state(phi)
+    axes = phi[0].shape.rank - self._event_shapes[0].rank
+    own = batch is not None and axes > 0 and (
+        tf.nest.flatten(batch)[0].shape.rank
+        > tf.nest.flatten(self._data_ranks)[0])
+    arguments = [list(phi)] + ([batch] if own else [])
+    call = fn if batch is None else lambda phi, own=batch: fn(phi, own)
+    if axes == 0:
+      return call(*arguments)
+    chains = compat.shape(phi[0])[:axes]
+    flat = tf.nest.map_structure(
+        lambda t: tf.reshape(
+            t, tf.concat([[-1], compat.shape(t)[axes:]], axis=0)), arguments)
+    values = tf.vectorized_map(lambda given: call(*given), flat)
+    return tf.nest.map_structure(
+        lambda t: tf.reshape(
+            t, tf.concat([chains, compat.shape(t)[1:]], axis=0)), values)
+
+  def _check_state(self, phi):
+    """Raises where the parts are not those of the model, in their order."""
+    wanted, given = self._event_shapes, [part.shape for part in phi]
+    chains = given[0][:given[0].rank - wanted[0].rank] if given else None
+    if len(given) == len(wanted) and all(
+        shape.is_compatible_with(chains + event)
+        for shape, event in zip(given, wanted)):
+      return
+    names = tf.nest.flatten(
+        {name: name for name in self._names}
+        if isinstance(self._structure, dict) else self._names)
+    parts = ', '.join(
+        f'{name} {list(event)}' for name, event in zip(names, wanted))
+    raise ValueError(
+        f'The state has parts of shapes {[list(shape) for shape in given]}: a '
+        f'list of {parts} is needed, each with the axes of the chains in '
+        'front. Draw one by posterior.sample_prior(...).')
+
+  def _convert(self, draw):
+    """Observed floats in the dtype of the model, as TFP's pins are."""
+    observed = self._observed(self.data)
+    for name, values in observed.items():
+      dtype = tf.convert_to_tensor(draw[name]).dtype
+      if values.dtype.is_floating and dtype.is_floating:
+        observed[name] = tf.cast(values, dtype)
+
+  def _latent(self, values):
+    return _by_name(self._names, values).items()
+
+  def _check_latent(self):
+    """Raises where a part cannot be sampled by its gradient."""
+    for name, value in self._latent(self._structure):
+      for leaf in tf.nest.flatten(value):
+        if not leaf.dtype.is_floating:
+          raise ValueError(
+              f'The part {name!r} of the joint distribution is '
+              f'{leaf.dtype.name}, and these samplers move continuously: sum '
+              'over its values, as tfd.MixtureSameFamily does, or pin it.')
+
+  def _check_batch_shape(self):
+    """Raises where the model is a batch of models."""
+    model, _ = self._model(self._few)
+    if isinstance(model, _AUTO_BATCHED):
+      return
+    shapes = _by_name(compat.joint_names(model), model.batch_shape)
+    for name in self._names:
+      if shapes[name].rank:
+        raise ValueError(
+            f'The part {name!r} of the joint distribution has the batch shape '
+            f'{shapes[name]}, and one model is needed, not a batch of them: '
+            'make its axes a part of the event by tfd.Independent or '
+            f'tfd.Sample, or take {type(model).__name__}AutoBatched.')
+
+  def _check_examples(self):
+    """Raises where the model is no prior and a sum over examples."""
+    if self._has_covariates:
+      self._check_lengths()
+    else:
+      self._check_number()
+    try:
+      self.log_likelihood(*self._start(), self._few)
+    except _NotByExample:
+      raise
+    except (tf.errors.InvalidArgumentError, ValueError) as error:
+      raise _NotByExample(
+          'The likelihood cannot be told apart by example: for two of the '
+          f'examples the model raised {type(error).__name__}: {error}. {_MEND}'
+      ) from error
+    self._check_prior()
+
+  def _check_lengths(self):
+    """Raises where a part to be sampled has a value for each example."""
+    model, _ = self._model(self._first(3))
+    draw = _by_name(compat.joint_names(model), model.sample(seed=_SEED))
+    for name, value in self._latent(self._structure):
+      for two, three in zip(*map(tf.nest.flatten, (value, draw[name]))):
+        if two.shape != three.shape:
+          raise ValueError(
+              f'The part {name!r} has shape {two.shape} for two examples and '
+              f'{three.shape} for three: a parameter for each example cannot '
+              'be sampled from minibatches. Integrate it out, or let its '
+              'length not depend on the examples.')
+
+  def _check_number(self):
+    """Raises where the model has another number of examples than the data."""
+    distributions = self._distributions(self._structure, self.data)
+    for name, values in self.data.items():
+      if isinstance(distributions[name], tfd.Sample):
+        number = int(distributions[name].event_shape[0])
+        if number != values.shape[0]:
+          raise ValueError(
+              f'The model has {number} examples of {name!r}, tfd.Sample(..., '
+              f'{number}), and the data {values.shape[0]}.')
+
+  def _check_prior(self):
+    """Raises where the prior is another with other examples."""
+    others = tf.nest.map_structure(lambda leaf: leaf[-2:], self.data)
+    here, there = (
+        self._distributions(self._structure, batch)
+        for batch in (self._few, others))
+    for name, value in {
+        **self._constants, **dict(self._latent(self._structure))}.items():
+      log_probs = [
+          float(tf.reduce_sum(distributions[name].log_prob(value)))
+          for distributions in (here, there)]
+      if not np.isclose(*log_probs, rtol=1e-4, atol=1e-4):
+        raise ValueError(
+            f'The prior of the part {name!r} depends on the examples: its log '
+            f'density is {log_probs[0]:g} with the first two, and '
+            f'{log_probs[1]:g} with the last two. A part that the examples '
+            'inform has to come before them in the model.')
+
+
+class _NotByExample(ValueError):
+  """A likelihood that is no sum over examples."""
+
+
+def _log_prob_by_example(name, distribution, values):
+  """log p(y_i) of each of n examples, `[n]`."""
+  each = distribution
+  if isinstance(distribution, tfd.Independent):
+    each = distribution.distribution
+  elif isinstance(distribution, tfd.Sample):
+    shape = tf.reshape(distribution.sample_shape, [-1])
+    each = tfd.Sample(distribution.distribution, shape[1:])
+  log_prob = each.log_prob(values)
+  event = each.event_shape.rank
+  wanted = values.shape[:values.shape.rank - event]
+  if wanted.rank == 0 or log_prob.shape != wanted:
+    raise _NotByExample(
+        f'The likelihood of {name!r} cannot be told apart by example: for '
+        f'values of shape {values.shape}, of which the first axis are the '
+        f'examples, {type(distribution).__name__} has log densities of shape '
+        f'{log_prob.shape}. {_MEND}')
+  return tf.reduce_sum(log_prob, axis=range(1, wanted.rank))
+
+
+def _by_name(names, values):
+  """Values of the parts of a model, in its structure, as a dict."""
+  return dict(values) if isinstance(values, dict) else dict(zip(names, values))
+
+
+def _check_arguments(joint, data, covariates):
+  """Raises where an argument is not what `from_joint_distribution` takes."""
+  if isinstance(joint, (tfd.JointDistribution, _Pinned)):
+    if covariates is not None:
+      raise ValueError(
+          'There are covariates, and the joint distribution is no function of '
+          'them: pass a function that returns it for the covariates of some '
+          'examples, lambda x: tfd.JointDistributionNamed(...).')
+  elif not callable(joint):
+    raise TypeError(
+        f'joint is {joint!r}, of type {type(joint).__name__}: it has to be a '
+        'tfd.JointDistribution, or a function of covariates that returns one.')
+  elif covariates is None:
+    raise ValueError(
+        'joint is a function, and there are no covariates to call it with: '
+        'pass covariates=..., or the joint distribution itself.')
+  if not isinstance(data, dict) or not data:
+    raise TypeError(
+        f'data is {checks.shorten(data)}: a dict of the observed parts by '
+        "their names is needed, {'y': y}.")
+
+
+def _check_names(names, data, constants):
+  """Raises where a name is not the model's, or none is left to sample."""
+  for name in data:
+    if name in constants:
+      raise ValueError(f'{name!r} is pinned already: leave it out of data.')
+    if name not in names:
+      raise ValueError(
+          f'data has {name!r}, and the parts of the joint distribution are '
+          f'{", ".join(names)}.')
+  if not set(names) - set(data) - set(constants):
+    raise ValueError(
+        f'All parts of the joint distribution, {", ".join(names)}, are '
+        'observed or pinned: there is nothing to sample.')
