@@ -1,6 +1,7 @@
 """Writes the page "How far does it go" from what `accelerators.py` found."""
 
 from collections.abc import Mapping
+import textwrap
 from typing import Any
 
 # A small fit, run by TensorFlow with and without an XLA compiler for the host.
@@ -141,19 +142,27 @@ def precision(results):
           f'{found["ratio"]:.3f}') for found in results]
   return f'''## Which precision the law needs
 
-A product that rounds a weight to bfloat16 (8 bits) sees the same weight all over
-a cell of 2^-8 to 2^-7 of its size. A chain notices where the posterior's standard
-deviation is not larger than a cell. SGLD (4,000 chains, h = 0.1) on a normal mean
-whose gradient gets the rounded weight; the posterior's mean and sd of each weight
+A product that rounds a weight to bfloat16 (8 bits) sees the same weight all
+over
+a cell of 2^-8 to 2^-7 of its size. A chain notices where the posterior's
+standard
+deviation is not larger than a cell. SGLD (4,000 chains, h = 0.1) on a normal
+mean
+whose gradient gets the rounded weight; the posterior's mean and sd of each
+weight
 that were found:
 
 {table(["mean", "sd", "sd over mean", "error of the mean, in sd",
         "sd found over the exact one"], rows)}
 
-So bfloat16 products are enough where the sd of a weight is at least a two-hundredth
-of its size; where data determine weights better than that, as millions of examples
-do, float32 products are due. The weights, momenta and noise themselves are of float32 in either case, also
-with `mixed_bfloat16`; `tests/keras/test_law.py` holds that a linear model's law is
+So bfloat16 products are enough where the sd of a weight is at least a
+two-hundredth
+of its size; where data determine weights better than that, as millions of
+examples
+do, float32 products are due. The weights, momenta and noise themselves are of
+float32 in either case, also
+with `mixed_bfloat16`; `tests/keras/test_law.py` holds that a linear model's
+law is
 kept by it.
 '''
 
@@ -162,11 +171,16 @@ def in_tensorflow_tpu(results):
   versions = results['versions']
   return f'''## TensorFlow built for TPUs
 
-`fit` in `tensorflow-tpu` {versions['tensorflow-tpu']}, on its CPU and without an XLA
-compiler for it: the last of {results["draws"]} draws is within {results["error"]:.1e} of
-that of TensorFlow {versions['tensorflow']}. There `model.compile` needs `jit_compile=False`, or
-Keras itself fails. On TPU machines `tfp.mcmc.sample_chain` makes other seeds than
-elsewhere (TFP splits them by the device's generator), so it draws another chain, as
+`fit` in `tensorflow-tpu` {versions['tensorflow-tpu']}, on its CPU and without
+an XLA
+compiler for it: the last of {results["draws"]} draws is within
+{results["error"]:.1e} of
+that of TensorFlow {versions['tensorflow']}. There `model.compile` needs
+`jit_compile=False`, or
+Keras itself fails. On TPU machines `tfp.mcmc.sample_chain` makes other seeds
+than
+elsewhere (TFP splits them by the device's generator), so it draws another
+chain, as
 good; `sgmcmc.random`, `sample` and `fit` draw the same one up to rounding.
 '''
 
@@ -188,42 +202,53 @@ def on_paper(results):
   steps = one_less_momentum / rate
   return f'''## On paper: 10^9 examples, 10^8 parameters, 256 chips of v5e
 
-A chip has 16 GB at 819 GB/s and sends 200 GB/s (published). Examples are of 3 kB
+A chip has 16 GB at 819 GB/s and sends 200 GB/s (published). Examples are of 3
+kB
 (images of 32 by 32); the batch is {rows:,}, 64 rows a chip.
 
 **What lies where.** On each chip the weights, momenta and the last gradient,
 {3 * 4 * size / 1e9:.1f} GB, and about as much while a step runs; nothing of it
 grows with the number of examples. On each of 32 hosts a share of the data,
 {num * 3e3 / 32 / 1e9:.0f} GB, read by `tf.data`; no table by example is kept
-(SAGA, Firefly and `Posterior` with its data in memory do not go so far). Draws go
+(SAGA, Firefly and `Posterior` with its data in memory do not go so far). Draws
+go
 to disk as they come, {4 * size / 1e6:.0f} MB each.
 
-**What crosses the network in a step.** The gradient, once: {4 * size / 1e6:.0f} MB,
+**What crosses the network in a step.** The gradient, once:
+{4 * size / 1e6:.0f} MB,
 {2 * 4 * size / 200e9 * 1e3:.0f} ms at full rate. The noise does not: each chip
 computes all of it from 8 bytes of seed{cost}. A dense network computes
 {6 * size * rows / chips / 1e9:.0f} GFLOP a chip, {
-    6 * size * rows / chips / 197e12 * 1e3:.1f} ms at the peak, so the all-reduce
+    6 * size * rows / chips / 197e12 *
+1e3:.1f} ms at the peak, so the all-reduce
 is the longer part below about a thousand rows a chip.
 
 **What stops it first.** Not memory and not the network, but the heat of
 minibatches. A minibatch of n of N examples heats a direction by the share
-rate N / (2 (1 - momentum) n) of T, in units where an example has information 1. To
+rate N / (2 (1 - momentum) n) of T, in units where an example has information
+1. To
 keep that at {heat:.0%} with momentum {1 - one_less_momentum:g} takes a rate of
 {rate:.1e}, and a direction is forgotten in about {steps:,.0f} steps, {
     steps * rows / num:.0f} passes over the data; one with a hundredth of the
-information in {100 * steps * rows / num:.0f}. At T = 1 a hundred independent draws
+information in {100 * steps * rows / num:.0f}. At T = 1 a hundred independent
+draws
 are thousands of passes. What is run at this size is colder or hotter than T = 1
 (`temperature='validation'` says which is worth it), or has less noise (control
 variates, which need an anchor: not in `fit`).
 
-**Next.** bfloat16 products: a weight of size 0.05 with information 1 has an sd of
-{num**-0.5:.0e}, and its cell is of {0.05 * 2**-8:.0e}: float32 products are needed.
-Then float32 weights: a step moves them by about {(rate / num)**0.5:.0e}, a few times
+**Next.** bfloat16 products: a weight of size 0.05 with information 1 has an sd
+of
+{num**-0.5:.0e}, and its cell is of {0.05 * 2**-8:.0e}: float32 products are
+needed.
+Then float32 weights: a step moves them by about {(rate / num)**0.5:.0e}, a few
+times
 their spacing of {2**-23 * 2**-5:.0e}; ten times more examples would not fit in
-float32. Then counts: `indices` chooses among at most 2^30 examples and a tensor has
+float32. Then counts: `indices` chooses among at most 2^30 examples and a
+tensor has
 fewer than 2^31 weights.
 
-**Not shown.** `TPUStrategy` cannot be started without a TPU, so that `fit` under it
+**Not shown.** `TPUStrategy` cannot be started without a TPU, so that `fit`
+under it
 has not been tried; `MirroredStrategy` has been, on two devices of a CPU. EWSG,
 `jit_compile=True` and `steps_per_execution` above 1 are refused on several
 replicas. Weights split over chips are not supported: each has to hold all.
@@ -250,4 +275,9 @@ def page(results: Mapping[str, Any]) -> str:
   sections = [
       write(results[name]) for name, write in SECTIONS.items()
       if name in results]
-  return '\n'.join([INTRO, *sections, on_paper(results)])
+  text = '\n'.join([INTRO, *sections, on_paper(results)])
+  return '\n\n'.join(
+      paragraph.strip() if paragraph.lstrip().startswith(('|', '#'))
+      else textwrap.fill(
+          ' '.join(paragraph.split()), 88, break_on_hyphens=False)
+      for paragraph in text.split('\n\n')) + '\n'
