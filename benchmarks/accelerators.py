@@ -93,7 +93,7 @@ def compile_case(case, folder, num_chips=(1,), targets=('v5e', 'a100')):
 
 def compiled(arguments):
   """All cases, each beside SGD on the same model."""
-  found = {}
+  found, of_sgd = {}, {}
   for case in programs.CASES:
     if arguments.cases and case.file not in arguments.cases:
       continue
@@ -102,8 +102,11 @@ def compiled(arguments):
         case, arguments.environments, (1, 8) if is_fit else (1,))
     found[case.name]['batch'] = case.batch
     if is_fit:
-      found[case.name]['SGD'] = compile_case(
-          case.sgd(), arguments.environments, (1, 8), ('v5e',))
+      model = (case.make_model, case.batch, case.policy, case.exact_products)
+      if model not in of_sgd:
+        of_sgd[model] = compile_case(
+            case.sgd(), arguments.environments, (1, 8), ('v5e',))
+      found[case.name]['SGD'] = of_sgd[model]
   return found
 
 

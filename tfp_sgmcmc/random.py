@@ -102,24 +102,32 @@ def _right(x, distance):
   return tf.bitwise.right_shift(x, tf.constant(distance, x.dtype))
 
 
-def _words(shape, seed, stream):
+def _columns(shape):
+  """How much of the positions of a shape may be a literal of a program.
+
+  All, None, where there are few, or where the program is of these numbers
+  alone; the last axis, by its length, where that is even; or none of it, 1.
+  """
+  if not compat.in_xla_context():
+    return None
+  sizes = tf.get_static_value(tf.convert_to_tensor(shape, tf.int32))
+  if sizes is None or math.prod(sizes) <= _MAX_COLUMNS:
+    return None
+  last = int(sizes[-1])
+  return 1 if last % 2 or last > _MAX_COLUMNS else last
+
+
+def _words(shape, seed, stream, columns):
   """Both words of counters `(0, stream), (1, stream), ...`, in `shape`."""
-  return _encrypt(_positions(shape), seed, stream)
-
-
-def _positions(shape):
-  """0, 1, ... in `shape`."""
-  return tf.bitcast(
-      tf.reshape(compat.positions(tf.reduce_prod(shape)), shape), tf.uint32)
+  size = tf.reduce_prod(shape)
+  i = tf.range(size) if columns is None else compat.positions(size)
+  return _encrypt(tf.bitcast(tf.reshape(i, shape), tf.uint32), seed, stream)
 
 
 def _encrypt(counter, seed, stream):
   """Both words of the counters `(counter, stream)`."""
-  # Word by word, as `fold_in` stacks them: XLA then sees that to stack words
-  # and to take them apart is nothing. On a TPU each would be a loop.
-  key = [tf.bitcast(word, tf.uint32) for word in tf.unstack(seed, 2)]
   return threefry_2x32(
-      key, (counter, stream if tf.is_tensor(stream) else _uint32(stream)))
+      tf.unstack(tf.bitcast(seed, tf.uint32), 2), (counter, _uint32(stream)))
 
 
 def _compiled(fn):
@@ -148,13 +156,13 @@ def _compiled(fn):
 
 
 @_compiled
-def _bits(shape, seed, *, stream):
-  return _words(shape, seed, stream)[0]
+def _bits(shape, seed, *, stream, columns):
+  return _words(shape, seed, stream, columns)[0]
 
 
 @_compiled
-def _uniform(shape, seed, *, dtype, stream):
-  first, second = _words(shape, seed, stream)
+def _uniform(shape, seed, *, dtype, stream, columns):
+  first, second = _words(shape, seed, stream, columns)
   if dtype == tf.float64:
     return tf.cast(_53_bits(first, second), dtype) * 2.**-53
   return tf.cast(tf.cast(_right(first, 8), tf.int32), dtype) * 2.**-24
@@ -172,18 +180,6 @@ def _normal(shape, seed, *, dtype, stream, columns):
   k = 2 * _53_bits(word, _word(
       counter | _uint32(1 << 30), is_first, seed, stream)) + (1 - 2**53)
   return tf.math.erfinv(tf.cast(k, dtype) * 2.**-53) * math.sqrt(2.)
-
-
-def _columns(shape):
-  """How many columns `_counters` is to take for numbers of a shape.
-
-  Only what is part of a larger program must not bring along large literals.
-  """
-  sizes = tf.get_static_value(shape) if compat.in_xla_context() else None
-  if sizes is None or math.prod(sizes) <= _MAX_COLUMNS:
-    return None
-  last = int(sizes[-1])
-  return 1 if last % 2 or last > _MAX_COLUMNS else last
 
 
 def _counters(shape, columns):
@@ -237,18 +233,19 @@ def _53_bits(high, low):
 
 
 @_compiled
-def _indices_with_replacement(shape, seed, *, num_examples):
+def _indices_with_replacement(shape, seed, *, num_examples, columns):
   # floor(N w / 2^64) for the 64-bit word w = (high, low): bias below N / 2^64.
-  high, low = (tf.cast(w, tf.uint64) for w in _words(shape, seed, 0))
+  high, low = (tf.cast(w, tf.uint64) for w in _words(
+      shape, seed, 0, columns))
   n = tf.constant(num_examples, tf.uint64)
   return tf.cast(_right(high * n + _right(low * n, 32), 32), tf.int32)
 
 
 @_compiled
-def _indices_without_replacement(shape, seed, *, num_examples):
+def _indices_without_replacement(shape, seed, *, num_examples, columns):
   batch_size = shape[-1]
   keys = [
-      word[..., tf.newaxis] for word in _words(shape[:-1], seed, 0)]
+      word[..., tf.newaxis] for word in _words(shape[:-1], seed, 0, columns)]
   positions = tf.bitcast(tf.range(batch_size), tf.uint32)
   return tf.bitcast(
       _permute(positions, keys, num_examples), tf.int32)
@@ -319,9 +316,9 @@ def _scale(word, size):
 def _fold_in(shape, seed, data):
   low = tf.cast(data & 0xFFFFFFFF, tf.uint32)
   high = tf.cast(_right(data, 32), tf.uint32)
-  words = _encrypt(low, seed, _FOLD_STREAM - high)
-  return tf.reshape(
-      tf.stack([tf.bitcast(word, tf.int32) for word in words]), shape)
+  key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
+  words = threefry_2x32(key, (low, _uint32(_FOLD_STREAM) - high))
+  return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
 
 
 def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
@@ -341,7 +338,7 @@ def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
   >>> hex(bits([1], [0, 0])[0])
   '0x6b200159'
   """
-  return _bits(shape, seed, stream=stream)
+  return _bits(shape, seed, stream=stream, columns=_columns(shape))
 
 
 def uniform(
@@ -371,8 +368,9 @@ def uniform(
   >>> bool(tf.reduce_all(uniform([1000], [1, 2]) < 1.))
   True
   """
-  wide = _wide(dtype)
-  return tf.cast(_uniform(shape, seed, dtype=wide, stream=stream), dtype)
+  u = _uniform(
+      shape, seed, dtype=_wide(dtype), stream=stream, columns=_columns(shape))
+  return tf.cast(u, dtype)
 
 
 def normal(
@@ -404,7 +402,6 @@ def normal(
   >>> bool(abs(tf.math.reduce_std(z) - 1.) < 0.02)
   True
   """
-  shape = tf.convert_to_tensor(shape, tf.int32)
   z = _normal(
       shape, seed, dtype=_wide(dtype), stream=stream, columns=_columns(shape))
   return tf.cast(z, dtype)
@@ -505,10 +502,12 @@ def indices(
         f'There are {num_examples} examples, and indices are drawn among at '
         'most 2^30. Read larger data with gradients.Stream.')
   if checks.boolean('replacement', replacement):
-    return _indices_with_replacement(shape, seed, num_examples=num_examples)
+    return _indices_with_replacement(
+        shape, seed, num_examples=num_examples, columns=_columns(shape))
   shape = tf.convert_to_tensor(shape, tf.int32)
   _check_distinct(shape, num_examples)
-  return _indices_without_replacement(shape, seed, num_examples=num_examples)
+  return _indices_without_replacement(
+      shape, seed, num_examples=num_examples, columns=_columns(shape[:-1]))
 
 
 def _check_distinct(shape, num_examples):
