@@ -1,4 +1,4 @@
-"""Two chains in other processes, one of which is killed on its way.
+"""A chain in another process, which is killed on its way.
 
   python -c "$(cat tests/keras/killed_chains.py)" DIRECTORY [dask]
 
@@ -56,14 +56,14 @@ def chains(directory, executor=None):
           kernel=functools.partial(sgmcmc.SGHMC, step_size=0.01, friction=20.),
           prior=tfp.distributions.Normal(0., 1.), start_epoch=2,
           num_examples=40),
-      num_chains=2, directory=directory, executor=executor, seed=3)
+      num_chains=1, directory=directory, executor=executor, seed=3)
 
 
 def main():
   if sys.argv[2:] == ['dask']:
     import dask.distributed
     cluster = dask.distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, dashboard_address=None)
+        n_workers=1, threads_per_worker=1, dashboard_address=None)
     client = dask.distributed.Client(cluster)
     killed = chains(folder / 'chains', client.get_executor())
     client.shutdown()
@@ -71,13 +71,11 @@ def main():
     killed = chains(folder / 'chains')
   assert (folder / 'killed').exists()
   processes = (folder / 'processes').read_text().split()
-  assert len(processes) == len(set(processes)) == 4, processes
+  assert len(processes) == len(set(processes)) == 3, processes
   whole = chains(None, concurrent.futures.ThreadPoolExecutor(1))
-  assert [len(chain) for chain in killed.chains] == [112, 112]
+  assert len(killed) == 112
   for ours, theirs in zip(killed.weights.values(), whole.weights.values()):
     np.testing.assert_array_equal(ours, theirs)
-  first, second = (next(iter(c.weights.values())) for c in whole.chains)
-  assert np.max(np.abs(first[0] - second[0])) > 0.1
   print('the same bit for bit')
 
 

@@ -64,18 +64,18 @@ def sample_chains(**arguments):
 
 def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
   """Alone: the others are only read. With other starts, seeds and batches."""
-  arguments = dict(num_chains=3, directory=tmp_path)
-  with pytest.raises(RuntimeError, match='Of 3 chains 1 failed, 1; chain 1'):
+  arguments = dict(num_chains=2, directory=tmp_path)
+  with pytest.raises(RuntimeError, match='Of 2 chains 1 failed, 1; chain 1'):
     sample_chains(executor=Here([1]), **arguments)
   found = [
-      (tmp_path / f'chain_{k}' / 'manifest.json').exists() for k in range(3)]
-  assert found == [True, False, True]
+      (tmp_path / f'chain_{k}' / 'manifest.json').exists() for k in range(2)]
+  assert found == [True, False]
   written = (tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns
   posterior = sample_chains(**arguments)
   assert (
       tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns == written
-  assert [len(chain) for chain in posterior.chains] == [6, 6, 6]
-  starts = STARTS[-3:]
+  assert [len(chain) for chain in posterior.chains] == [6, 6]
+  starts = STARTS[-2:]
   for k, chain in enumerate(posterior.chains):
     sampling = sgmcmc.keras.PosteriorSampling(
         **SAMPLING, seed=sgmcmc.random.fold_in([0, 5], k))
@@ -85,8 +85,7 @@ def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
     for ours, theirs in zip(
         chain.weights.values(), sampling.posterior.weights.values()):
       np.testing.assert_array_equal(ours, theirs)
-  for k in range(3):
-    assert np.max(np.abs(starts[k][0] - starts[k - 1][0])) > 0.1
+  assert np.max(np.abs(starts[0][0] - starts[1][0])) > 0.1
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
@@ -126,7 +127,7 @@ class SamplingStep:
           parts, seed=random.fold_in(self._seed, start))
 
     def bootstrap():
-      return replicas.run(self._strategy, on_replica, data)
+      return sharding.run(self._strategy, on_replica, data)
 
     if not self._model.run_eagerly:
       # A call would count as one that traces, of which TensorFlow warns where
