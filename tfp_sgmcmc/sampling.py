@@ -108,7 +108,8 @@ def sample(
       that does not, go on with another seed. Default: the kernel's
       `bootstrap_results`.
     jit_compile: Python `bool`: compile with XLA. Where the gradient comes from
-      `gradients.Stream`, which XLA cannot compile, this is as if False.
+      `gradients.Stream`, which XLA cannot compile, or TensorFlow has no XLA
+      compiler for the host (`tensorflow-tpu`), this is as if False.
     fingerprint: Python `str` that stands for what a `directory` cannot see of
       the arguments, such as the version of the data: with another one the call
       is another.
@@ -172,8 +173,9 @@ def sample(
   strategy = None if sharded is None else sharded.strategy
   writes = sharded is None or sharded.is_of_first_process
   compiles = _compiles(kernel)
-  jit_compile = checks.boolean('jit_compile', jit_compile) and compiles and (
-      strategy is None)
+  jit_compile = (
+      checks.boolean('jit_compile', jit_compile) and compiles
+      and strategy is None and bool(compat.jit_compile()))
   progress_bar = checks.boolean('progress_bar', progress_bar) and writes
   store = None
   if directory is not None and sharded is not None:
