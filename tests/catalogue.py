@@ -28,14 +28,28 @@ class Kernel(NamedTuple):
     num_parts: How many parts a state may have that is a list.
     model: What has `posterior()`: by default the Gaussian with 3 coordinates.
     is_exact: Whether its law has no bias.
+    wide: Callable that returns the posterior and the kernel of a state of
+      `num_wide` coordinates; by default `make` of a Gaussian.
+    num_wide: So many that a literal of one number each would be seen.
+    in_fit: As `make`, with the batches that come from Keras; None where `fit`
+      does not take it.
   """
   make: Callable[..., Any]
   num_parts: int = 2
   model: Callable[..., Any] = oracle.GaussianModel
   is_exact: bool = False
+  wide: Callable[..., Any] | None = None
+  num_wide: int = 30_000
+  in_fit: Callable[..., Any] | None = None
 
   def posterior(self, dtype=np.float32):
     return self.model(dtype=dtype).posterior()
+
+  def wide_kernel(self):
+    """The kernel of a state of `num_wide` coordinates."""
+    if self.wide is not None:
+      return self.wide(self.num_wide)
+    return self.make(wide_posterior(self.num_wide))
 
   def state(self, chains=(), num_parts=1, dtype=np.float32):
     """A state not far from the mode, other numbers in each chain."""
@@ -50,13 +64,37 @@ class Kernel(NamedTuple):
             tf.constant(values[..., 2], dtype)]
 
 
+def wide_posterior(size):
+  """A Gaussian of independent coordinates, with 12 examples."""
+  def log_prob(theta, mean):
+    return -0.5 * tf.reduce_sum(tf.square(theta - mean), axis=-1)
+
+  return sgmcmc.Posterior(
+      lambda theta: log_prob(theta, 0.),
+      lambda theta, x: log_prob(theta[..., tf.newaxis, :], x),
+      np.zeros([12, size], np.float32))
+
+
 def _minibatches(kernel_class, **arguments):
-  return Kernel(functools.partial(
-      kernel_class, gradient_estimator=UNIFORM, **arguments))
+  in_fit = functools.partial(kernel_class, **arguments)
+  return Kernel(
+      functools.partial(in_fit, gradient_estimator=UNIFORM), in_fit=in_fit)
 
 
 def _exact(make, **arguments):
   return Kernel(make, is_exact=True, **arguments)
+
+
+def _firefly(posterior):
+  return sgmcmc.FireflyMonteCarlo(
+      posterior, sgmcmc.likelihood_bounds.Logistic(), step_size=0.05,
+      capacity=8)
+
+
+def _bounded(kernel_class):
+  """The kernel of a wide posterior, with a bound that has no matrix."""
+  return lambda size: kernel_class(
+      wide_posterior(size), rate_bound=lambda start: pdmp.AffineRate(1e4))
 
 
 _PRECISION = oracle.GaussianModel().precision
@@ -70,30 +108,36 @@ KERNELS = {
     'sghmc': _minibatches(sgmcmc.SGHMC, step_size=0.1, friction=1.),
     'baoab': _minibatches(
         sgmcmc.SGHMC, step_size=0.1, friction=1., integrator='baoab'),
+    'explicit euler': _minibatches(
+        sgmcmc.SGHMC, step_size=0.1, friction=2., integrator='explicit_euler'),
     'sgnht': _minibatches(sgmcmc.SGNHT, step_size=0.1, diffusion=1.),
     'msgnht': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='diagonal'),
     'matrix': _minibatches(
-        sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix'),
+        sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
+    )._replace(num_wide=200),
     'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
         sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100)),
     'firefly': _exact(
-        lambda posterior: sgmcmc.FireflyMonteCarlo(
-            posterior, sgmcmc.likelihood_bounds.Logistic(), step_size=0.05,
-            capacity=8),
-        num_parts=1, model=functools.partial(
-            families.Logistic, num=8, dim=2, scale=1.)),
-    'bps': _exact(functools.partial(
-        sgmcmc.BouncyParticleSampler, rate_bound=_BOUND)),
-    'zig-zag': _exact(functools.partial(
-        sgmcmc.ZigZagSampler, rate_bound=_BOUND)),
+        _firefly, num_parts=1, model=functools.partial(
+            families.Logistic, num=8, dim=2, scale=1.),
+        wide=lambda size: _firefly(
+            families.Logistic(num=30_000, dim=size).posterior()),
+        num_wide=200),
+    'bps': _exact(
+        functools.partial(sgmcmc.BouncyParticleSampler, rate_bound=_BOUND),
+        wide=_bounded(sgmcmc.BouncyParticleSampler)),
+    'zig-zag': _exact(
+        functools.partial(sgmcmc.ZigZagSampler, rate_bound=_BOUND),
+        wide=_bounded(sgmcmc.ZigZagSampler)),
     'sbps': _minibatches(sgmcmc.StochasticBouncyParticleSampler),
     'psbps': _minibatches(
         sgmcmc.StochasticBouncyParticleSampler,
         preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
     'uniform time': _exact(lambda posterior: pdmp.UniformTime(
         sgmcmc.BouncyParticleSampler(posterior, rate_bound=_BOUND),
-        interval=0.3)),
+        interval=0.3), wide=lambda size: pdmp.UniformTime(
+            _bounded(sgmcmc.BouncyParticleSampler)(size), interval=0.3)),
 }
 
 

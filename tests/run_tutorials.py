@@ -10,6 +10,7 @@ what holds at these sizes too, whatever the seed.
 import concurrent.futures
 import contextlib
 import json
+import linecache
 import os
 import pathlib
 import sys
@@ -32,8 +33,11 @@ def cells(name):
 def run(name, small):
   """Runs a notebook's code with other parameters; returns what it defined."""
   names = {'__name__': '__main__'}
-  for source, tags in cells(name):
-    exec(compile(source, name, 'exec'), names)
+  for k, (source, tags) in enumerate(cells(name)):
+    file = f'<{name}, cell {k}>'
+    linecache.cache[file] = (  # TensorFlow reads functions' source.
+        len(source), None, source.splitlines(keepends=True), file)
+    exec(compile(source, file, 'exec'), names)
     if 'parameters' in tags:
       unknown = set(small) - set(names)
       assert not unknown, f'{name} has no parameters {unknown}'

@@ -11,6 +11,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import compat
 
 FALSE_ALARM_RATE = 1e-6
 SEED = [11, 12]
@@ -39,6 +40,11 @@ def draws(seed):
       'uniform64': random.uniform([50], seed, tf.float64),
       'normal': random.normal([50], seed),
       'normal64': random.normal([5, 10], seed, tf.float64),
+      # Larger than a literal: rows of an even length; an odd one; a long one.
+      'normal rows': random.normal([3, 41, 50], seed),
+      'normal rows64': random.normal([50, 100], seed, tf.float64),
+      'normal odd': random.normal([500, 11], seed),
+      'normal long': random.normal([2, 5000], seed),
       'half': random.uniform([50], seed, tf.bfloat16),
       'stream': random.normal([50], seed, stream=3),
       'indices': random.indices(1013, [50], seed),
@@ -48,9 +54,13 @@ def draws(seed):
   }
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
-def test_same_eager_graph_and_xla(jit_compile):
+@pytest.mark.parametrize('jit_compile', [False, True, 'no compiler'])
+def test_same_eager_graph_and_xla(jit_compile, monkeypatch):
+  if jit_compile == 'no compiler':
+    monkeypatch.setattr(compat, 'jit_compile', lambda: None)
+    jit_compile = False
   compiled = tf.function(draws, jit_compile=jit_compile)(tf.constant(SEED))
+  monkeypatch.undo()
   for name, value in draws(tf.constant(SEED)).items():
     assert value.shape == compiled[name].shape
     # Words, uniforms and indices exactly; normals up to rounding.

@@ -34,6 +34,8 @@ from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
 from tfp_sgmcmc.pdmp import ZigZagSampler
 from tfp_sgmcmc.posterior import Posterior
 from tfp_sgmcmc.sampling import sample
+from tfp_sgmcmc.sharding import ShardedPosterior
+from tfp_sgmcmc.sharding import shard
 
 __all__ = [
     'BouncyParticleSampler',
@@ -46,6 +48,7 @@ __all__ = [
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'ShardedPosterior',
     'StochasticBouncyParticleSampler',
     'TemperatureStepSizeAdaptation',
     'ZigZagSampler',
@@ -61,4 +64,5 @@ __all__ = [
     'preconditioners',
     'random',
     'sample',
+    'shard',
 ]

@@ -228,7 +228,7 @@ class Posterior:
     An `int`; a tensor where it is only known when a graph runs, as that of the
     batches of a pipeline.
     """
-    leaf = tf.nest.flatten(self._data)[0]
+    leaf = tf.nest.flatten(self.data)[0]
     return tf.shape(leaf)[0] if leaf.shape[0] is None else leaf.shape[0]
 
   @property
@@ -250,6 +250,18 @@ class Posterior:
     """The sum of a value for each row: `chains + [n]` to `chains`."""
     return tf.reduce_sum(values, axis=-1)
 
+  def own_share(self, number: int) -> int:
+    """How many rows of a minibatch this device draws: all, or its share."""
+    return number
+
+  def own_seed(self, seed: tf.Tensor) -> tf.Tensor:
+    """The seed of what this device draws of its own rows."""
+    return seed
+
+  def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """The sums over devices; the tensors themselves on a single one."""
+    return list(tensors)
+
   def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The exact log density, on all the data.
 
@@ -263,12 +275,12 @@ class Posterior:
       ValueError: If the posterior has no data, or a function returns another
         shape than it has to.
     """
-    if self._data is None:
+    if self.data is None:
       raise ValueError(
           'This posterior holds no data (data=None), so its exact density '
           'cannot be computed. Use an estimator that brings its own '
           'minibatches (gradients.Stream), or pass data.')
-    return self.log_prob_estimate(*state_parts, batch=self._data)
+    return self.log_prob_estimate(*state_parts, batch=self.data)
 
   def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The log prior density, one value a chain."""
@@ -343,7 +355,7 @@ class Posterior:
     log_prior = self.log_prior(*state_parts)
     log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     model_checks.check_shapes(
-        self._data, state_parts, batch, log_prior, log_likelihood)
+        self.data, state_parts, batch, log_prior, log_likelihood)
     return log_prior + self._weighted_sum(log_likelihood, weights)
 
   def _weighted_sum(self, log_likelihood, weights):
@@ -358,7 +370,7 @@ class Posterior:
   def gather(self, indices: tf.Tensor) -> Any:
     """The examples at `indices`, in the structure of the data."""
     return tf.nest.map_structure(
-        lambda leaf: tf.gather(leaf, indices), self._data)
+        lambda leaf: tf.gather(leaf, indices), self.data)
 
   def transform(self, bijector: Any) -> 'Posterior':
     """The posterior of unconstrained parameters.
@@ -403,7 +415,7 @@ class Posterior:
 
     functions = _Unconstrained(self, bijectors, is_list)
     posterior = Posterior(
-        functions.log_prior, functions.log_likelihood, self._data,
+        functions.log_prior, functions.log_likelihood, self.data,
         self._num_examples)
     posterior._parameters = functions
     return posterior
@@ -420,9 +432,9 @@ class Posterior:
       ValueError: If a function raises, or returns another shape than it has to.
     """
     model_checks.check_number(self._functions, state_parts)
-    if self._data is None:
+    if self.data is None:
       return
-    batch = model_checks.few_examples(self._data, state_parts)
+    batch = model_checks.few_examples(self.data, state_parts)
     try:
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
@@ -430,25 +442,25 @@ class Posterior:
       raise ValueError(
           model_checks.describe_error(error, state_parts, batch)) from error
     model_checks.check_shapes(
-        self._data, state_parts, batch, log_prior, log_likelihood)
+        self.data, state_parts, batch, log_prior, log_likelihood)
     model_checks.check_alone(
         self.log_likelihood, state_parts, batch, log_likelihood)
 
   def _check_prior_draw(self):
     """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
     distribution = _prior_of(self._log_prior_fn)
-    if self._data is None or distribution is None:
+    if self.data is None or distribution is None:
       return
     try:
       state_parts = tf.nest.flatten(
           distribution.sample(seed=tf.constant([0, 0], tf.int32)))
-      batch = model_checks.few_examples(self._data, state_parts)
+      batch = model_checks.few_examples(self.data, state_parts)
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
     except Exception:  # pylint: disable=broad-except
       return  # The functions may be written for states with chain axes only.
     model_checks.check_shapes(
-        self._data, state_parts, batch, log_prior, log_likelihood)
+        self.data, state_parts, batch, log_prior, log_likelihood)
     model_checks.check_alone(
         self.log_likelihood, state_parts, batch, log_likelihood)
 

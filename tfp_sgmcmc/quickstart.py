@@ -140,8 +140,12 @@ def fit_all(
     predictors: By name, what has a method `predict`: a model or the draws.
     loss: The mean training loss of each epoch where T is chosen.
   """
+  print('First by Adam, as usual.')
   predictors = {'Adam': fit('Adam', digits, arguments)}
-  print(f'{predictors["Adam"].count_params():,} weights')
+  print(
+      'Then three times with PosteriorSampling: a fifth of the epochs by Adam, '
+      'the others\ndraw networks from the posterior, and predictions are '
+      'averages over these.')
   for name, temperature in (
       (_CHOSEN, 'validation'), ('T = 0', 0.), ('T = 1', 1.)):
     is_chosen = temperature == 'validation'
@@ -151,14 +155,14 @@ def fit_all(
         name, digits, arguments, sampling,
         len(digits.labels) // 10 if is_chosen else 0)
     predictors[name] = sampling.posterior
-    about = f'T = {sampling.settings["temperature"]:g}' if is_chosen else name
-    print(f'{about}: {len(sampling.posterior)} draws, learning rate '
+    print(f'  {name}: {len(sampling.posterior)} networks drawn, learning rate '
           f'{sampling.settings["learning_rate"]:g}')
     if is_chosen:
       loss = model.history.history['loss']
-      print('  validation NLL ' + ', '.join(
-          f'{nll:.4f} at {t:g}'
-          for t, nll in sampling.validation_scores.items()))
+      print('  temperatures tried on images left out, by NLL: ' + ', '.join(
+          f'{t:g} ({nll:.3f})'
+          for t, nll in sampling.validation_scores.items())
+            + f'; chosen: {sampling.settings["temperature"]:g}')
   return predictors, loss
 
 
@@ -289,8 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
   begin = time.monotonic()
   train, test = sgmcmc.datasets.load_digits()
-  print(f'A network 64-{arguments.num_units}-10 on {len(train.labels)} images '
-        f'of digits, {arguments.epochs} epochs each')
+  print(f'A network of 64, {arguments.num_units} and 10 units learns '
+        f'{len(train.labels)} images of digits, {arguments.epochs} epochs.')
   predictors, loss = fit_all(train, arguments)
   inputs = shifted(to_features(test.images), arguments.seed)
   probabilities = predict_all(predictors, inputs)
@@ -298,7 +302,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'quickstart.png'
   draw(path, probabilities, nll, test, loss)
-  print(f'\n{path} written, {time.monotonic() - begin:.0f} s in all')
+  print(
+      '\nNLL, the negative log likelihood, is how surprised a method is by the '
+      'right digit:\nless is better. ECE is how far its probabilities are from '
+      'how often it is right.\n'
+      f'The picture: {path.resolve()} ({time.monotonic() - begin:.0f} s in all)'
+      '\nNext: tutorials/1_keras.ipynb, and docs/choosing.md for data and '
+      'models of your own.')
   return 0
 
 

@@ -8,6 +8,7 @@ it is cut into chunks and calls.
 
 from collections.abc import Callable
 import contextlib
+import functools
 import inspect
 import os
 from typing import Any
@@ -19,6 +20,7 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.internal import checks
@@ -55,6 +57,9 @@ def sample(
   the first draw is the state one step later, and from draw to draw there are
   `1 + num_steps_between_results` steps. It takes any
   `tfp.mcmc.TransitionKernel`.
+
+  Where the data are shared out among devices (`shard`), each step is made on
+  all of them.
 
   The steps are compiled once, and run in chunks of `chunk_size` draws; how long
   a chunk is has no influence on the draws. With a `directory` each chunk is on
@@ -103,7 +108,8 @@ def sample(
       that does not, go on with another seed. Default: the kernel's
       `bootstrap_results`.
     jit_compile: Python `bool`: compile with XLA. Where the gradient comes from
-      `gradients.Stream`, which XLA cannot compile, this is as if False.
+      `gradients.Stream`, which XLA cannot compile, or TensorFlow has no XLA
+      compiler for the host (`tensorflow-tpu`), this is as if False.
     fingerprint: Python `str` that stands for what a `directory` cannot see of
       the arguments, such as the version of the data: with another one the call
       is another.
@@ -163,11 +169,20 @@ def sample(
     raise TypeError(
         f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
         'as the version of the data.')
+  sharded = sharding.find(kernel)
+  strategy = None if sharded is None else sharded.strategy
+  writes = sharded is None or sharded.is_of_first_process
   compiles = _compiles(kernel)
-  jit_compile = checks.boolean('jit_compile', jit_compile) and compiles
-  progress_bar = checks.boolean('progress_bar', progress_bar)
+  jit_compile = (
+      checks.boolean('jit_compile', jit_compile) and compiles
+      and strategy is None and bool(compat.jit_compile()))
+  progress_bar = checks.boolean('progress_bar', progress_bar) and writes
   store = None
-  if directory is not None:
+  if directory is not None and sharded is not None:
+    sharded.wait()  # For what the first process has still to write.
+  if directory is not None and not writes:
+    store = store_lib.Store(directory, 'sample')
+  elif directory is not None:
     store = _store(
         directory, num_results, fingerprint, kernel=kernel,
         current_state=current_state,
@@ -175,22 +190,24 @@ def sample(
         seed=stateless_seed, num_burnin_steps=num_burnin_steps,
         num_steps_between_results=thinning - 1, jit_compile=jit_compile)
   with contextlib.ExitStack() as stack:
-    if store is not None and len(store.draws) < num_results:
+    if store is not None and writes and len(store.draws) < num_results:
       stack.enter_context(store)
       _check_not_longer(store, num_results)
     start = _start(
-        kernel, current_state, previous_kernel_results, stateless_seed)
+        kernel, current_state, previous_kernel_results, stateless_seed,
+        strategy)
     trace = None if trace_fn is None else _traced(trace_fn, start)
     structure = _specs((start.state, trace))
     chunk_size = _chunk_size(chunk_size, num_results, structure)
     plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
     program = _Program(
         kernel, trace_fn, start, structure, chunk_size, stateless_seed,
-        jit_compile)
+        jit_compile, strategy)
     # What keeps Stream from being compiled, that it reads on, keeps it from
     # making the same step twice.
     return _Run(
         plan, program, store, start, structure, can_repeat=compiles,
+        writes=writes,
     ).go(progress_bar)
 
 
@@ -262,11 +279,13 @@ class _Program:
   """The steps of a chunk, compiled once."""
 
   def __init__(
-      self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile):
+      self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile,
+      strategy):
     state, trace = structure
     self.specs = store_lib.named(state=state, trace=trace)
     self._seed = seed
     self._start = start
+    self._strategy = strategy
     self._first_step = _steps_made(start.kernel_results)
     self._advance = tf.function(
         lambda *args: self._trace(kernel, trace_fn, chunk_size, *args),
@@ -290,13 +309,16 @@ class _Program:
     """Makes draws until there are `num_draws` or a state is not finite."""
     start_step = step
 
+    def on_device(leaves, seed):
+      position = tf.nest.pack_sequence_as(self._start, leaves)
+      return tf.nest.flatten(kernel.one_step(*position, seed=seed))
+
     def one_step(left, step, is_finite, leaves):
       del is_finite
+      leaves = sharding.run(
+          self._strategy, on_device, leaves, random.fold_in(seed, step + 1))
       position = tf.nest.pack_sequence_as(self._start, leaves)
-      position = _Position(*kernel.one_step(
-          *position, seed=random.fold_in(seed, step + 1)))
-      return left - 1, step + 1, _is_finite(position.state), tf.nest.flatten(
-          position)
+      return left - 1, step + 1, _is_finite(position.state), leaves
 
     def one_draw(draw, step, is_finite, leaves, arrays):
       del is_finite
@@ -329,7 +351,8 @@ class _Program:
 class _Run:
   """A run: where it stands, and what it has."""
 
-  def __init__(self, plan, program, store, start, structure, can_repeat):
+  def __init__(
+      self, plan, program, store, start, structure, can_repeat, writes):
     self._plan = plan
     self._can_repeat = can_repeat
     self._program = program
@@ -340,6 +363,8 @@ class _Run:
     self._step = 0
     if store is not None and not store.is_new:
       self._go_on_from(store)
+    if not writes:
+      self._store, self._chunks = None, self._chunks.copy()
 
   def _go_on_from(self, store):
     difference = store_lib.spec_difference(
@@ -415,13 +440,19 @@ class _Run:
         draws)
 
 
-def _start(kernel, current_state, kernel_results, seed):
+def _start(kernel, current_state, kernel_results, seed, strategy):
   state = _to_tensors('current_state', current_state)
   if kernel_results is None:
     takes_seed = 'seed' in inspect.signature(
         kernel.bootstrap_results).parameters
-    kernel_results = kernel.bootstrap_results(
-        state, **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+    bootstrap = functools.partial(
+        kernel.bootstrap_results, state,
+        **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+    if strategy is not None:  # Eagerly, replicas take turns.
+      bootstrap = tf.function(
+          functools.partial(sharding.run, strategy, bootstrap),
+          autograph=False)
+    kernel_results = bootstrap()
   return _Position(
       state, _to_tensors('previous_kernel_results', kernel_results))
 

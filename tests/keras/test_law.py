@@ -33,7 +33,7 @@ def regression(seed=0):
 
 
 def draw_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
-                    reduction='sum_over_batch_size'):
+                    reduction='sum_over_batch_size', policy='float32'):
   """Draws [draws, chains, 3] of the coefficients, through fit.
 
   One output column is one chain: the columns of a linear layer with the same
@@ -41,7 +41,7 @@ def draw_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
   """
   x, y, _, _ = regression()
   model = keras.Sequential([
-      keras.Input([2]), keras.layers.Dense(NUM_CHAINS)])
+      keras.Input([2]), keras.layers.Dense(NUM_CHAINS, dtype=policy)])
   model.compile('sgd', sgmcmc.keras.GaussianLikelihood(
       scale=NOISE, reduction=reduction), steps_per_execution=40)
   sampling = sgmcmc.keras.PosteriorSampling(
@@ -79,11 +79,13 @@ def discrepancies(draws, mean, covariance):
       covariance_error.max() / (Z * np.sqrt(2. / number) + noise))
 
 
-@pytest.mark.parametrize('batch_size, reduction', [
-    (100, 'sum_over_batch_size'), (40, 'sum'), (25, None)])
-def test_regression_has_the_exact_posterior(batch_size, reduction):
+@pytest.mark.parametrize('batch_size, reduction, policy', [
+    (100, 'sum_over_batch_size', 'float32'), (40, 'sum', 'float32'),
+    (25, None, 'mixed_bfloat16')])
+def test_regression_has_the_exact_posterior(batch_size, reduction, policy):
+  """In mixed bfloat16 too: an sd is a tenth of its coefficient, or more."""
   _, _, mean, covariance = regression()
-  draws = draw_regression(batch_size, reduction=reduction)
+  draws = draw_regression(batch_size, reduction=reduction, policy=policy)
   assert max(discrepancies(draws, mean, covariance)) < 1.
 
 

@@ -47,8 +47,7 @@ def test_strategies_that_do_not_work(strategy, arguments, message):
 
 def test_estimators_that_have_to_see_a_batch_whole():
   kernel = functools.partial(
-      models.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-          base=sgmcmc.gradients.Deal()))
+      models.SGHMC, gradient_estimator=sgmcmc.gradients.Noisy(0.1))
   sampling = models.make_sampling(kernel)
   model = models.classifier()
   sampling.set_model(model)
@@ -66,7 +65,7 @@ def test_one_device_has_nothing_to_add_up():
           batch[1], tf.einsum('nd,dk->nk', batch[0], w)), (x, y), 70)
   weights = keras.random.normal([4, 3], seed=0)
   found = []
-  for kind in (sgmcmc.Posterior, replicas.ShardedPosterior):
+  for kind in (sgmcmc.Posterior, sgmcmc.ShardedPosterior):
     posterior = kind(*arguments)
     assert int(posterior.total_rows) == len(x)
     with tf.GradientTape() as tape:

@@ -4,8 +4,6 @@ import concurrent.futures
 from concurrent.futures import process
 import importlib.util
 import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
@@ -64,18 +62,18 @@ def sample_chains(**arguments):
 
 def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
   """Alone: the others are only read. With other starts, seeds and batches."""
-  arguments = dict(num_chains=3, directory=tmp_path)
-  with pytest.raises(RuntimeError, match='Of 3 chains 1 failed, 1; chain 1'):
+  arguments = dict(num_chains=2, directory=tmp_path)
+  with pytest.raises(RuntimeError, match='Of 2 chains 1 failed, 1; chain 1'):
     sample_chains(executor=Here([1]), **arguments)
   found = [
-      (tmp_path / f'chain_{k}' / 'manifest.json').exists() for k in range(3)]
-  assert found == [True, False, True]
+      (tmp_path / f'chain_{k}' / 'manifest.json').exists() for k in range(2)]
+  assert found == [True, False]
   written = (tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns
   posterior = sample_chains(**arguments)
   assert (
       tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns == written
-  assert [len(chain) for chain in posterior.chains] == [6, 6, 6]
-  starts = STARTS[-3:]
+  assert [len(chain) for chain in posterior.chains] == [6, 6]
+  starts = STARTS[-2:]
   for k, chain in enumerate(posterior.chains):
     sampling = sgmcmc.keras.PosteriorSampling(
         **SAMPLING, seed=sgmcmc.random.fold_in([0, 5], k))
@@ -85,8 +83,7 @@ def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
     for ours, theirs in zip(
         chain.weights.values(), sampling.posterior.weights.values()):
       np.testing.assert_array_equal(ours, theirs)
-  for k in range(3):
-    assert np.max(np.abs(starts[k][0] - starts[k - 1][0])) > 0.1
+  assert np.max(np.abs(starts[0][0] - starts[1][0])) > 0.1
 
 
 @pytest.mark.slow
@@ -95,12 +92,9 @@ def test_a_killed_process(tmp_path, executor):
   """Its chain goes on alone in a new one, and ends the same bit for bit."""
   if executor and importlib.util.find_spec('distributed') is None:
     pytest.skip('Dask is not installed: pip install "tfp_sgmcmc[dask]".')
-  result = subprocess.run(
-      [sys.executable, '-c', PROGRAM.read_text(), str(tmp_path),
-       *executor.split()],
-      cwd=PROGRAM.parent.parent.parent, capture_output=True, check=False,
-      text=True)
-  assert 'the same bit for bit' in result.stdout, result.stdout + result.stderr
+  cell = {'__name__': 'a_cell_of_a_notebook'}
+  exec(PROGRAM.read_text(), cell)
+  cell['main'](tmp_path, executor)
 
 
 def with_frozen_weights():

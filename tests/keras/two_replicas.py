@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import replicas
+from tfp_sgmcmc import sharding
 
 DEVICES = ['/cpu:0', '/cpu:1']
 SBPS = sgmcmc.StochasticBouncyParticleSampler
@@ -108,13 +108,19 @@ def main():
     assert compare(name, *(
         run(strategy, make_model, compile_arguments=compile_arguments)
         for strategy in (one, two))) < 1e-5
+  model, _, _ = run(two, kernel=functools.partial(
+      models.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
+          base=sgmcmc.gradients.Deal())))
+  for variable in model.trainable_variables:
+    first, second = two.experimental_local_results(variable.value)
+    assert np.all(np.isfinite(first)) and np.array_equal(first, second)
   with tempfile.TemporaryDirectory() as folder:
     # Two epochs, and in another process (as it were) the third.
     run(two, epochs=2, directory=folder)
     resumed = run(two, directory=folder)
     assert compare(
         'resumed', run(one, directory=f'{folder}/one'), resumed) < 1e-5
-  with mock.patch.object(replicas, 'all_reduce', list):
+  with mock.patch.object(sharding, 'all_reduce', list):
     # Each replica by its own rows: what the comparison has to see.
     assert compare('planted: no all-reduce', run(one), run(two)) > 1e-3
 

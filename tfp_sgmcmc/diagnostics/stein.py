@@ -13,6 +13,7 @@ multiquadric k(x, y) = (c^2 + |x - y|^2)^(-1/2), with q = c^2 + |x - y|^2,
 and KSD^2 = 1/n^2 sum_ij k_p(x_i, x_j).
 """
 
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
 
 __all__ = ['SteinDiscrepancy', 'kernel_stein_discrepancy']
 
@@ -106,7 +108,7 @@ def kernel_stein_discrepancy(
   total = 0.
   for i, rows in enumerate(chunks):
     for j, columns in enumerate(chunks[i:]):
-      total += (1. if j == 0 else 2.) * float(_sum_of_stein_kernel(
+      total += (1. if j == 0 else 2.) * float(_compiled_sum()(
           *map(tf.constant, (x[rows], s[rows], x[columns], s[columns])), c))
   diagonal = d / scale**3 + np.mean(np.sum(s**2, axis=1)) / scale
   # Rounding can bring the sum below zero.
@@ -114,7 +116,13 @@ def kernel_stein_discrepancy(
       float(np.sqrt(max(total, 0.)) / num), float(np.sqrt(diagonal / num)))
 
 
-@tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
+@functools.cache
+def _compiled_sum():
+  return tf.function(
+      _sum_of_stein_kernel, jit_compile=compat.jit_compile(), autograph=False,
+      reduce_retracing=True)
+
+
 def _sum_of_stein_kernel(x, s, y, t, c):
   """The sum of k_p over all pairs of rows of (x, s) and of (y, t)."""
   d = tf.cast(tf.shape(x)[1], x.dtype)

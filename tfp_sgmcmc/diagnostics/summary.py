@@ -295,7 +295,8 @@ def _temperature_rows(kernel, parts, rank, num_gradients, num_effective):
   if not known or target is None or not num_gradients:
     return []
   posterior = posterior_lib.as_posterior(target)
-  if posterior.has_examples and posterior.data is None:
-    return []  # The examples come from a pipeline.
+  if posterior.is_sharded or (
+      posterior.has_examples and posterior.data is None):
+    return []  # The examples are elsewhere, or come from a pipeline.
   return [temperatures.configurational(
       posterior, parts, rank, known.temperature, num_gradients, num_effective)]

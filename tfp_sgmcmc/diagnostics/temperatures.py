@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
@@ -111,7 +112,7 @@ def dynamics(kernel: Any) -> Dynamics | None:
   return Dynamics(
       float(value), None if callable(step_size) else step_size,
       parameters.get('friction', parameters.get('diffusion')),
-      parameters.get('integrator') == 'euler')
+      parameters.get('integrator') in ('euler', 'explicit_euler'))
 
 
 def kinetic(
@@ -222,11 +223,16 @@ def noise_share(
     scales = preconditioner.times(
         scales, results.preconditioner_results, rank)
 
-  @tf.function(autograph=False)
-  def estimate(seed):
+  sharded = sharding.find(kernel)
+
+  def on_device(seed):
     return estimator.one_step(
         kernel.target_log_prob_fn, parts, results.gradient_estimator_results,
         seed)[0].grads_target_log_prob
+
+  @tf.function(autograph=False)
+  def estimate(seed):
+    return sharding.run(sharded and sharded.strategy, on_device, seed)
 
   shares = []
   for k in range(_NUM_REPEATS):

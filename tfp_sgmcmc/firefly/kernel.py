@@ -271,8 +271,8 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     z, violation = self._first_pass(parts, seeds.brightness)
     num_rows = self.target_log_prob_fn.num_rows
     bright_indices, num_bright = compact(
-        tf.range(num_rows) + tf.zeros_like(z, tf.int32), z > 0,
-        self._capacity)
+        tf.reshape(compat.positions(num_rows), [num_rows])
+        + tf.zeros_like(z, tf.int32), z > 0, self._capacity)
     failed = (num_bright > self._capacity) | (violation >= 0)
     results = FireflyResults(
         step=tf.zeros([], tf.int64),
@@ -374,7 +374,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     indices = random.indices(
         self.target_log_prob_fn.num_rows, tf.concat([chains, [most]], axis=0),
         seeds.indices)
-    return indices, tf.range(most) < number
+    return indices, tf.reshape(compat.positions(most), [most]) < number
 
   def _log_ratio(self, parts, indices):
     """log r of the examples at `indices`; and one bound that is too high."""
@@ -432,7 +432,8 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     num_chunks = -(-num_rows // length)
 
     def one_chunk(k, z, violation):
-      indices = tf.minimum(k * length + tf.range(length), num_rows - 1)
+      rows = k * length + tf.reshape(compat.positions(length), [length])
+      indices = tf.minimum(rows, num_rows - 1)
       log_r, too_high = self._log_ratio(parts, indices)
       u = random.uniform(
           compat.shape(log_r), random.fold_in(seed, k), log_r.dtype)
@@ -559,9 +560,8 @@ def _with_rows(columns):
   num_columns = columns.shape[-1]
   columns = tf.reshape(columns, [-1, num_columns])
   rows = compat.shape(columns)[0]
-  return tf.stack(
-      [tf.range(rows)[:, tf.newaxis] + tf.zeros_like(columns), columns],
-      axis=-1), rows
+  row = tf.reshape(compat.positions(rows), [rows, 1])
+  return tf.stack([row + tf.zeros_like(columns), columns], axis=-1), rows
 
 
 def _count(mask):

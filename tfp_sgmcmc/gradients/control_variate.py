@@ -125,6 +125,10 @@ class ControlVariate(anchored.AnchoredEstimator):
   def has_independent_noise(self):
     return True
 
+  @property
+  def works_on_shards(self):
+    return True
+
   def bootstrap_results(self, target, state_parts):
     start = base.no_gradients(target, state_parts)
     parts = self._fit(state_parts, start.shape)
@@ -132,7 +136,7 @@ class ControlVariate(anchored.AnchoredEstimator):
     return base.count(
         ControlVariateResults(
             start, self._anchor(target, parts)),
-        target.num_rows)
+        target.total_rows)
 
   def _fit(self, state_parts, chains):
     """The anchor in the dtypes of the state, or an error."""

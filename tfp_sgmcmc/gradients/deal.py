@@ -47,6 +47,10 @@ class Deal(index_sets.IndexSetEstimator):
   def lives_on_batches(self):
     return True
 
+  @property
+  def works_on_shards(self):
+    return True
+
   def check_sets(self, target, num_sets):
     if target.data is None:
       raise ValueError(
@@ -71,7 +75,7 @@ class Deal(index_sets.IndexSetEstimator):
   def index_sets(self, target, chains, num_sets, seed):
     num_rows = target.num_rows
     order = tf.argsort(random.uniform(
-        tf.concat([chains, [num_rows]], axis=0), seed))
+        tf.concat([chains, [num_rows]], axis=0), target.own_seed(seed)))
 
     def draw(m):
       first, last = m * num_rows // num_sets, (m + 1) * num_rows // num_sets
@@ -79,4 +83,5 @@ class Deal(index_sets.IndexSetEstimator):
       return order[..., first:compat.maximum(first + 1, last)]
 
     return index_sets.IndexSets(
-        draw, compat.maximum(num_rows, num_sets), have_one_size=False)
+        draw, compat.maximum(target.total_rows, num_sets),
+        have_one_size=False)

@@ -192,6 +192,10 @@ class ExponentiallyWeighted(GradientEstimator):
     return self._base.lives_on_batches
 
   @property
+  def works_on_shards(self):
+    return self._base.works_on_shards
+
+  @property
   def why_not_on_batches(self):
     return (
         'Take ExponentiallyWeighted(base=gradients.Deal()), which deals each '
@@ -249,7 +253,7 @@ class ExponentiallyWeighted(GradientEstimator):
       return m + 1, estimate, num_accepted + tf.cast(accepted, acceptance.dtype)
 
     carry = (1, estimate_at(0), tf.zeros_like(acceptance))
-    if sets.have_one_size:
+    if sets.have_one_size and not target.is_sharded:
       carry = tf.while_loop(
           lambda m, *_: m < self._num_sets, index_step, carry)
     else:

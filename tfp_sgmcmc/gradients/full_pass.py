@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -73,19 +74,19 @@ def log_likelihood_and_gradients(
     log_likelihood: One value a chain.
     gradients: List of tensors in the shapes of `state_parts`.
   """
-  rows_stand_for = target.num_examples / target.num_rows
+  def sum_of_new(*parts, batch, is_new):
+    each = target.log_likelihood(*parts, batch=batch)
+    return tf.reduce_sum(tf.where(is_new, each, tf.zeros_like(each)), axis=-1)
 
   def add(carried, batch, k, is_new):
     del k
-    value, gradients = states.value_and_gradients(
-        lambda *parts: target.log_likelihood_estimate(
-            *parts, batch=batch,
-            weights=tf.where(is_new, 1., 0.)),
-        state_parts, num_required=0)
-    return tf.nest.map_structure(
-        lambda total, x: total + rows_stand_for * x, carried,
-        (value, gradients))
+    return tf.nest.map_structure(tf.add, carried, states.value_and_gradients(
+        functools.partial(sum_of_new, batch=batch, is_new=is_new), state_parts,
+        num_required=0))
 
   zeros = (target.zeros(state_parts),
            [tf.zeros_like(part) for part in state_parts])
-  return fold(add, zeros, target.data, chunk_size)
+  sums = fold(add, zeros, target.data, chunk_size)
+  rows_stand_for = target.num_examples / target.total_rows
+  return tf.nest.pack_sequence_as(sums, [
+      rows_stand_for * x for x in target.all_reduce(tf.nest.flatten(sums))])

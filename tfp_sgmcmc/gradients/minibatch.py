@@ -72,10 +72,10 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
           f'{self!r} draws minibatches from the posterior\'s data, and this '
           'posterior holds none (data=None). Pass the data, or use '
           'gradients.Stream(dataset).')
-    if not self._replacement and self._batch_size > target.num_rows:
+    if not self._replacement and self._batch_size > target.total_rows:
       raise ValueError(
           f'batch_size is {self._batch_size}, and there are only '
-          f'{target.num_rows} examples: without replacement a batch cannot '
+          f'{target.total_rows} examples: without replacement a batch cannot '
           'be larger. Take a smaller batch_size, or replacement=True.')
 
   def one_step(
@@ -99,10 +99,11 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
     Returns:
       indices: Integer tensor; `[n]` where the chains share one.
     """
-    shape = [self._batch_size]
+    shape = [target.own_share(self._batch_size)]
     if not self._share_minibatch:
       shape = tf.concat([chains, shape], axis=0)
-    return random.indices(target.num_rows, shape, seed, self._replacement)
+    return random.indices(
+        target.num_rows, shape, target.own_seed(seed), self._replacement)
 
   def index_sets(self, target, chains, num_sets, seed):
     return index_sets.IndexSets(

@@ -88,6 +88,10 @@ class Uniform(minibatch.MinibatchEstimator):
     return True
 
   @property
+  def works_on_shards(self):
+    return True
+
+  @property
   def gives_derivatives(self):
     return self._batch_size > 1  # One example does not show its own noise.
 
@@ -120,7 +124,7 @@ class Uniform(minibatch.MinibatchEstimator):
     del state_parts
     batch = target.gather(self.draw(
         target, base.chains_of(previous_results), seed))
-    population = None if self._replacement else target.num_rows
+    population = None if self._replacement else target.total_rows
     return (
         directional.Minibatch(target, batch, self._batch_size, population),
         base.count(previous_results, self._batch_size))

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+import functools
 import itertools
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
@@ -17,9 +19,11 @@ __all__ = [
     'in_graph',
     'in_xla_context',
     'is_made_in_python',
+    'jit_compile',
     'joint_names',
     'maximum',
     'num_rows_of_arrays',
+    'positions',
     'shape',
     'validation_batches',
 ]
@@ -115,3 +119,41 @@ def in_xla_context() -> bool:
   return not tf.executing_eagerly() and (
       control_flow_util.GraphOrParentsInXlaContext(
           tf.compat.v1.get_default_graph()))
+
+
+@functools.cache
+def jit_compile() -> bool | None:
+  """What to pass as `jit_compile` for what runs on the host.
+
+  TensorFlow built for TPUs has no XLA compiler for the host, and refuses a
+  function with `jit_compile=True` there.
+
+  Returns:
+    jit_compile: True; None where there is no such compiler.
+  """
+  try:
+    with tf.init_scope(), tf.device('CPU:0'):
+      tf.function(lambda: tf.zeros([]), jit_compile=True, autograph=False)()
+  except (tf.errors.NotFoundError, tf.errors.UnimplementedError):
+    return None
+  return True
+
+
+def positions(size: Any) -> tf.Tensor:
+  """0, 1, ..., `size - 1`, computed where the program runs.
+
+  TensorFlow would fold `tf.range` of a known size, and all that is computed
+  from it alone, into a literal of the program, of 4 bytes a position.
+
+  Args:
+    size: Python `int` or `int32` scalar.
+
+  Returns:
+    positions: `int32` tensor with one axis, under XLA of a length that
+      TensorFlow does not know while tracing: reshape it.
+  """
+  if in_xla_context():
+    # An identity that is not folded, since it runs under XLA alone.
+    size, _ = gen_xla_ops.xla_broadcast_helper(
+        size, size, tf.zeros([0], tf.int32))
+  return tf.range(size)

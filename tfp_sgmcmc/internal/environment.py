@@ -1,5 +1,7 @@
 """Checks at import that TensorFlow, TFP and Keras are here and fit."""
 
+from collections.abc import Iterator
+import contextlib
 import importlib
 import importlib.metadata
 import os
@@ -15,10 +17,31 @@ _REQUIRED = (
 
 def check() -> None:
   """Raises an `ImportError` of one sentence where something is missing."""
-  if 'tfp_sgmcmc.quickstart' in sys.orig_argv:
-    # TensorFlow reads it when it is first imported, which is here.
-    os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   _avoid_wrong_gradients()
+  is_for_people = 'tfp_sgmcmc.quickstart' in sys.orig_argv
+  with _quiet() if is_for_people else contextlib.nullcontext():
+    _import()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+  """Without what TensorFlow says of itself when it is first imported.
+
+  Some of it is written before any level of its log counts.
+  """
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  sys.stderr.flush()
+  saved = os.dup(2)
+  with open(os.devnull, 'wb') as nowhere:
+    os.dup2(nowhere.fileno(), 2)
+  try:
+    yield
+  finally:
+    os.dup2(saved, 2)
+    os.close(saved)
+
+
+def _import() -> None:
   for module, requirement in _REQUIRED:
     try:
       importlib.import_module(module)

@@ -13,6 +13,7 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import seeds
@@ -442,7 +443,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     model = self.model
     network.check_model(model)
     replicas.check(model)
-    if replicas.is_several(model.distribute_strategy):
+    if sharding.is_several(model.distribute_strategy):
       self._make_kernel.check_shards()
     likelihood = likelihood_lib.Likelihood(model)
     self._make_kernel.begin_fit(model.optimizer)

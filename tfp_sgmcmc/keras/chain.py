@@ -417,7 +417,7 @@ class Chain:
     """Stands where the chain in the directory was committed last."""
     store = self._draws.store
     self._resumed = kept = store.checkpoint()
-    self._num_steps, bad = kept['status/0'].tolist()
+    self._num_steps, bad = (int(kept[f'status/{k}']) for k in range(2))
     self._num_watched, self._epoch_start = self._num_steps, self._num_steps + 1
     if bad:
       raise ValueError(
@@ -450,7 +450,7 @@ class Chain:
       yield data
 
   def _after_step(self, status):
-    self._num_steps, bad = status.numpy().tolist()
+    self._num_steps, bad = (int(number.numpy()) for number in status)
     if bad:
       self._stop(bad)
     elif self._schedule.is_continuous:

@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
@@ -31,7 +32,8 @@ from tfp_sgmcmc.keras import replicas
 
 __all__ = ['STATUS', 'SamplingStep']
 
-# The entry of the step's logs with its number and that of the first bad step.
+# The entry of the step's logs with its number and that of the first bad step:
+# two numbers, since to join them would be loops of their own on a TPU.
 STATUS = 'sampling_status'
 
 
@@ -62,13 +64,13 @@ class SamplingStep:
     self._prior = prior
     self._likelihood = likelihood
     self._num_examples = num_examples
-    self._seed = seed
+    self._seed = tf.get_static_value(seed)  # A constant of the program.
     self._results = None
     self._structure = None
     self._segment_start = []
     self._strategy = model.distribute_strategy
-    self._status = replicas.variable(
-        self._strategy, tf.zeros([2], tf.int64), STATUS)
+    self._first_bad = replicas.variable(
+        self._strategy, tf.zeros([], tf.int64), STATUS)
     # float16 holds gradients of a mean loss times 1024, not times N.
     self._half_scale = (
         num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
@@ -93,9 +95,9 @@ class SamplingStep:
     self._likelihood = likelihood
 
   @property
-  def status(self) -> tf.Tensor:
+  def status(self) -> tuple[tf.Tensor, tf.Tensor]:
     """The number of steps, and of the first with NaN or Inf, 0 for none."""
-    return self._status.read_value()
+    return tuple(tf.convert_to_tensor(v) for v in self._status_variables())
 
   def results(self) -> Any:
     """The kernel's results after the last step."""
@@ -125,7 +127,7 @@ class SamplingStep:
           parts, seed=random.fold_in(self._seed, start))
 
     def bootstrap():
-      return replicas.run(self._strategy, on_replica, data)
+      return sharding.run(self._strategy, on_replica, data)
 
     if not self._model.run_eagerly:
       # A call would count as one that traces, of which TensorFlow warns where
@@ -145,7 +147,7 @@ class SamplingStep:
   def checkpoint(self) -> dict[str, np.ndarray]:
     """The state of the chain beside the model: what `restore` takes."""
     return checkpoint_lib.leaves(
-        results=self._results, status=[self._status])
+        results=self._results, status=self._status_variables())
 
   def restore(self, checkpoint: Mapping[str, np.ndarray], path: Any) -> None:
     """Takes the place of another object, after `bootstrap`.
@@ -158,7 +160,8 @@ class SamplingStep:
       ValueError: If the kernel's results were others.
     """
     checkpoint_lib.assign(
-        checkpoint, path, results=self._results, status=[self._status])
+        checkpoint, path, results=self._results,
+        status=self._status_variables())
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.
@@ -187,11 +190,15 @@ class SamplingStep:
       network.assign(self._results, tf.nest.flatten(results))
     logs.update(self._make_kernel.logs(results))
     metrics = self._update_metrics(data, passes.of_each_row())
-    bad = self._status[1]
+    bad = tf.convert_to_tensor(self._first_bad)
     bad = tf.where((bad == 0) & ~finite, step, bad)
-    status = tf.stack([step, bad])
-    self._status.assign(status)
-    return {**metrics, **logs, STATUS: status}
+    self._first_bad.assign(bad)
+    return {**metrics, **logs, STATUS: (step, bad)}
+
+  def _status_variables(self):
+    """The number of steps, and of the first bad one."""
+    results = tf.nest.pack_sequence_as(self._structure, self._results)
+    return [results.step, self._first_bad]
 
   def _parts(self):
     return [tf.convert_to_tensor(variable) for variable in self.variables]

@@ -24,6 +24,7 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sghmc
@@ -263,7 +264,7 @@ class _Matrix:
     flat = states.flatten(
         [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)],
         target_log_prob.shape.rank)
-    return tf.linalg.diag(flat)
+    return _diagonal(flat)
 
   @staticmethod
   def force(xi, momentum, chain_rank):
@@ -278,7 +279,16 @@ class _Matrix:
             chain_rank)
         for values in (momentum, rate, temperature))
     outer = p[..., :, tf.newaxis] * p[..., tf.newaxis, :]
-    return xi + h[..., tf.newaxis] * (outer - tf.linalg.diag(t))
+    return xi + h[..., tf.newaxis] * (outer - _diagonal(t))
+
+
+def _diagonal(values):
+  """As `tf.linalg.diag`, but never a literal of a program."""
+  size = compat.shape(values)[-1]
+  i = tf.reshape(compat.positions(size), [size])
+  return tf.where(
+      i == i[:, tf.newaxis], values[..., tf.newaxis],
+      tf.zeros([], values.dtype))
 
 
 _THERMOSTATS = {'scalar': _Scalar, 'diagonal': _Diagonal, 'matrix': _Matrix}

@@ -136,6 +136,8 @@ class ZigZagSampler(thinning.ThinnedKernel):
 
   def _ring(self, velocity, gradients, clock, chain_rank):
     flat = states.flatten(velocity, chain_rank)
-    rings = tf.range(compat.shape(flat)[-1]) == clock[..., tf.newaxis]
+    size = compat.shape(flat)[-1]
+    coordinates = tf.reshape(compat.positions(size), [size])
+    rings = coordinates == clock[..., tf.newaxis]
     return states.unflatten(
         tf.where(rings, -flat, flat), velocity, chain_rank)

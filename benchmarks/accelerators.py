@@ -1,0 +1,219 @@
+"""Compiles training steps for a TPU and a GPU that are not here.
+
+  python benchmarks/accelerators.py --environments FOLDER
+      [--only compile measure precision tensorflow-tpu] [--cases perceptron]
+
+TensorFlow writes the program of a step (`programs.py`); the real compilers of
+the chips take it, in environments of their own (`compile_ahead.py`), which are
+made in FOLDER at the first run (3 GB). What it says: the compiler accepts the
+program, with its shapes and without calls to the host, within so much memory,
+and estimates so many cycles. What it does not say: that the numbers are right
+there, and how fast the chip is.
+
+Beside that it measures, here: seconds of a step and of the first one over those
+of SGD with momentum; what products in bfloat16 do to the law of a chain; and
+that `fit` runs in the package `tensorflow-tpu`, on its CPU.
+
+Each part's results are kept in `benchmarks/results/accelerators.json`, and
+from all that are there `docs/how_far_does_it_go.md` is written, by
+`how_far.py`.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import sysconfig
+import time
+import venv
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from benchmarks import how_far  # noqa: E402
+from benchmarks import programs  # noqa: E402
+
+RESULTS = ROOT / 'benchmarks' / 'results' / 'accelerators.json'
+PAGE = ROOT / 'docs' / 'how_far_does_it_go.md'
+JAX = 'jax==0.10.2'
+PACKAGES = {
+    'v5e': ['jax[tpu]==0.10.2'],
+    'a100': [JAX, 'jax-cuda12-plugin==0.10.2', 'jax-cuda12-pjrt==0.10.2',
+             'nvidia-cuda-nvcc-cu12'],
+    # Newer versions of libtpu abort when this TensorFlow is imported.
+    'tensorflow-tpu': [
+        '--no-deps', 'tensorflow-tpu==2.20.0', 'libtpu==0.0.21'],
+}
+
+
+def environment(folder, name):
+  """The Python of an environment, made where there is none."""
+  path = folder / name
+  python = path / 'bin' / 'python'
+  if not python.exists():
+    print(f'Installing {" ".join(PACKAGES[name])} in {path}', flush=True)
+    venv.create(path, with_pip=True)
+    subprocess.run(
+        [python, '-m', 'pip', 'install', '--quiet', *PACKAGES[name]],
+        check=True)
+  if name == 'tensorflow-tpu':
+    # All that it needs beside itself, from the environment of this script.
+    where, = path.glob('lib/python3*/site-packages')
+    (where / 'beside.pth').write_text(sysconfig.get_path('purelib'))
+  return python
+
+
+def compile_case(case, folder, num_chips=(1,), targets=('v5e', 'a100')):
+  """What the compilers say of a case: a dictionary by target and chips."""
+  program, arguments, num_parameters = programs.make(case)
+  path = folder / f'{case.file}.mlir'
+  path.write_bytes(programs.serialized(program, arguments))
+  found = {'parameters': num_parameters, 'program': path.stat().st_size}
+  for target in targets:
+    for number in num_chips if target == 'v5e' else (1,):
+      done = subprocess.run(
+          [environment(folder, target), ROOT / 'benchmarks/compile_ahead.py',
+           target, path, f'--chips={number}', f'--batch={case.batch}'],
+          capture_output=True, text=True)
+      name = f'{target}, {number}'
+      if done.returncode:
+        found[name] = {'error': done.stderr.strip().splitlines()[-1][:300]}
+      else:
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+      print(f'{case.name}, {name}: {found[name]}', flush=True)
+  return found
+
+
+def compiled(arguments):
+  """All cases, each beside SGD on the same model."""
+  found, of_sgd = {}, {}
+  for case in programs.CASES:
+    if arguments.cases and case.file not in arguments.cases:
+      continue
+    is_fit = case.make_model is not None
+    found[case.name] = compile_case(
+        case, arguments.environments, (1, 8) if is_fit else (1,))
+    found[case.name]['batch'] = case.batch
+    if is_fit:
+      model = (case.make_model, case.batch, case.policy, case.exact_products)
+      if model not in of_sgd:
+        of_sgd[model] = compile_case(
+            case.sgd(), arguments.environments, (1, 8), ('v5e',))
+      found[case.name]['SGD'] = of_sgd[model]
+  return found
+
+
+def measured(_):
+  """Seconds of `fit` here, sampling over SGD: of the first step, of others."""
+  batch, num_steps, repeats = 32, 5, 3
+  found = {'machine': f'{platform.machine()}, {os.cpu_count()} cores',
+           'batch': batch}
+  for case in (programs.BY_NAME['perceptron'],
+               programs.BY_NAME['ResNet-20, mixed bfloat16']):
+    seconds = {}
+    for name, one in (('SGD', case.sgd()), ('sampling', case)):
+      one = one._replace(batch=batch)
+      start = time.process_time()
+      fit = programs.fit_runner(one)
+      fit(1)
+      first = time.process_time() - start
+      later = []
+      for _ in range(repeats):
+        start = time.process_time()
+        fit(num_steps)
+        later.append((time.process_time() - start) / num_steps)
+      seconds[name] = first, float(np.median(later))
+      print(f'{one.name}: first {first:.1f} s, later {later}', flush=True)
+    found[case.name] = seconds
+  return found
+
+
+def precision(_):
+  """How far products in bfloat16 move the law of a normal mean.
+
+  SGLD with x rounded, theta rounded, or neither, in the product theta x: what
+  is left of the posterior's sd and the mean, by the sd over theta.
+  """
+  import tensorflow as tf
+
+  def rounded(values):
+    return tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
+
+  num_chains, num_steps, h = 4000, 1500, 0.1
+  rng, found = np.random.default_rng(0), []
+  for mean in (1., 1.37):
+    for sd in (0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
+      theta = mean + sd * rng.normal(size=num_chains).astype(np.float32)
+      total = np.zeros([2, num_chains])
+      for step in range(num_steps):
+        drift = (mean - rounded(theta)) * h / 2.
+        noise = rng.normal(size=num_chains) * np.sqrt(h) * sd
+        theta = (theta + drift + noise).astype(np.float32)
+        if step >= num_steps // 2:
+          total += theta, (theta - mean)**2
+      first, second = total.mean(axis=1) / (num_steps - num_steps // 2)
+      found.append(dict(
+          mean=mean, sd=sd, error=(first - mean) / sd,
+          ratio=np.sqrt(second - (first - mean)**2) / sd
+          * np.sqrt(1. - h / 4.)))
+  return found
+
+
+def in_tensorflow_tpu(arguments):
+  """`fit` by TensorFlow built for TPUs, on its CPU, beside the usual one.
+
+  That TensorFlow has no XLA compiler for the host.
+  """
+  environ = {**os.environ, 'TPU_SKIP_MDS_QUERY': '1',
+             'PYTHONPATH': str(ROOT)}
+  lines = {}
+  for name, python in (
+      ('tensorflow', sys.executable),
+      ('tensorflow-tpu', environment(arguments.environments, 'tensorflow-tpu'))
+  ):
+    done = subprocess.run(
+        [python, '-c', how_far.FIT], env=environ, text=True, check=True,
+        capture_output=True)
+    lines[name] = json.loads(done.stdout.splitlines()[-1])
+  one, other = lines.values()
+  return {
+      'versions': {name: line['TensorFlow'] for name, line in lines.items()},
+      'draws': other['draws'],
+      'error': float(np.abs(np.subtract(one['last'], other['last'])).max())}
+
+
+PARTS = {
+    'compile': compiled,
+    'measure': measured,
+    'precision': precision,
+    'tensorflow-tpu': in_tensorflow_tpu,
+}
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--environments', type=pathlib.Path, required=True)
+  parser.add_argument('--only', nargs='*', choices=PARTS, default=list(PARTS))
+  parser.add_argument('--cases', nargs='*')
+  arguments = parser.parse_args()
+  arguments.environments.mkdir(parents=True, exist_ok=True)
+  results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+  for name in arguments.only:
+    found = PARTS[name](arguments)
+    if name == 'compile':
+      found = {**results.get(name, {}), **found}
+    results[name] = found
+    RESULTS.write_text(json.dumps(results, indent=1) + '\n')
+  PAGE.parent.mkdir(exist_ok=True)
+  PAGE.write_text(how_far.page(results))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,113 @@
+"""Law tests and speeds on the accelerator of this machine.
+
+  python benchmarks/gpu.py [--output FILE] [--repeats 5]
+      [--tests tests/mcmc tests/keras/test_law.py]
+
+Names what TensorFlow finds (a GPU, a TPU, else the CPU); compares the random
+numbers with those of the CPU; runs the tests of laws, which TensorFlow places
+on the accelerator; and makes the tables of `steps_per_second.py` and
+`keras_step_overhead.py`, without XLA in `fit` and with it. The report is
+Markdown, and says of what hardware it is; the exit code is 1 if a test failed.
+"""
+
+import argparse
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+ROOT = pathlib.Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+import tfp_sgmcmc as sgmcmc  # noqa: E402
+
+LAWS = (
+    'tests/test_random.py', 'tests/mcmc/test_linear_law.py',
+    'tests/mcmc/test_sgnht.py', 'tests/pdmp/test_law.py',
+    'tests/keras/test_law.py')
+
+
+def accelerator():
+  """The name of the device for TensorFlow, and of the hardware."""
+  for kind in ('GPU', 'TPU'):
+    devices = tf.config.list_physical_devices(kind)
+    if devices:
+      details = tf.config.experimental.get_device_details(devices[0])
+      return f'{kind}:0', details.get('device_name', kind)
+  return 'CPU:0', f'{platform.processor() or platform.machine()} (no other)'
+
+
+def random_numbers(device):
+  """How the numbers of a device differ from those of the CPU."""
+  def draws(name, jit_compile):
+    with tf.device(name):
+      made = tf.function(lambda seed: (
+          sgmcmc.random.bits([100_000], seed),
+          sgmcmc.random.normal([1000, 100], seed),
+          sgmcmc.random.indices(1_000_000, [1000], seed)),
+          jit_compile=jit_compile, autograph=False)(tf.constant([1, 2]))
+    return [value.numpy() for value in made]
+
+  lines = []
+  bits, normals, indices = draws('CPU:0', True)
+  for jit_compile in (False, True):
+    other_bits, other_normals, other_indices = draws(device, jit_compile)
+    lines.append(
+        f'- {"with" if jit_compile else "without"} XLA: words '
+        f'{"equal" if np.array_equal(bits, other_bits) else "DIFFERENT"}, '
+        'indices '
+        f'{"equal" if np.array_equal(indices, other_indices) else "DIFFERENT"}'
+        f', normals within {np.abs(normals - other_normals).max():.1e}')
+  return lines
+
+
+def run(*command):
+  """A command's exit code, and its output's lines without TensorFlow's own."""
+  done = subprocess.run(
+      [sys.executable, *command], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  return done.returncode, done.stdout.splitlines()
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--output', type=pathlib.Path)
+  parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--tests', nargs='*', default=LAWS)
+  arguments = parser.parse_args()
+  device, hardware = accelerator()
+  report = [
+      f'# On {hardware}', '', f'TensorFlow {tf.__version__}, device {device}.',
+      '', '## Random numbers, against the CPU of this machine', '',
+      *random_numbers(device), '', '## Laws', '']
+  failed = False
+  if arguments.tests:
+    failed, lines = run('-m', 'pytest', '-q', *arguments.tests)
+    report += [f'    {line}' for line in lines
+               if line.startswith(('FAILED', 'ERROR'))] + [f'    {lines[-1]}']
+  repeats = f'--repeats={arguments.repeats}'
+  for title, command in (
+      ('`sample_chain`', ['benchmarks/steps_per_second.py', repeats]),
+      ('`fit`', ['benchmarks/keras_step_overhead.py', repeats]),
+      ('`fit`, compiled by XLA',
+       ['benchmarks/keras_step_overhead.py', repeats, '--jit_compile'])):
+    code, lines = run(*command)
+    failed = failed or code
+    kept = [line for line in lines if ' steps/s' in line or ' ratio ' in line]
+    report += ['', f'## Speed of {title}', '', *(
+        f'    {line}' for line in (kept if not code else lines[-5:]))]
+  text = '\n'.join(report) + '\n'
+  print(text)
+  if arguments.output:
+    arguments.output.write_text(text)
+  return int(bool(failed))
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,94 @@
+"""The compiled programs of all kernels hold nothing that accelerators lack.
+
+TensorFlow alone lowers each program to the HLO that the compilers of GPUs and
+TPUs start from. In it there must be no operation of the host and no shape that
+is known at run time alone, and its literals must not grow with the number of
+parameters or examples. That the compilers take it, and at what cost, is for
+`benchmarks/accelerators.py` to say.
+"""
+
+import math
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import catalogue
+import tfp_sgmcmc as sgmcmc
+
+KERNELS = catalogue.KERNELS
+
+# What no accelerator has: a call to the host, a shape known at run time alone.
+FOREIGN = re.compile(
+    r' (?:custom-call|infeed|outfeed|send|recv|set-dimension-size|'
+    r'get-dimension-size)\(|\[<=')
+LITERAL = re.compile(r'= (\w+)\[([\d,]*)\]\S* constant\(')
+# A literal of one number for each of the 30,000 parameters is of 120 kB.
+MAX_LITERALS = 100_000
+
+
+def program(fn, *arguments):
+  """The HLO of a function, as text."""
+  return tf.function(
+      fn, jit_compile=True, autograph=False).experimental_get_compiler_ir(
+          *arguments)(stage='hlo')
+
+
+def size_of_literals(hlo):
+  """In bytes."""
+  return sum(
+      math.prod(map(int, filter(None, sizes.split(','))))
+      * (1 if dtype == 'pred' else int(re.sub(r'\D', '', dtype)) // 8)
+      for dtype, sizes in LITERAL.findall(hlo))
+
+
+def check(hlo):
+  assert not FOREIGN.findall(hlo)
+  assert size_of_literals(hlo) < MAX_LITERALS
+
+
+@pytest.mark.filterwarnings('ignore:.*not calibrated')
+@pytest.mark.parametrize('name', KERNELS)
+def test_the_program_of_sample_chain(name):
+  """Of two chains, from the first results on, with a seed that is known."""
+  row = KERNELS[name]
+  kernel = row.wide_kernel()
+  check(program(
+      lambda state: tfp.mcmc.sample_chain(
+          1, state, kernel=kernel, trace_fn=None, seed=[0, 1]),
+      tf.zeros([2, row.num_wide])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'name', [name for name, row in KERNELS.items() if row.in_fit])
+def test_the_program_of_fit(name):
+  """Of a training step, with the momenta and draws of a network."""
+  row = KERNELS[name]
+  model = keras.Sequential([
+      keras.Input([10]), keras.layers.Dense(row.num_wide // 20, use_bias=False),
+      keras.layers.Dense(10, use_bias=False)])
+  model.compile(
+      'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+  arguments = {'draw_interval': 0.1} if name.endswith('sbps') else {}
+  sampling = sgmcmc.keras.PosteriorSampling(
+      row.in_fit, num_examples=8, prior=tfp.distributions.Normal(0., 1.),
+      seed=0, **arguments)
+  x, y = tf.zeros([8, 10]), tf.zeros([8], tf.int32)
+  model.fit(x, y, batch_size=8, verbose=0, callbacks=[sampling])
+  check(program(lambda *batch: sampling._chain.train_step(batch), x, y))
+
+
+def test_what_is_foreign_is_seen():
+  """A call to the host, and a shape that the values decide."""
+  with pytest.raises(Exception, match='PyFunc|EagerPyFunc'):
+    program(lambda x: tf.numpy_function(np.sort, [x], tf.float32), tf.zeros(8))
+  assert FOREIGN.findall(program(lambda x: tf.unique(x)[0], tf.zeros(8)))
+
+
+def test_a_large_literal_is_seen():
+  hlo = program(lambda x: x + tf.range(30_000.), tf.zeros([]))
+  assert size_of_literals(hlo) == 120_000

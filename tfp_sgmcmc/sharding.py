@@ -1,0 +1,393 @@
+"""A posterior whose data are shared out among devices.
+
+A `tf.distribute.Strategy` has replicas r = 1, ..., R, each with a part of the
+data: M_r rows of M = sum_r M_r, which stand for N examples. All make the same
+step of one chain, with the gradient
+
+  g = grad log p(theta)
+      + N / M sum_r M_r / n_r sum_{i in S_r} grad log p(data_i | theta),
+
+S_r a minibatch of n_r of the rows of replica r, or all of them. One all-reduce
+adds up the sums. The kernel's noise comes of a seed that all replicas have, so
+that nothing else is exchanged; what a replica draws of its own rows comes of
+that seed with its number folded in.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc import random
+
+__all__ = [
+    'ShardedPosterior', 'all_reduce', 'context', 'find', 'is_several', 'run',
+    'shard']
+
+
+def is_several(strategy: tf.distribute.Strategy) -> bool:
+  """Whether a strategy has several replicas."""
+  return strategy.num_replicas_in_sync > 1
+
+
+def context() -> tf.distribute.ReplicaContext | None:
+  """The context of one replica of several; else None."""
+  found = tf.distribute.get_replica_context()
+  return found if found and found.num_replicas_in_sync > 1 else None
+
+
+def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """The sums over replicas; the tensors themselves where there is but one."""
+  found = context()
+  if found is None:
+    return list(tensors)
+  try:
+    # A reduction goes by the device of an operation; an argument has none.
+    return found.all_reduce(
+        tf.distribute.ReduceOp.SUM, [tf.identity(t) for t in tensors])
+  except RuntimeError as error:
+    if 'merge_call' not in str(error):
+      raise
+    raise RuntimeError(
+        f'{type(found.strategy).__name__} cannot add up over its replicas '
+        'inside a loop or a condition of a compiled step, and this step has '
+        'one (pdmp.UniformTime and the loop of tfp.mcmc.sample_chain are '
+        'such). Run the kernel itself by sgmcmc.sample.') from error
+
+
+def run(
+    strategy: tf.distribute.Strategy | None,
+    fn: Callable[..., Any],
+    *arguments: Any,
+) -> Any:
+  """What `fn` returns on each replica: the first's.
+
+  Args:
+    strategy: The strategy; None to call `fn` as it is.
+    fn: Callable, run on each replica.
+    *arguments: Its arguments: tensors that all replicas get, or what the
+      strategy has dealt out.
+
+  Returns:
+    result: Nested tensors.
+  """
+  if strategy is None or not is_several(strategy):
+    return fn(*arguments)
+  return tf.nest.map_structure(
+      lambda leaf: strategy.experimental_local_results(leaf)[0],
+      strategy.run(fn, args=arguments))
+
+
+class ShardedPosterior(posterior_lib.Posterior):
+  """A posterior whose data are shared out: each replica holds a part.
+
+  It is made on a replica, of the rows there. There it has the density, the
+  gradient and the counts of all parts together. To make one of a posterior that
+  holds all data, for `sample`, there is `shard`.
+
+  #### Examples
+
+  Each replica makes the posterior of its rows, and the chain, which is the same
+  on all. (Loops of TFP that communicate have to be run eagerly under
+  `MirroredStrategy` and `MultiWorkerMirroredStrategy`: these cannot put an
+  all-reduce into a compiled loop. `sample` goes around that.)
+
+  >>> x = tf.random.stateless_normal([1000], [0, 1])
+  >>> strategy = tf.distribute.MirroredStrategy(['/cpu:0'])
+  >>> parts = strategy.experimental_distribute_values_from_function(
+  ...     lambda context: x[context.replica_id_in_sync_group::
+  ...                       context.num_replicas_in_sync])
+  >>> def chain(part):
+  ...   posterior = sgmcmc.ShardedPosterior(
+  ...       tfd.Normal(0., 10.).log_prob,
+  ...       lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x), part,
+  ...       num_examples=1000)
+  ...   kernel = sgmcmc.SGLD(
+  ...       posterior, step_size=1e-4,
+  ...       gradient_estimator=sgmcmc.gradients.Uniform(100))
+  ...   return tfp.mcmc.sample_chain(
+  ...       5, tf.zeros([20]), kernel=kernel, trace_fn=None, seed=[0, 1])
+  >>> strategy.run(chain, args=(parts,)).shape
+  TensorShape([5, 20])
+  """
+
+  @property
+  def is_sharded(self):
+    return True
+
+  @property
+  def total_rows(self):
+    rows, = all_reduce([tf.cast(self.num_rows, tf.int32)])
+    return rows
+
+  def own_share(self, number):
+    found = context()
+    if found is None:
+      return number
+    if number % found.num_replicas_in_sync:
+      raise ValueError(
+          f'batch_size is {number}, and there are '
+          f'{found.num_replicas_in_sync} replicas, which share a minibatch '
+          'evenly: take a multiple of their number.')
+    return number // found.num_replicas_in_sync
+
+  def own_seed(self, seed):
+    found = context()
+    if found is None:
+      return seed
+    return random.fold_in(seed, found.replica_id_in_sync_group)
+
+  def all_reduce(self, tensors):
+    return all_reduce(tensors)
+
+  def sum_over_rows(self, values):
+    total, = all_reduce([
+        self._evenness(values) * tf.reduce_sum(values, axis=-1)])
+    return total
+
+  def _evenness(self, values):
+    """M_r / n_r over M / n, for values of n_r rows; 1 of all that there are."""
+    del values
+    return 1.
+
+  def log_likelihood_estimate(self, *state_parts, batch, weights=None):
+    """As `Posterior` has it: value and gradient by one all-reduce."""
+    @tf.custom_gradient
+    def estimate(*parts):
+      with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(parts)
+        each = self.log_likelihood(*parts, batch=batch)
+        if weights is not None:
+          each *= tf.cast(weights, each.dtype)
+        total = tf.reduce_sum(each, axis=-1)
+        if weights is None:  # A replica may have no rows of a last batch.
+          total *= tf.math.divide_no_nan(
+              tf.cast(self.num_rows, each.dtype),
+              tf.cast(tf.shape(each)[-1], each.dtype))
+      gradients = tape.gradient(
+          total, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+      rows, total, *gradients = self._with_total_rows(
+          [total, *map(tf.convert_to_tensor, gradients)])
+      scale = 1. if weights is not None else self.num_examples / tf.cast(
+          rows, total.dtype)
+
+      def gradient(upstream):
+        def times(g):
+          rank = len(g.shape) - len(upstream.shape)
+          return g * tf.reshape(
+              scale * upstream,
+              tf.concat([tf.shape(upstream), tf.ones([rank], tf.int32)], 0))
+
+        return [times(g) for g in gradients]
+
+      return scale * total, gradient
+
+    return estimate(*state_parts)
+
+  def _with_total_rows(self, tensors):
+    """M, and the sums of tensors: where M has to be asked for, with them."""
+    return all_reduce([tf.cast(self.num_rows, tensors[0].dtype), *tensors])
+
+  def log_prob_estimate(self, *state_parts, batch, weights=None):
+    state_parts = [tf.convert_to_tensor(part) for part in state_parts]
+    return self.log_prior(*state_parts) + self.log_likelihood_estimate(
+        *state_parts, batch=batch, weights=weights)
+
+  def transform(self, bijector):
+    raise ValueError(
+        'The data of this posterior are shared out already: transform the '
+        'posterior before.')
+
+
+class _DealtPosterior(ShardedPosterior):
+  """A posterior that knows the parts of all replicas of this process."""
+
+  def __init__(self, posterior, strategy, parts, ids, total_rows, num_examples):
+    self.strategy = strategy
+    self._parts = parts
+    self._ids = ids
+    self._total_rows = total_rows
+    super().__init__(
+        posterior._log_prior_fn, posterior._log_likelihood_fn, parts[0],
+        num_examples)
+    self._parameters = posterior._parameters
+
+  @property
+  def is_of_first_process(self) -> bool:
+    """Whether this process has the first replica of all."""
+    return 0 in self._ids
+
+  def wait(self) -> None:
+    """Returns when all processes have come here."""
+    tf.function(lambda: run(
+        self.strategy, lambda: all_reduce([tf.ones([])])[0]), autograph=False)()
+
+  @property
+  def parameters(self) -> Mapping[str, Any]:
+    """What it was made of, for who compares it with that of another run."""
+    return dict(
+        log_prior_fn=self._log_prior_fn,
+        log_likelihood_fn=self._log_likelihood_fn, parts=self._parts,
+        ids=self._ids, total_rows=self._total_rows,
+        num_examples=self.num_examples)
+
+  @property
+  def data(self):
+    found = context()
+    if found is None:
+      return self._parts[0]
+    number = tf.get_static_value(found.replica_id_in_sync_group)
+    if number is None:
+      raise ValueError(
+          'Which replica it is on is not known when a step is traced, as under '
+          'TPUStrategy: make a ShardedPosterior of its rows on each replica.')
+    return self._parts[self._ids.index(int(number))]
+
+  @property
+  def total_rows(self):
+    return self._total_rows
+
+  def _with_total_rows(self, tensors):
+    self._check_inside()
+    return [self._total_rows, *all_reduce(tensors)]
+
+  def _check_inside(self):
+    if context() is None:
+      raise ValueError(
+          'The data of this posterior are shared out among the replicas of '
+          f'{type(self.strategy).__name__}, and its density was asked for '
+          'outside of strategy.run: sgmcmc.sample sees to that. Elsewhere '
+          'take the posterior that was given to shard.')
+
+  def _evenness(self, values):
+    self._check_inside()
+    is_whole = values.shape[-1] == self.num_rows
+    return 1. if is_whole else self.num_rows * (
+        self.strategy.num_replicas_in_sync) / self._total_rows
+
+
+def find(kernel: Any) -> _DealtPosterior | None:
+  """The posterior of `shard` that a kernel samples, None for another target.
+
+  Args:
+    kernel: `tfp.mcmc.TransitionKernel`.
+
+  Returns:
+    posterior: The posterior.
+
+  Raises:
+    ValueError: If the kernel cannot sample it.
+  """
+  name = type(kernel).__name__
+  while getattr(kernel, 'inner_kernel', None) is not None:
+    kernel = kernel.inner_kernel
+  target = getattr(kernel, 'target_log_prob_fn', None)
+  if not isinstance(target, _DealtPosterior):
+    return None
+  estimator = getattr(kernel, 'gradient_estimator', None)
+  if not getattr(estimator, 'works_on_shards', False):
+    raise ValueError(
+        f'The data of the posterior are shared out, and {name} with '
+        f'gradient_estimator={estimator!r} has to see all of them: take SGLD, '
+        'SGHMC or SGNHT with gradients.Uniform, ControlVariate or Exact.')
+  return target
+
+
+def shard(
+    posterior: posterior_lib.Posterior,
+    strategy: tf.distribute.Strategy,
+    is_part: bool = False,
+) -> posterior_lib.Posterior:
+  """Shares out the data of a posterior among the replicas of a strategy.
+
+  Row i of the data goes to replica i modulo R. The posterior that it returns is
+  for kernels that `sgmcmc.sample` runs, which makes each step on all replicas:
+  the chain has the law that it has on one device, where minibatches take as
+  many rows from each of the R parts. With the exact gradient it is the same
+  chain up to the order of additions.
+
+  Under `MultiWorkerMirroredStrategy` each process runs the same script, and has
+  all draws in the end; the first alone writes to a `directory`, which all have
+  to see, so that each reads where the chain stands. The steps are compiled, but
+  not by XLA, whose loops these strategies cannot put an all-reduce into.
+
+  Args:
+    posterior: `Posterior` with data.
+    strategy: `tf.distribute.MirroredStrategy` or
+      `MultiWorkerMirroredStrategy`.
+    is_part: Python `bool`: the posterior of each process holds a part of the
+      data, and not all of them, which is dealt out among its own replicas. Its
+      `num_examples`, where it was given, is N, that of all processes together.
+
+  Returns:
+    posterior: The posterior, sharded; as it is where there is one replica.
+
+  Raises:
+    ValueError: If the posterior has no data, fewer rows than there are
+      replicas, or the strategy's do not step together.
+    TypeError: If an argument is of the wrong type.
+
+  #### Examples
+
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x),
+  ...     tf.random.stateless_normal([1000], [0, 1]))
+  >>> strategy = tf.distribute.MirroredStrategy(['/cpu:0'])  # Or all GPUs.
+  >>> kernel = sgmcmc.SGLD(
+  ...     sgmcmc.shard(posterior, strategy), step_size=1e-4,
+  ...     gradient_estimator=sgmcmc.gradients.Uniform(batch_size=100))
+  >>> draws = sgmcmc.sample(
+  ...     kernel, 50, tf.zeros([20]), seed=1, progress_bar=False)
+  """
+  if not isinstance(posterior, posterior_lib.Posterior):
+    raise TypeError(
+        f'posterior is {posterior!r}: a Posterior with data is needed, for '
+        'these are shared out.')
+  if not isinstance(strategy, tf.distribute.Strategy):
+    raise TypeError(
+        f'strategy is {strategy!r}: a tf.distribute.Strategy is needed, such '
+        'as tf.distribute.MirroredStrategy().')
+  if isinstance(strategy, tf.distribute.ParameterServerStrategy):
+    raise ValueError(
+        'The replicas of ParameterServerStrategy do not step together: there '
+        'would be no one chain. Take MirroredStrategy.')
+  if posterior.data is None or posterior.is_sharded:
+    raise ValueError(
+        'The posterior has no data of its own that could be shared out.')
+  if not is_several(strategy):
+    return posterior
+  ids = []
+  strategy.experimental_distribute_values_from_function(
+      lambda context: ids.append(int(context.replica_id_in_sync_group)) or 0)
+  first, step = (
+      (ids[0], len(ids)) if is_part else (0, strategy.num_replicas_in_sync))
+  if posterior.num_rows < step:
+    raise ValueError(
+        f'The posterior holds {posterior.num_rows} rows, and there are {step} '
+        'replicas to share them: one for each is needed.')
+  leaves = tf.nest.flatten(posterior.data)
+  dealt = [
+      strategy.experimental_local_results(
+          strategy.experimental_distribute_values_from_function(
+              lambda context, leaf=leaf: leaf[
+                  int(context.replica_id_in_sync_group) - first::step]))
+      for leaf in leaves]
+  parts = [
+      tf.nest.pack_sequence_as(posterior.data, list(part))
+      for part in zip(*dealt)]
+  total_rows, num_examples = posterior.num_rows, posterior.num_examples
+  if is_part:
+    rows = strategy.experimental_distribute_values_from_function(
+        lambda context: tf.constant(tf.nest.flatten(parts[ids.index(
+            int(context.replica_id_in_sync_group))])[0].shape[0]))
+    total_rows = int(tf.function(
+        lambda: run(strategy, lambda n: all_reduce([n])[0], rows),
+        autograph=False)())
+    if num_examples == posterior.num_rows:
+      num_examples = total_rows
+  return _DealtPosterior(
+      posterior, strategy, parts, ids, total_rows, num_examples)
