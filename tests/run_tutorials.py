@@ -148,6 +148,8 @@ TUTORIALS = {
 
 def main(chosen):
   matplotlib.use('Agg')
+  # At these sizes programs take longer to optimise than to run.
+  os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
   for name, (small, check) in TUTORIALS.items():
     if chosen and name not in chosen:
       continue
