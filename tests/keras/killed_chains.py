@@ -1,8 +1,9 @@
 """A chain in another process, which is killed on its way.
 
-  python -c "$(cat tests/keras/killed_chains.py)" DIRECTORY [dask]
+  python tests/keras/killed_chains.py DIRECTORY [dask]
 
-So, as in a notebook, what it defines is in no file that a process can import.
+The test runs it as the cells of a notebook are run: then what it defines is in
+no file that a process could import.
 """
 
 import concurrent.futures
@@ -18,22 +19,24 @@ import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 
-folder = pathlib.Path(sys.argv[1])
-
 
 class KillOnce(keras.callbacks.Callback):
   """Kills the first process that comes to the end of the tenth epoch."""
 
+  def __init__(self, folder):
+    super().__init__()
+    self._folder = folder
+
   def on_epoch_end(self, epoch, logs=None):
     if epoch == 9:
       try:
-        (folder / 'killed').touch(exist_ok=False)
+        (self._folder / 'killed').touch(exist_ok=False)
       except FileExistsError:
         return
       os.kill(os.getpid(), signal.SIGKILL)
 
 
-def make_model():
+def make_model(folder):
   with (folder / 'processes').open('a') as file:
     file.write(f'{os.getpid()}\n')
   model = keras.Sequential([
@@ -42,42 +45,42 @@ def make_model():
   return model
 
 
-def fit_arguments():
+def fit_arguments(folder):
   rng = np.random.default_rng(0)
   x = rng.normal(size=[40, 3])
   return dict(
       x=x, y=x[:, :1], batch_size=10, epochs=30, shuffle=False,
-      callbacks=[KillOnce()])
+      callbacks=[KillOnce(folder)])
 
 
-def chains(directory, executor=None):
+def chains(folder, directory, executor=None):
   return sgmcmc.keras.sample_chains(
-      make_model, fit_arguments, dict(
+      functools.partial(make_model, folder),
+      functools.partial(fit_arguments, folder), dict(
           kernel=functools.partial(sgmcmc.SGHMC, step_size=0.01, friction=20.),
           prior=tfp.distributions.Normal(0., 1.), start_epoch=2,
           num_examples=40),
       num_chains=1, directory=directory, executor=executor, seed=3)
 
 
-def main():
-  if sys.argv[2:] == ['dask']:
+def main(folder, executor=''):
+  if executor == 'dask':
     import dask.distributed
     cluster = dask.distributed.LocalCluster(
         n_workers=1, threads_per_worker=1, dashboard_address=None)
     client = dask.distributed.Client(cluster)
-    killed = chains(folder / 'chains', client.get_executor())
+    killed = chains(folder, folder / 'chains', client.get_executor())
     client.shutdown()
   else:
-    killed = chains(folder / 'chains')
+    killed = chains(folder, folder / 'chains')
   assert (folder / 'killed').exists()
   processes = (folder / 'processes').read_text().split()
   assert len(processes) == len(set(processes)) == 3, processes
-  whole = chains(None, concurrent.futures.ThreadPoolExecutor(1))
+  whole = chains(folder, None, concurrent.futures.ThreadPoolExecutor(1))
   assert len(killed) == 112
   for ours, theirs in zip(killed.weights.values(), whole.weights.values()):
     np.testing.assert_array_equal(ours, theirs)
-  print('the same bit for bit')
 
 
 if __name__ == '__main__':
-  main()
+  main(pathlib.Path(sys.argv[1]), *sys.argv[2:])
