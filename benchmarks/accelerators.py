@@ -14,9 +14,9 @@ Beside that it measures, here: seconds of a step and of the first one over those
 of SGD with momentum; what products in bfloat16 do to the law of a chain; and
 that `fit` runs in the package `tensorflow-tpu`, on its CPU.
 
-Each part's results are kept in `benchmarks/results/accelerators.json`, and
-from all that are there `docs/how_far_does_it_go.md` is written, by
-`how_far.py`.
+What each part has found so far is kept in
+`benchmarks/results/accelerators.json`, and from all that is there
+`docs/how_far_does_it_go.md` is written, by `how_far.py`.
 """
 
 import argparse
@@ -92,22 +92,23 @@ def compile_case(case, folder, num_chips=(1,), targets=('v5e', 'a100')):
 
 
 def compiled(arguments):
-  """All cases, each beside SGD on the same model."""
-  found, of_sgd = {}, {}
+  """Case by case all that are asked for, each beside SGD on the same model."""
+  found, of_sgd = dict(arguments.known.get('compile', {})), {}
   for case in programs.CASES:
     if arguments.cases and case.file not in arguments.cases:
       continue
     is_fit = case.make_model is not None
+    chips = arguments.chips if is_fit else [1]
     found[case.name] = compile_case(
-        case, arguments.environments, (1, 8) if is_fit else (1,))
+        case, arguments.environments, chips, arguments.targets)
     found[case.name]['batch'] = case.batch
     if is_fit:
       model = (case.make_model, case.batch, case.policy, case.exact_products)
       if model not in of_sgd:
         of_sgd[model] = compile_case(
-            case.sgd(), arguments.environments, (1, 8), ('v5e',))
+            case.sgd(), arguments.environments, chips, ['v5e'])
       found[case.name]['SGD'] = of_sgd[model]
-  return found
+    yield found
 
 
 def measured(_):
@@ -132,7 +133,7 @@ def measured(_):
       seconds[name] = first, float(np.median(later))
       print(f'{one.name}: first {first:.1f} s, later {later}', flush=True)
     found[case.name] = seconds
-  return found
+  yield found
 
 
 def precision(_):
@@ -163,7 +164,7 @@ def precision(_):
           mean=mean, sd=sd, error=(first - mean) / sd,
           ratio=np.sqrt(second - (first - mean)**2) / sd
           * np.sqrt(1. - h / 4.)))
-  return found
+  yield found
 
 
 def in_tensorflow_tpu(arguments):
@@ -183,7 +184,7 @@ def in_tensorflow_tpu(arguments):
         capture_output=True)
     lines[name] = json.loads(done.stdout.splitlines()[-1])
   one, other = lines.values()
-  return {
+  yield {
       'versions': {name: line['TensorFlow'] for name, line in lines.items()},
       'draws': other['draws'],
       'error': float(np.abs(np.subtract(one['last'], other['last'])).max())}
@@ -201,16 +202,18 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--environments', type=pathlib.Path, required=True)
   parser.add_argument('--only', nargs='*', choices=PARTS, default=list(PARTS))
-  parser.add_argument('--cases', nargs='*')
+  parser.add_argument(
+      '--cases', nargs='*', help='files of the programs; default: all')
+  parser.add_argument('--chips', nargs='*', type=int, default=[1, 8])
+  parser.add_argument('--targets', nargs='*', default=['v5e', 'a100'])
   arguments = parser.parse_args()
   arguments.environments.mkdir(parents=True, exist_ok=True)
   results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+  arguments.known = results
   for name in arguments.only:
-    found = PARTS[name](arguments)
-    if name == 'compile':
-      found = {**results.get(name, {}), **found}
-    results[name] = found
-    RESULTS.write_text(json.dumps(results, indent=1) + '\n')
+    for found in PARTS[name](arguments):
+      results[name] = found
+      RESULTS.write_text(json.dumps(results, indent=1) + '\n')
   PAGE.parent.mkdir(exist_ok=True)
   PAGE.write_text(how_far.page(results))
 

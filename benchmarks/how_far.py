@@ -53,8 +53,12 @@ def table(head: list[str], rows: list[str]) -> str:
   return '\n'.join([row(*head), '|' + '---|' * len(head), *rows])
 
 
-def ratio(found: Mapping[str, Any], base: Mapping[str, Any]) -> str:
-  return f'{found["cycles"] / base["cycles"]:.2f}'
+def ratio(found: Mapping[str, Any], chips: str) -> str:
+  """Cycles over those of SGD on the same model, where both are known."""
+  base = found.get('SGD', {}).get(chips, {})
+  if 'cycles' not in base:
+    return ''
+  return f'{found[chips]["cycles"] / base["cycles"]:.2f}'
 
 
 def on_v5e(results):
@@ -66,12 +70,11 @@ def on_v5e(results):
       rows.append(row(name, f'{found["parameters"]:,}', found['batch'],
                       f'refused: {one["error"]}', *[''] * 8))
       continue
-    sgd = found.get('SGD')
     cells = [
         name, f'{found["parameters"]:,}', f'{found["batch"]:,}',
         f'{found["program"] / 1e3:,.0f}', megabytes(one),
         f'{one["flops"] / 1e9:,.2f}', f'{one["bytes"] / 1e6:,.1f}',
-        f'{one["cycles"]:,}', ratio(one, sgd['v5e, 1']) if sgd else '']
+        f'{one["cycles"]:,}', ratio(found, 'v5e, 1')]
     if eight is None:
       cells += [''] * 3
     elif 'error' in eight:
@@ -79,7 +82,7 @@ def on_v5e(results):
     else:
       cells += [
           megabytes(eight), f'{eight.get("crossing_bytes", 0) / 1e6:,.2f}',
-          ratio(eight, sgd['v5e, 8'])]
+          ratio(found, 'v5e, 8')]
     rows.append(row(*cells))
   return table(
       ['step', 'parameters', 'batch', 'program, kB', 'memory, MB', 'GFLOP',
@@ -88,12 +91,11 @@ def on_v5e(results):
 
 
 def on_a100(results):
-  return table(['step', 'memory, MB', 'code, kB'], [
+  return table(['step', 'memory, MB', 'fusions'], [
       row(name, f'refused: {found["a100, 1"]["error"]}', '')
       if 'error' in found['a100, 1'] else
-      row(name, megabytes(found['a100, 1']),
-          f'{found["a100, 1"]["code"] / 1e3:,.0f}')
-      for name, found in results.items()])
+      row(name, megabytes(found['a100, 1']), found['a100, 1']['fusions'])
+      for name, found in results.items() if 'a100, 1' in found])
 
 
 def compiled(results):
@@ -107,9 +109,11 @@ what the step sends: the gradient and a few sums, once.
 
 {on_v5e(results)}
 
-"Float32 products": `tf.config.experimental.enable_tensor_float_32_execution(
-False)`, by which products of float32 are of float32. By default TPUs round what
-is multiplied to bfloat16; see "Which precision the law needs".
+"Float32 products": with
+`tf.config.experimental.enable_tensor_float_32_execution(False)` all products of
+that program are marked to be of float32. By default TPUs round what is
+multiplied to bfloat16; see "Which precision the law needs". The estimate of
+cycles does not charge for it; the chip will.
 
 For an A100:
 
@@ -207,7 +211,9 @@ kB
 (images of 32 by 32); the batch is {rows:,}, 64 rows a chip.
 
 **What lies where.** On each chip the weights, momenta and the last gradient,
-{3 * 4 * size / 1e9:.1f} GB, and about as much while a step runs; nothing of it
+{3 * 4 * size / 1e9:.1f} GB, and up to as much again for their new
+values; nothing
+of it
 grows with the number of examples. On each of 32 hosts a share of the data,
 {num * 3e3 / 32 / 1e9:.0f} GB, read by `tf.data`; no table by example is kept
 (SAGA, Firefly and `Posterior` with its data in memory do not go so far). Draws
