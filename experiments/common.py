@@ -3,7 +3,9 @@
 Each script is a module of this package with a docstring (its first line says
 what it regenerates, and from where), `run(arguments) -> Result`, `main(argv)`.
 `main` here makes it a command: it prints the rows, measured beside published,
-writes NAME.json and NAME.png, and ends with a verdict for each claim.
+writes NAME.json and NAME.png (NAME.full.json, ... with --full), and ends with a
+verdict for each claim: first those that quote a paper, at the paper's settings,
+then ours.
 """
 
 import argparse
@@ -21,28 +23,51 @@ from typing import Any
 from matplotlib import figure
 import numpy as np
 import tensorflow as tf
-import tqdm
 
+from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
-__all__ = ['Claim', 'Result', 'main', 'progress', 'read', 'sizes']
+__all__ = [
+    'Claim', 'Quotation', 'Result', 'main', 'read', 'sizes', 'verdict']
 
 RESULTS = pathlib.Path(__file__).parent / 'results'
+DPI = 150
+
+
+@dataclasses.dataclass(frozen=True)
+class Quotation:
+  """What a paper says.
+
+  Attributes:
+    paper: Its authors and year.
+    place: The figure, the table or the section.
+    words: What it says there, word by word.
+  """
+  paper: str
+  place: str
+  words: str
+
+  def __str__(self) -> str:
+    return f'{self.paper}, {self.place}: "{self.words}"'
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-  """A published claim, and whether it held.
+  """A claim, and whether it held.
 
   Attributes:
-    text: The claim, in a sentence that can be true or false.
-    holds: Whether it held here.
+    text: A sentence that can be true or false; of a quoted claim, what it was
+      judged by.
+    holds: Whether it held here; None where that cannot be told.
     detail: The figures it was judged by; and, where it does not hold, what was
       tried.
+    quotation: The words of the paper that it stands for. Claims without are
+      ours, not the paper's.
   """
   text: str
-  holds: bool
+  holds: bool | None
   detail: str
+  quotation: Quotation | None = None
 
 
 @dataclasses.dataclass
@@ -53,7 +78,7 @@ class Result:
     columns: Names of the table's columns; those that begin with "published"
       stand beside what was measured.
     rows: The table: lists of text, numbers, or None.
-    claims: The published claims.
+    claims: Those of the paper and ours, in any order.
     picture: `matplotlib.figure.Figure`.
     settings: What was run, by name, for the JSON file.
     notes: Sentences for the summary, or an empty string.
@@ -69,12 +94,6 @@ class Result:
 def sizes(arguments: argparse.Namespace, tiny: Any, default: Any, full: Any):
   """The setting for the size that was asked for."""
   return {'tiny': tiny, 'default': default, 'full': full}[arguments.size]
-
-
-def progress(iterable: Any, arguments: argparse.Namespace, name: str) -> Any:
-  """The iterable, with a progress bar where --quiet is not given."""
-  return tqdm.tqdm(
-      iterable, desc=name, disable=arguments.quiet, dynamic_ncols=True)
 
 
 def main(
@@ -96,7 +115,7 @@ def main(
   """
   arguments = parse(name, description, argv)
   print(f'{description.strip()}\n')
-  begin = time.monotonic()
+  begin, used = time.monotonic(), time.process_time()
   result = run(arguments)
   seconds = time.monotonic() - begin
   record = {
@@ -105,23 +124,29 @@ def main(
       'size': arguments.size,
       'seed': arguments.seed,
       'seconds': round(seconds, 1),
+      'cpu_seconds': round(time.process_time() - used, 1),
       'settings': result.settings,
       'columns': list(result.columns),
       'rows': [list(row) for row in result.rows],
-      'claims': [dataclasses.asdict(claim) for claim in result.claims],
+      'claims': sorted(
+          (dataclasses.asdict(claim) for claim in result.claims),
+          key=lambda claim: claim['quotation'] is None),
       'notes': result.notes,
       'machine': f'{os.cpu_count()} cores, {platform.machine()}',
       'versions': {'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0'},
   }
   record = _plain(record)
   arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / f'{name}.json'
+  path = arguments.output / f'{file_name(name, arguments.size)}.json'
   path.write_text(json.dumps(record, indent=1) + '\n')
-  result.picture.savefig(arguments.output / f'{name}.png', dpi=80)
+  result.picture.savefig(path.with_suffix('.png'), dpi=DPI)
+  parts.forget(arguments)
   print(text_table(record['columns'], record['rows']))
-  print(f'\n{path} and {name}.png written, {seconds:.0f} s\n')
+  print(f'\n{path} and {path.stem}.png written, {seconds:.0f} s\n')
   for claim in record['claims']:
-    print(f'{verdict(claim)}: {claim["text"]} ({claim["detail"]})')
+    quotation = claim['quotation']
+    source = f'{Quotation(**quotation)}; here: ' if quotation else 'ours: '
+    print(f'{verdict(claim)}: {source}{claim["text"]} ({claim["detail"]})')
   return record
 
 
@@ -147,17 +172,29 @@ def parse(
       help='folder of the JSON file and the picture (default: %(default)s)')
   parser.add_argument('--seed', type=int, default=1, help='default: 1')
   parser.add_argument('--quiet', action='store_true', help='no progress bars')
-  return parser.parse_args(argv)
+  arguments = parser.parse_args(argv)
+  arguments.name = name
+  return arguments
+
+
+def file_name(name: str, size: str) -> str:
+  """What the files of a record are called, without their ending."""
+  return f'{name}.full' if size == 'full' else name
 
 
 def read(directory: pathlib.Path, name: str) -> dict[str, Any] | None:
-  """The record of an experiment that was run, or None."""
-  path = directory / f'{name}.json'
-  return json.loads(path.read_text()) if path.exists() else None
+  """The record of an experiment: that of --full if there is one; or None."""
+  for size in ('full', 'default'):
+    path = directory / f'{file_name(name, size)}.json'
+    if path.exists():
+      return json.loads(path.read_text())
+  return None
 
 
 def verdict(claim: dict[str, Any]) -> str:
-  return 'HOLDS' if claim['holds'] else 'DOES NOT HOLD'
+  """Whether a claim holds, in words."""
+  return {True: 'HOLDS', False: 'DOES NOT HOLD', None: 'NO VERDICT'}[
+      claim['holds']]
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -172,8 +209,10 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def markdown_table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
   """A table for a Markdown page."""
-  lines = [columns, ['---'] * len(columns), *(
-      [_text(cell) for cell in row] for row in rows)]
+  head, *body = (  # A bar would end the cell.
+      [_text(cell).replace('|', '\\|') for cell in row]
+      for row in (columns, *rows))
+  lines = [head, ['---'] * len(columns), *body]
   return '\n'.join(f'| {" | ".join(line)} |' for line in lines)
 
 
@@ -199,7 +238,7 @@ def _plain(value):
 def sample_chain(
     kernel: Any, state: tf.Tensor, num_results: int, num_steps: Any,
     seed: tf.Tensor,
-) -> tuple[tf.Tensor, tf.Tensor]:
+) -> tuple[tf.Tensor, tf.Tensor, Any]:
   """Each `num_steps`-th state of a chain, and the gradients used till then.
 
   As `tfp.mcmc.sample_chain`, for use inside `tf.function`: there is one copy of
@@ -215,6 +254,8 @@ def sample_chain(
   Returns:
     states: `[num_results] + chains + event`.
     num_gradients: `float64[num_results]`, the mean over the chains.
+    acceptance: Of EWSG's index chain, the mean over the chains; None for other
+      estimators.
   """
   results = kernel.bootstrap_results(state, seed=sgmcmc.random.fold_in(seed, 0))
   count = results.gradient_estimator_results.num_gradients
@@ -230,12 +271,15 @@ def sample_chain(
     return step + 1, state, results, [
         array.write(step // num_steps, x) for array, x in zip(arrays, kept)]
 
-  *_, arrays = tf.while_loop(
+  *_, results, arrays = tf.while_loop(
       lambda step, *_: step < num_results * num_steps, one_step,
       [tf.zeros([], tf.int32), state, results, arrays])
   states, counts = (array.stack() for array in arrays)
+  acceptance = getattr(
+      results.gradient_estimator_results, 'acceptance', None)
   return states, tf.reduce_mean(
-      tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1)
+      tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1
+  ), None if acceptance is None else tf.reduce_mean(acceptance)
 
 
 def num_gradients(kernel_results: Any) -> int:

@@ -13,7 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from experiments import common
-from experiments import logistic_bouncy
+from experiments import logistic
+from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
 # Of the quadrature: at r / b = 0.01 a piece of the path has up to 100 radians.
@@ -50,54 +51,60 @@ def run(arguments):
   epochs = common.sizes(arguments, 20, 1000, 1000)
   num_chains = common.sizes(arguments, 4, 120, 200)
   ratios = 10.**np.linspace(-2., 0., common.sizes(arguments, 3, 7, 13))
-  problem = logistic_bouncy.paper_problem(arguments.seed)
-  n = logistic_bouncy.BATCH_SIZE
+  problem = logistic.paper_problem(arguments.seed)
+  n = logistic.BATCH_SIZE
   draws = sgmcmc.sample(
-      logistic_bouncy.sbps(problem),
+      logistic.sbps(problem),
       epochs * problem.posterior.num_examples // n,
       problem.draw(num_chains, 1., common.seed_of(arguments, 0)),
       num_burnin_steps=200, trace_fn=sgmcmc.pdmp.trace_path,
+      directory=parts.directory(arguments, 'path', run),
       progress_bar=not arguments.quiet, seed=common.seed_of(arguments, 1))
   path = sgmcmc.pdmp.Trajectory.from_chain(draws.states[..., :1], draws.trace)
   length = path.duration.sum() / path.counts.events
   mode = problem.mode[0]
 
   rows, errors, factors = [], [], []
-  for ratio in common.progress(ratios, arguments, 'r / b'):
-    pair = [np.abs(x) for x in estimates(path, mode, ratio * length)]
+  for ratio, pair in zip(ratios, parts.each(
+      lambda ratio: [np.abs(x) for x in estimates(path, mode, ratio * length)],
+      ratios, arguments, 'r over b')):
     errors.append([(x.mean(), x.std() / np.sqrt(num_chains)) for x in pair])
     factors.append(common.ratio_of_means(*pair))
     rows.append([
         float(ratio), *errors[-1][0], *errors[-1][1], *factors[-1],
         {1.: 'little difference', 0.01: 'below 1'}.get(round(ratio, 9))])
   errors = np.array(errors)  # [ratios, continuous or discrete, (mean, se)].
+  below = ratios < 0.999
+  detail = 'ratio of the errors ' + ', '.join(
+      f'{f:.3f} (s.e. {e:.3f}) at {ratio:.2g}'
+      for ratio, (f, e) in zip(ratios, factors))
 
-  def claim(text, k, holds):
-    held = bool(holds(*factors[k]))
+  def claim(place, words, text, holds):
     return common.Claim(
-        text, held, f'ratio of the errors {factors[k][0]:.3f}, standard error '
-        f'{factors[k][1]:.3f}' + ('' if held else (
-            '; within a piece w_1 moves by b / sqrt(d), a quarter of b, and so '
-            'by little of r; the paper shows r / b = 1 and 0.01, and the rest '
-            'as a curve')))
+        text, bool(holds), detail,
+        common.Quotation('Pakman et al. (2017)', place, words))
 
-  middle = len(ratios) // 2
+  (first, first_error), (last, last_error) = factors[0], factors[-1]
   claims = [
-      claim('At r / b = 0.01 the continuous estimate has a smaller error than '
-            'the discrete one, by more than 3 standard errors', 0,
-            lambda f, e: f < 1. - 3. * e),
-      claim('The same at r / b = 0.1', middle, lambda f, e: f < 1. - 3. * e),
-      claim('At r / b = 1 there is little difference: a ratio from 0.8 to 1.25',
-            len(ratios) - 1, lambda f, e: 0.8 < f < 1.25),
-      common.Claim(
-          'The advantage grows as r / b falls: the ratio at 0.01 is below that '
-          'at 1, by more than 3 standard errors',
-          bool(factors[0][0] < factors[-1][0] - 3. * np.hypot(
-              factors[0][1], factors[-1][1])),
-          f'{factors[0][0]:.3f} against {factors[-1][0]:.3f}')]
+      claim('Fig. 5', 'For r/b = 1 there is little difference between '
+            'continuous or discrete samples',
+            'the ratio of their errors is from 0.8 to 1.25', 0.8 < last < 1.25),
+      claim('Fig. 5', 'For r/b = 10^-2 the continuous mean converges faster '
+            'than the discrete', 'its error is smaller, by 3 standard errors',
+            first < 1. - 3. * first_error),
+      claim('Fig. 5', 'The advantage of the continuous expectation when this '
+            'ratio is r/b ≪ 1 is evident',
+            'the ratio of the errors at 0.01 is below that at 1, by 3 standard '
+            'errors', first < last - 3. * np.hypot(first_error, last_error)),
+      claim('section 7.2', 'the error in the expectation is lower in the '
+            'continuous case for r/b < 1',
+            'at each r / b below 1 the error is smaller, by 3 standard errors; '
+            'within a piece w_1 moves by b / sqrt(d), a quarter of b', all(
+                f < 1. - 3. * e
+                for (f, e), is_below in zip(factors, below) if is_below))]
   settings = dict(
       num_examples=1000, num_features=20, batch_size=n, confidence=3,
-      refresh_rate=1., prior='N(0, 100)', epochs=epochs,
+      refresh_rate=logistic.REFRESH_RATE, prior='flat', epochs=epochs,
       epoch='10 minibatches, as the paper counts', num_runs=num_chains,
       mean_length=float(length), paper_mean_length=0.02,
       mean_length_between_bounces=float(

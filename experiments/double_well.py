@@ -9,16 +9,21 @@ runs one chain of a million steps; here many chains run at once, and the error
 of a figure is that of resampling chains.
 """
 
+import functools
+
 from matplotlib import figure
 import numpy as np
 import tensorflow as tf
 
 from experiments import common
+from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
 STEP_SIZE, NOISE = 0.01, 1.
 FRICTIONS = (1., 10., 0.1)
 EDGES = np.linspace(-6., 6., 121)
+PAPER = functools.partial(
+    common.Quotation, 'Ding et al. (2014)', 'section 3, Fig. 1')
 PUBLISHED = ('0.5', 'drops to a low value', 'too high', '0.5')
 
 
@@ -70,8 +75,11 @@ def run(arguments):
       noise_estimate=friction)
   thermostat = sgmcmc.SGNHT(
       log_prob, STEP_SIZE, diffusion=0., gradient_estimator=noisy)
-  theta, kinetic, _ = sample(fixed, [len(FRICTIONS), num_chains], arguments, 0)
-  sgnht = sample(thermostat, [1, num_chains], arguments, 1)
+  kernels = (fixed, len(FRICTIONS)), (thermostat, 1)
+  (theta, kinetic, _), sgnht = parts.each(
+      lambda k: sample(
+          kernels[k][0], [kernels[k][1], num_chains], arguments, k),
+      range(2), arguments, 'samplers')
   theta, kinetic = (
       np.concatenate(pair, axis=1)
       for pair in zip((theta, kinetic), sgnht[:2]))
@@ -101,31 +109,38 @@ def report(theta, kinetic, half, xi, arguments):
         name, float(distance), float(spread), float(energy),
         float(error), PUBLISHED[k]])
 
-  def claim(text, k, holds):
+  def claim(words, text, k, holds):
     distance, energy, error = measured[k]
     return common.Claim(
         text, bool(holds(distance, energy)),
         f'total variation {distance:.3f}, kinetic energy {energy:.3f} with '
-        f'standard error {error:.3f}')
+        f'standard error {error:.3f}', PAPER(words))
 
   def right(distance, energy):
     return distance < 0.05 and abs(energy - 0.5) < 0.02
 
   claims = [
-      claim('With xi = B = 1 sampling is accurate (total variation below 0.05) '
-            'and the kinetic energy is within 0.02 of 0.5', 0, right),
-      claim('With xi = 10 > B the kinetic energy drops below 0.1 and samples '
-            'stay in the wells (total variation above 0.3)', 1,
-            lambda d, e: d > 0.3 and e < 0.1),
-      claim('With xi = 0.1 < B the kinetic energy is above 2 and sampling '
-            'looks like a random walk (total variation above 0.3)', 2,
-            lambda d, e: d > 0.3 and e > 2.),
-      claim('SGNHT is as accurate as xi = B (total variation below 0.05) with '
-            'kinetic energy within 0.02 of 0.5', 3, right),
+      claim('when ξ = B = 1 [...] the sampling is accurate and the kinetic '
+            'energy is controlled around 0.5',
+            'total variation below 0.05, kinetic energy within 0.02 of 0.5', 0,
+            right),
+      claim('When ξ > B, the kinetic energy drops to a low value, and the '
+            'sampling gets stuck in one local minimum',
+            'with xi = 10 kinetic energy below 0.1, total variation above 0.3',
+            1, lambda d, e: d > 0.3 and e < 0.1),
+      claim('When ξ < B, the kinetic energy gets too high, and the sampling '
+            'looks like a random walk',
+            'with xi = 0.1 kinetic energy above 2, total variation above 0.3',
+            2, lambda d, e: d > 0.3 and e > 2.),
+      claim('For SGNHT, the sampling looks as accurate as the one with ξ = B '
+            'and the kinetic energy is also controlled around 0.5',
+            'total variation below 0.05, kinetic energy within 0.02 of 0.5', 3,
+            right),
       common.Claim(
-          "SGNHT's xi converges to B = 1 (mean within 0.05)",
+          'mean of xi over the second half within 0.05 of 1',
           bool(abs(xi[0] - 1.) < 0.05),
-          f'mean {xi[0]:.3f} with standard error {xi[1]:.3f}')]
+          f'mean {xi[0]:.3f} with standard error {xi[1]:.3f}',
+          PAPER('the value of ξ of SGNHT quickly converges to B = 1'))]
   settings = dict(
       step_size=STEP_SIZE, noise=NOISE, num_chains=num_chains, start='N(0, 1)',
       num_steps=len(theta) * common.sizes(arguments, 10, 50, 500),

@@ -1,30 +1,39 @@
 """SBPS on logistic regression: Pakman et al. (2017), Fig. 4 and 3.
 
-N = 1,000, d = 20, one component of the features of variance 6, true weights
-uniform in [-5, 5]; minibatches of n = 100, k = 3. SBPS against SGLD, mSGNHT and
-the exact samplers with n = 1, lipSBPS and ZZ-SS, all at equal data cost: an
-epoch is N gradients of single examples, a directional derivative being one, and
-the reflections of SBPS another n each. Step sizes are in the paper's units, of
-the mean gradient: SGLD's is N h, mSGNHT's is sqrt(N) h with diffusion sqrt(N).
-Besides 0.1 and 0.01 the largest of a grid is taken that leaves the standard
-deviations along the ten narrowest eigenvectors within 10% of long HMC's. pSBPS
-against SBPS is on this posterior and on one with features of unequal scale.
+N = 1,000, d = 20, true weights uniform in [-5, 5], a flat prior; minibatches of
+n = 100, k = 3. An epoch is N gradients of single examples; chains start from
+N(mode, 10 x Laplace's covariance).
+
+The paper's settings are those of its text and of the authors' public notebook,
+one component of the features of variance 6: SBPS with 0.05 refreshments a unit
+of time, its first velocity along the gradient, charged n gradients an event;
+SGLD with steps of 0.1 and 0.01 and mSGNHT with 0.1, of the mean gradient
+(SGLD's is N h, mSGNHT's is sqrt(N) h with diffusion sqrt(N)); lipSBPS and ZZ-SS
+with n = 1 and one bound each, N sqrt(d) and N times the largest |x_ij|. Fig. 3
+is of another regression: one component of variance 1/500, a start with ten
+times the covariance, 1,000 epochs of SBPS and pSBPS.
+
+Ours: SBPS with 1 refreshment a unit of time, a random first velocity, and the n
+gradients of a bounce charged besides; for SGLD and mSGNHT the largest step of a
+grid that leaves the standard deviations along the ten narrowest eigenvectors
+within 10% of long HMC's; lipSBPS and ZZ-SS with the bounds N max |x_i| and, a
+coordinate, N max_i |x_ij|.
 """
 
+import functools
 import time
 from typing import NamedTuple
 
 from matplotlib import figure
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from experiments import common
-from tests import references
+from experiments import logistic
+from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
-PRIOR_SCALE = 10.
-BATCH_SIZE, CONFIDENCE = 100, 3.
+PAPER = functools.partial(common.Quotation, 'Pakman et al. (2017)')
 # mSGNHT has no step of 1: started far from the mode, it diverges.
 GRID = {
     'SGLD': (0.01, 0.03, 0.1, 0.3, 1.), 'mSGNHT': (0.01, 0.03, 0.1, 0.3)}
@@ -32,99 +41,15 @@ GRID = {
 # mode's is below this many times its mean under the posterior.
 ARRIVED = 1.5
 LAG = 10.  # Epochs, for autocorrelations.
-COLORS = {
-    'SBPS': 'C0', 'pSBPS': 'C9', 'SGLD, 0.1': 'C1', 'SGLD, 0.01': 'C5',
-    'SGLD, tuned': 'C3', 'mSGNHT, 0.1': 'C2', 'mSGNHT, tuned': 'C8',
-    'lipSBPS': 'C4', 'ZZ-SS': 'C7'}
-
-
-class Problem(NamedTuple):
-  """A logistic regression: its posterior, and Laplace's approximation."""
-  posterior: sgmcmc.Posterior
-  posterior64: sgmcmc.Posterior
-  mode: np.ndarray
-  covariance: np.ndarray
-
-  @property
-  def features(self):
-    return self.posterior64.data[0].numpy()
-
-  def negative_log_density(self, w):
-    """-log p(w | data) less that of the mode, in float64; `w` is [num, ...]."""
-    # A loop over draws: all logits at once do not fit into memory.
-    density = tf.function(
-        lambda w: tf.map_fn(self.posterior64, w), autograph=False)
-    return (self.posterior64(self.mode) - density(
-        tf.cast(w, tf.float64))).numpy()
-
-  def draw(self, num, widening, seed):
-    """Draws of N(mode, widening * covariance), as float32."""
-    z = np.asarray(sgmcmc.random.normal([num, len(self.mode)], seed))
-    scale = np.linalg.cholesky(widening * self.covariance)
-    return tf.constant(self.mode + z @ scale.T, tf.float32)
-
-
-def make_problem(seed, scales, largest_weight=5., num_examples=1000):
-  """Features N(0, scales^2), weights uniform up to `largest_weight`."""
-  random = np.random.default_rng(seed)
-  weights = random.uniform(-largest_weight, largest_weight, len(scales))
-  x = (random.normal(size=[num_examples, len(scales)]) * scales).astype('f4')
-  y = random.uniform(size=num_examples) < 1. / (1. + np.exp(-x @ weights))
-
-  def log_likelihood(w, batch):
-    x, sign = batch
-    return -tf.nn.softplus(sign * tf.einsum('...nd,...d->...n', x, w))
-
-  def posterior(dtype):
-    prior = tfp.distributions.MultivariateNormalDiag(
-        tf.zeros(len(scales), dtype),
-        PRIOR_SCALE * tf.ones(len(scales), dtype))
-    return sgmcmc.Posterior(
-        prior.log_prob, log_likelihood,
-        (tf.cast(x, dtype), tf.cast(1. - 2. * y, dtype)))
-
-  double = posterior(tf.float64)
-  return Problem(
-      posterior(tf.float32), double, *references.laplace(double, len(scales)))
-
-
-def paper_problem(seed):
-  """N = 1,000, d = 20, one component of the features of variance 6."""
-  return make_problem(seed, np.sqrt([6.] + [1.] * 19))
-
-
-def sbps(problem, **options):
-  """The paper's SBPS: n = 100, k = 3."""
-  return sgmcmc.StochasticBouncyParticleSampler(
-      problem.posterior, confidence=CONFIDENCE,
-      gradient_estimator=sgmcmc.gradients.Uniform(BATCH_SIZE), **options)
-
-
-class Law(NamedTuple):
-  """The posterior by HMC, with moments along Laplace's eigenvectors.
-
-  These are in the order of their eigenvalues, the smallest first.
-  """
-  draws: np.ndarray
-  axes: np.ndarray
-  mean: np.ndarray
-  sd: np.ndarray
-  excess: float
-
-  def project(self, w):
-    """Standardised coordinates along the eigenvectors."""
-    return (np.asarray(w, np.float64) @ self.axes - self.mean) / self.sd
-
-
-def hmc(problem, num_results, num_chains, seed):
-  """The law by HMC, in the coordinates of Laplace's approximation."""
-  draws, _ = references.hmc(
-      problem.posterior64, problem.mode, np.linalg.cholesky(problem.covariance),
-      num_results, num_chains, seed, step_size=0.2, num_leapfrog_steps=8)
-  axes = np.linalg.eigh(problem.covariance)[1]
-  along = draws.reshape([-1, len(axes)]) @ axes
-  return Law(draws, axes, along.mean(axis=0), along.std(axis=0),
-             float(problem.negative_log_density(draws).mean()))
+PUBLISHED = (
+    'SBPS', 'SGLD, 0.1', 'SGLD, 0.01', 'mSGNHT, 0.1', 'lipSBPS', 'ZZ-SS')
+OURS = (
+    'SBPS, ours', 'SGLD, tuned', 'mSGNHT, tuned', 'lipSBPS, our bound',
+    'ZZ-SS, our bound')
+EXACT = 'lipSBPS', 'ZZ-SS', 'lipSBPS, our bound', 'ZZ-SS, our bound'
+COLORS = dict(zip(
+    (*PUBLISHED, 'pSBPS'), ('C0', 'C1', 'C5', 'C2', 'C4', 'C7', 'C3')))
+COLORS |= dict(zip(OURS, ('C0', 'C1', 'C2', 'C4', 'C7')))
 
 
 class Record(NamedTuple):
@@ -136,7 +61,7 @@ class Record(NamedTuple):
 
 def record_steps(name, start, epochs, problem, num_draws, seed):
   """Runs SGLD or mSGNHT with all steps of the grid at once: {step: Record}."""
-  total = int(epochs * problem.posterior.num_examples / BATCH_SIZE)
+  total = int(epochs * problem.posterior.num_examples / logistic.BATCH_SIZE)
   thinning = max(1, total // num_draws)
   draws = sgmcmc.sample(
       step_kernel(name, problem), total // thinning,
@@ -148,21 +73,53 @@ def record_steps(name, start, epochs, problem, num_draws, seed):
       step: Record(draws[:, k], cost, {}) for k, step in enumerate(GRID[name])}
 
 
-def record_path(kernel, start, epochs, problem, num_draws, seed):
+def downhill(kernel, problem, start, seed):
+  """First results of which each velocity is down a minibatch's gradient.
+
+  The authors start up it, and bounce at once.
+  """
+  results = kernel.bootstrap_results(start, seed=seed)
+  rows = sgmcmc.random.indices(
+      problem.posterior.num_examples, [len(start), logistic.BATCH_SIZE],
+      sgmcmc.random.fold_in(seed, 1))
+  batch = [tf.gather(leaf, rows) for leaf in problem.posterior.data]
+  with tf.GradientTape() as tape:
+    tape.watch(start)
+    density = problem.posterior.log_likelihood(start, batch=batch)
+  gradient = tape.gradient(density, start)
+  return results._replace(velocity=[
+      gradient / tf.norm(gradient, axis=-1, keepdims=True)])
+
+
+def record_path(name, start, epochs, problem, num_draws, seed):
   """Runs SBPS; the draws are its path at equal times."""
   size = problem.posterior.num_examples
+  kernel = {
+      'SBPS': functools.partial(logistic.sbps, problem),
+      'SBPS, ours': functools.partial(logistic.sbps, problem, refresh_rate=1.),
+      'pSBPS': functools.partial(
+          logistic.sbps, problem, preconditioner=sgmcmc.preconditioners.RMSProp(
+              decay=0.99, regularizer=1e-4, normalize=True)),
+  }[name]()
+  first = None if name == 'SBPS, ours' else downhill(
+      kernel, problem, start, sgmcmc.random.fold_in(seed, 0))
   draws = sgmcmc.sample(
-      kernel, int(epochs * size / BATCH_SIZE), start, seed=seed,
-      progress_bar=False, trace_fn=lambda state, results: (
+      kernel, int(epochs * size / logistic.BATCH_SIZE), start, seed=seed,
+      progress_bar=False, previous_kernel_results=first,
+      trace_fn=lambda state, results: (
           sgmcmc.pdmp.trace_path(state, results),
           results.gradient_estimator_results.num_gradients))
-  trace, gradients = draws.trace
+  trace, spent = draws.trace
   path = sgmcmc.pdmp.Trajectory.from_chain(draws.states, trace)
+  spent = spent.numpy()
+  if name != 'SBPS, ours':  # As the authors count.
+    num_events = np.arange(1, len(spent) + 1)[:, np.newaxis]
+    spent = np.broadcast_to(logistic.BATCH_SIZE * num_events, spent.shape)
   ends = np.cumsum(trace.duration.numpy()[1:].astype(np.float64), axis=0)
   shares = (np.arange(num_draws) + 0.5) / num_draws
   cost = np.stack([
-      np.interp(shares * end[-1], end, spent[1:] / size)
-      for end, spent in zip(ends.T, gradients.numpy().T)], axis=1)
+      np.interp(shares * end[-1], end, used[1:] / size)
+      for end, used in zip(ends.T, spent.T)], axis=1)
   return Record(path.sample(num_draws).numpy(), cost, dict(
       violation_share=path.violation_share, counts=path.counts._asdict()))
 
@@ -180,24 +137,36 @@ def record_exact(name, start, epochs, problem, num_draws, seed):
 
 
 def exact_kernel(name, problem):
-  """The kernel and about how many events it has in a unit of time."""
-  x = problem.features
-  make, rate = {
+  """The kernel, and how many events it has in a unit of time."""
+  x = np.abs(problem.features)
+  make, bound = {
       'lipSBPS': (sgmcmc.BouncyParticleSampler,
-                  len(x) * np.linalg.norm(x, axis=1).max()),
-      'ZZ-SS': (sgmcmc.ZigZagSampler, len(x) * np.abs(x).max(axis=0).sum()),
+                  np.sqrt(x.shape[1]) * x.max()),
+      'ZZ-SS': (sgmcmc.ZigZagSampler, np.full(x.shape[1], x.max())),
+      'lipSBPS, our bound': (sgmcmc.BouncyParticleSampler,
+                             np.linalg.norm(x, axis=1).max()),
+      'ZZ-SS, our bound': (sgmcmc.ZigZagSampler, x.max(axis=0)),
   }[name]
+  bound = len(x) * bound
+
+  def rate_bound(start):
+    (theta,) = start.state_parts
+    if make is sgmcmc.ZigZagSampler:
+      return sgmcmc.pdmp.AffineRate(
+          [tf.zeros_like(theta) + tf.constant(bound, theta.dtype)])
+    return sgmcmc.pdmp.AffineRate(
+        tf.zeros_like(theta[..., 0]) + tf.constant(bound, theta.dtype))
+
   return make(
-      problem.posterior,
-      sgmcmc.pdmp.LogisticRegressionBound(x, PRIOR_SCALE),
-      sgmcmc.gradients.Uniform(1)), rate
+      problem.posterior, rate_bound,
+      sgmcmc.gradients.Uniform(1)), float(np.sum(bound))
 
 
 def step_kernel(name, problem):
   """SGLD or mSGNHT with the grid's steps, in the paper's units."""
   size = problem.posterior.num_examples
   steps = tf.constant(GRID[name])[:, tf.newaxis, tf.newaxis]
-  estimator = sgmcmc.gradients.Uniform(BATCH_SIZE)
+  estimator = sgmcmc.gradients.Uniform(logistic.BATCH_SIZE)
   if name == 'SGLD':
     return sgmcmc.SGLD(problem.posterior, steps / size, estimator)
   return sgmcmc.SGNHT(
@@ -273,7 +242,8 @@ def mixing(law, record, coordinate):
 def cpu_seconds(problem, epochs, repeats):
   """Seconds of one chain, the samplers in turn, the best of some runs."""
   size = problem.posterior.num_examples
-  cases = {'SBPS': (sbps(problem), int(epochs * size / BATCH_SIZE))}
+  cases = {'SBPS': (
+      logistic.sbps(problem), int(epochs * size / logistic.BATCH_SIZE))}
   for name in ('lipSBPS', 'ZZ-SS'):
     cases[name] = (exact_kernel(name, problem)[0], int(epochs * size))
   start = tf.constant(problem.mode[np.newaxis], tf.float32)
@@ -285,17 +255,17 @@ def cpu_seconds(problem, epochs, repeats):
           lambda step, *_: step < num_events,
           lambda step, state, results: (step + 1, *kernel.one_step(
               state, results, seed=sgmcmc.random.fold_in(seed, step))),
-          (0, start, results))[2].gradient_estimator_results.num_gradients
+          (0, start, results))[1]
     results = kernel.bootstrap_results(start, seed=[0, 0])
-    return lambda seed: int(np.ravel(chain(results, seed))[0])
+    return lambda seed: chain(results, seed).numpy()
 
   runners = {name: runner(*case) for name, case in cases.items()}
   best = dict.fromkeys(runners, float('inf'))
   for repeat in range(repeats + 1):
     for name, chain in runners.items():
       begin = time.perf_counter()
-      gradients = chain(tf.constant([0, repeat]))
-      seconds = (time.perf_counter() - begin) * epochs * size / gradients
+      chain(tf.constant([0, repeat]))
+      seconds = time.perf_counter() - begin
       if repeat:  # The first call compiles.
         best[name] = min(best[name], seconds)
   return best
@@ -309,200 +279,264 @@ def judge(problem, law, record, num_far, epochs):
   """
   far = Record(record.draws[:, :num_far], record.cost[:, :num_far], {})
   near = Record(record.draws[:, num_far:], record.cost[:, num_far:], {})
-  far = Record(*(x[far.cost.min(axis=1) < epochs] for x in far[:2]), {})
   excess = excess_by_epoch(problem, far, epochs)
+  is_shown = far.cost[:, 0] < epochs
   return dict(
       excess=excess, notes=record.notes,
+      path=(far.cost[is_shown, 0], law.project(
+          far.draws[is_shown, 0])[:, [-1, 0]]),
       arrival=arrival(excess, ARRIVED * law.excess),
       largest=mixing(law, near, -1), smallest=mixing(law, near, 0))
 
 
-def compare(problem, law, names, arguments, sizes, use):
-  """Runs the samplers: {name: what `judge` found}, and how steps were tuned."""
-  num_chains, num_slow, num_tune, epochs, long_epochs, num_draws = sizes
-  far = problem.draw(num_chains, 10., common.seed_of(arguments, use))
+def run_sampler(name, problem, law, widening, sizes, seeds):
+  """Runs a sampler, or one with all steps of its grid.
+
+  Args:
+    name: A key of `GRID`, or the name of a row of the table.
+    problem: `Problem`.
+    law: `Law`.
+    widening: How many times Laplace's covariance is that of the start.
+    sizes: As in `run`.
+    seeds: Stateless seeds of the start and of the chains.
+
+  Returns:
+    results: What `judge` found, by row of the table.
+    tuning: Of each step of the grid, `sd_error`.
+  """
+  num_chains, num_slow, num_tune, epochs, num_draws = sizes
+  num_far = num_slow if name in EXACT else num_chains
+  far = problem.draw(num_chains, widening, seeds[0])[:num_far]
   near = tf.constant(law.draws[0], tf.float32)
+  start = tf.concat([far, near[:num_far]], axis=0)
+  run_to = epochs, problem, num_draws, seeds[1]
+  if name not in GRID:
+    record = (record_exact if name in EXACT else record_path)(
+        name, start, *run_to)
+    return {name: judge(problem, law, record, num_far, epochs)}, {}
+  # The last chains tune the step, and are in no figure that is reported.
+  tuners = near[num_chains:num_chains + num_tune]
+  grid = record_steps(name, tf.concat([start, tuners], axis=0), *run_to)
+  tuning = {
+      step: sd_error(law, Record(r.draws[:, -num_tune:], None, {}))
+      for step, r in grid.items()}
+  best = max([s for s in grid if tuning[s] < 0.1] or [min(grid)])
+  wanted = {f'{name}, 0.1': 0.1, f'{name}, tuned': best}
+  if name == 'SGLD':
+    wanted[f'{name}, 0.01'] = 0.01
+  return {
+      label: judge(
+          problem, law, Record(*(x[:, :-num_tune] for x in grid[step][:2]), {}),
+          num_far, epochs)
+      for label, step in wanted.items()}, {**tuning, 'chosen': best}
+
+
+def compare(problem, law, names, widening, arguments, sizes, use):
+  """Runs the samplers: what `judge` found of each, and how steps were tuned."""
+  def run_one(name):
+    seeds = [common.seed_of(arguments, use + k)
+             for k in (0, 1 + names.index(name))]
+    return run_sampler(name, problem, law, widening, sizes, seeds)
+
+  found = parts.each(run_one, names, arguments, f'samplers {use}')
   results, tuning = {}, {}
-  for k, name in enumerate(common.progress(names, arguments, 'samplers')):
-    run_to = (long_epochs, problem, num_draws,
-              common.seed_of(arguments, use + 1 + k))
-    if name in ('lipSBPS', 'ZZ-SS'):
-      start = tf.concat([far[:num_slow], near[:num_slow]], axis=0)
-      records, num_far = {name: record_exact(name, start, *run_to)}, num_slow
-    elif name in ('SBPS', 'pSBPS'):
-      kernel = sbps(problem) if name == 'SBPS' else preconditioned(problem)
-      start = tf.concat([far, near[:num_chains]], axis=0)
-      records, num_far = {name: record_path(kernel, start, *run_to)}, num_chains
-    else:
-      # The last chains tune the step, and are in no figure that is reported.
-      tuners = near[num_chains:num_chains + num_tune]
-      start = tf.concat([far, near[:num_chains], tuners], axis=0)
-      grid = record_steps(name, start, *run_to)
-      tuning[name] = {
-          step: sd_error(law, Record(r.draws[:, -num_tune:], None, {}))
-          for step, r in grid.items()}
-      best = max(
-          [s for s in grid if tuning[name][s] < 0.1] or [min(grid)])
-      tuning[f'{name}, tuned'] = best
-      wanted = {f'{name}, 0.1': 0.1, f'{name}, tuned': best}
-      if name == 'SGLD':
-        wanted[f'{name}, 0.01'] = 0.01
-      records = {
-          label: Record(*(x[:, :-num_tune] for x in grid[step][:2]), {})
-          for label, step in wanted.items()}
-      num_far = num_chains
-    for label, record in records.items():
-      results[label] = judge(problem, law, record, num_far, epochs)
+  for name, (rows, tuned) in zip(names, found):
+    results |= rows
+    if tuned:
+      tuning[name] = tuned
   return results, tuning
 
 
 def run(arguments):
-  # Chains, those of the samplers with n = 1, those that tune the steps; epochs
-  # to reach the posterior, and of the whole run; draws.
+  # Chains, those of the samplers with n = 1, those that tune the steps; epochs;
+  # draws. Then of Fig. 3.
   sizes = common.sizes(
-      arguments, (4, 2, 8, 2, 4, 20), (96, 16, 96, 100, 400, 800),
-      (32, 16, 256, 100, 2000, 4000))
-  problem = paper_problem(arguments.seed)
-  scaled = make_problem(
-      arguments.seed, np.geomspace(0.1, 3., 20), largest_weight=1.)
+      arguments, (4, 2, 8, 4, 20), (96, 16, 96, 400, 800),
+      (32, 16, 256, 2000, 4000))
+  wide_sizes = common.sizes(
+      arguments, (4, 2, 0, 4, 20), (32, 0, 0, 1000, 1000),
+      (96, 0, 0, 1000, 2000))
+  problems = [
+      logistic.make_problem(arguments.seed, variance)
+      for variance in (6., 1. / 500.)]
   laws = [
-      hmc(p, common.sizes(arguments, 20, 250, 1000), sizes[0] + sizes[2],
+      logistic.hmc(
+          problem, common.sizes(arguments, 20, 250, 1000), sizes[0] + sizes[2],
           common.seed_of(arguments, k))
-      for k, p in enumerate((problem, scaled))]
+      for k, problem in enumerate(problems)]
   results, tuning = compare(
-      problem, laws[0], ['SBPS', 'pSBPS', 'SGLD', 'mSGNHT', 'lipSBPS', 'ZZ-SS'],
-      arguments, sizes, 100)
+      problems[0], laws[0],
+      ['SBPS', 'SBPS, ours', 'SGLD', 'mSGNHT', *EXACT], 10., arguments, sizes,
+      100)
   pair, _ = compare(
-      scaled, laws[1], ['SBPS', 'pSBPS'], arguments, sizes, 200)
-  seconds = cpu_seconds(problem, common.sizes(arguments, 2, 100, 100), 3)
-  return report(results, pair, seconds, tuning, laws, sizes)
+      problems[1], laws[1], ['SBPS', 'pSBPS'], 100., arguments, wide_sizes, 200)
+  seconds = cpu_seconds(problems[0], common.sizes(arguments, 2, 100, 100), 3)
+  return report(results, pair, seconds, tuning, laws, sizes, wide_sizes)
 
 
-def preconditioned(problem):
-  """pSBPS, with the paper's beta and epsilon."""
-  return sbps(problem, preconditioner=sgmcmc.preconditioners.RMSProp(
-      decay=0.99, regularizer=1e-4, normalize=True))
+def report(results, pair, seconds, tuning, laws, sizes, wide_sizes):
+  rows = []
+  for group, names, table in (
+      ("the paper's", PUBLISHED, results), ('ours', OURS, results),
+      ("the paper's, Fig. 3", ('SBPS', 'pSBPS'), pair)):
+    for name in names:
+      r = table[name]
+      rows.append([
+          group, name, *r['arrival'], float(np.median(r['excess'][-1])),
+          *r['largest'].at_lag, *r['smallest'].at_lag, r['largest'].sd[0],
+          r['smallest'].sd[0],
+          seconds.get(name) if group == "the paper's" else None])
+  settings = dict(
+      num_examples=1000, num_features=20, batch_size=logistic.BATCH_SIZE,
+      confidence=logistic.CONFIDENCE, prior='flat',
+      start="N(mode, 10 x Laplace's covariance); Fig. 3: 100 x",
+      num_chains=sizes[0], num_chains_of_exact=sizes[1],
+      num_chains_tuning=sizes[2], epochs=sizes[3], tuning=tuning,
+      num_chains_of_fig_3=wide_sizes[0], epochs_of_fig_3=wide_sizes[3],
+      stationary_excess=[law.excess for law in laws],
+      notes={name: r['notes'] for name, r in results.items() if r['notes']})
+  return common.Result(
+      ['settings', 'sampler', 'epochs to the posterior', 'its s.e.',
+       'excess -log density at the end', 'ACF largest', 'its s.e.',
+       'ACF smallest', 'its s.e.', 'sd over HMC, largest', 'smallest',
+       'seconds, one chain'], rows,
+      claims_of(results, pair, seconds),
+      draw_figure(results, pair, seconds, laws), settings,
+      f'Tuned steps: {tuning["SGLD"]["chosen"]:g} for SGLD, '
+      f'{tuning["mSGNHT"]["chosen"]:g} for mSGNHT. A sampler has reached the '
+      'posterior where the median over chains of the excess of -log density '
+      f"over the mode's is below {ARRIVED} times its mean there, "
+      f'{laws[0].excess:.1f} ({laws[1].excess:.1f} in Fig. 3). '
+      f'Autocorrelations are at a lag of {LAG:g} epochs.')
 
 
-def report(results, pair, seconds, tuning, laws, sizes):
-  published = {
-      'SBPS': '1st', 'SGLD, 0.1': 'after SBPS', 'SGLD, 0.01': 'after SBPS',
-      'mSGNHT, 0.1': 'after SBPS', 'lipSBPS': 'orders slower',
-      'ZZ-SS': 'orders slower'}
-  rows = [
-      [name, *r['arrival'], float(np.median(r['excess'][-1])),
-       *r['largest'].at_lag, *r['smallest'].at_lag,
-       r['largest'].sd[0], r['smallest'].sd[0],
-       seconds.get(name), published.get(name)]
-      for name, r in (*results.items(), *(
-          (f'{name}, scaled features', r) for name, r in pair.items()))]
-
-  def sooner(ours, others, table, text):
+def claims_of(results, pair, seconds):
+  def sooner(ours, others, table, text, words=None, factor=1.):
     """Whether one arrives before the others, by 2 standard errors."""
     (epoch, error), them = table[ours]['arrival'], {
         name: table[name]['arrival'] for name in others}
     return common.Claim(
-        text, all(epoch < e - 2. * np.hypot(error, s)
+        text, all(factor * epoch < e - 2. * np.hypot(factor * error, s)
                   for e, s in them.values()),
         f'epoch {epoch:g} (s.e. {error:.1f}); ' + ', '.join(
-            f'{name}: {e:g} ({s:.1f})' for name, (e, s) in them.items()))
+            f'{name}: {e:g} ({s:.1f})' for name, (e, s) in them.items()),
+        words)
 
-  def faster(ours, others, table, where, text):
+  def faster(ours, others, table, where, text, words):
     (value, error), them = table[ours][where].at_lag, {
         name: table[name][where].at_lag for name in others}
     return common.Claim(
         text, all(value < v - 2. * np.hypot(error, s)
                   for v, s in them.values()),
         f'{value:.3f} (s.e. {error:.3f}); ' + ', '.join(
-            f'{name}: {v:.3f} ({s:.3f})' for name, (v, s) in them.items()))
+            f'{name}: {v:.3f} ({s:.3f})' for name, (v, s) in them.items()),
+        words)
 
-  inexact = [name for name in results if 'SG' in name]
-  exact = ['lipSBPS', 'ZZ-SS']
-  there = ('the median over chains of -log density, over the mode\'s, is below '
-           f'{ARRIVED} times the posterior\'s')
-  narrow = results['SBPS']['smallest'].sd
-  wide = results['SBPS']['largest'].sd
-  share = seconds and min(seconds[name] for name in exact) / seconds['SBPS']
-  claims = [
-      sooner('SBPS', inexact, results, 'SBPS reaches the posterior in fewer '
-             f'epochs than SGLD and mSGNHT, tuned and not: {there}'),
-      sooner('SBPS', exact, results,
-             'SBPS reaches it in fewer epochs than lipSBPS and ZZ-SS'),
-      *(faster('SBPS', inexact + exact, results, where,
-               f'Along the direction of {where} variance SBPS has the lowest '
-               f'autocorrelation at a lag of {LAG:g} epochs')
+  wide, narrow = (
+      results['SBPS'][where].sd for where in ('largest', 'smallest'))
+  ratios = {
+      name: seconds[name] / seconds['SBPS'] for name in ('lipSBPS', 'ZZ-SS')}
+  times = ', '.join(
+      f'{seconds[name]:.3g} s of {name}, {ratio:.0f} times'
+      for name, ratio in ratios.items())
+  times = f'{seconds["SBPS"]:.3g} s of SBPS, {times}'
+  pair_words = PAPER(
+      'section 5, Fig. 3', 'pSBPS converges to the posterior mode faster than '
+      'SBPS, and mixes faster in the direction of greatest covariance')
+  tuned_words = PAPER(
+      'section 7.1, Fig. 4', 'SBPS outperforms the optimally tuned SGLD and '
+      'mSGNHT')
+  return [
+      sooner('SBPS', PUBLISHED[1:], results,
+             'it reaches the posterior in fewer epochs than the others, by two '
+             'standard errors',
+             PAPER('Fig. 4', 'Note that SBPS is the fastest to converge')),
+      *(faster('SBPS', ('SGLD, 0.1', 'mSGNHT, 0.1'), results, where,
+               f'its autocorrelation along the direction of {where} variance '
+               'is the lowest, by two standard errors', tuned_words)
         for where in ('largest', 'smallest')),
+      sooner('SBPS', ('lipSBPS', 'ZZ-SS'), results,
+             'they take ten times as many epochs to the posterior, both',
+             PAPER('section 7.1, Fig. 4', 'converges orders of magnitude '
+                   'faster than lipSBPS and ZZ-SS'), factor=10.),
       common.Claim(
-          'SBPS, n = 100, takes less than a tenth of the time of lipSBPS and '
-          'ZZ-SS, n = 1, for the same number of gradients (published: 1/35)',
-          bool(share > 10.), ', '.join(
-              f'{name}: {value:.3g} s' for name, value in seconds.items())),
+          'both take at least half of 35 times as long for 100 epochs (on '
+          'another machine)', bool(min(ratios.values()) > 17.5), times,
+          PAPER('Fig. 4', 'CPU runtime for 100 epochs, showing a 35× advantage '
+                'of n = 100 SBPS over n = 1 SS-ZZ and lipSBPS')),
       common.Claim(
-          "The bias of SBPS is small: standard deviations within 10% of HMC's "
-          'along both directions',
+          "standard deviations within 10% of HMC's along both directions",
           bool(max(abs(narrow[0] - 1.), abs(wide[0] - 1.)) < 0.1),
-          f'{wide[0]:.3f} (s.e. {wide[1]:.3f}) and {narrow[0]:.3f} '
-          f'({narrow[1]:.3f}) times; bound violated at '
-          f'{results["SBPS"]["notes"]["violation_share"]:.2%} of proposals'),
-      sooner('pSBPS', ['SBPS'], pair, 'pSBPS reaches the posterior in fewer '
-             'epochs than SBPS where features have unequal scales'),
-      faster('pSBPS', ['SBPS'], pair, 'largest', 'pSBPS mixes faster along the '
-             f'direction of greatest variance there (lag of {LAG:g} epochs)')]
-  settings = dict(
-      num_examples=1000, num_features=20, batch_size=BATCH_SIZE,
-      confidence=CONFIDENCE, refresh_rate=1., prior='N(0, 100)',
-      start='N(mode, 10 x Laplace\'s covariance)',
-      num_chains=sizes[0], num_chains_of_exact=sizes[1],
-      num_chains_tuning=sizes[2],
-      epochs=sizes[3], long_epochs=sizes[4], tuning=tuning,
-      stationary_excess=[law.excess for law in laws],
-      notes={name: r['notes'] for name, r in results.items() if r['notes']})
-  return common.Result(
-      ['sampler', 'epochs to the posterior', 'its s.e.',
-       'excess -log density at the end', 'ACF largest', 'its s.e.',
-       'ACF smallest', 'its s.e.', 'sd over HMC, largest', 'smallest',
-       'seconds, one chain', 'published order'], rows, claims,
-      draw_figure(results, pair, seconds, laws), settings,
-      f'Tuned steps: {tuning["SGLD, tuned"]:g} for SGLD, '
-      f'{tuning["mSGNHT, tuned"]:g} for mSGNHT. The posterior\'s mean excess '
-      f'is {laws[0].excess:.1f}.')
+          f'{wide[0]:.3f} (s.e. {wide[1]:.3f}) times along the largest and '
+          f'{narrow[0]:.3f} ({narrow[1]:.3f}) along the smallest; bound '
+          'violated at '
+          f'{results["SBPS"]["notes"]["violation_share"]:.2%} of proposals',
+          PAPER('section 7.1', 'the small bias introduced by SBPS is worth the '
+                'massive reduction in variance')),
+      sooner('pSBPS', ('SBPS',), pair, 'it reaches the posterior in fewer '
+             'epochs, by two standard errors', pair_words),
+      faster('pSBPS', ('SBPS',), pair, 'largest', 'its autocorrelation along '
+             'the direction of largest variance is lower, by two standard '
+             'errors', pair_words),
+      sooner('SBPS, ours', ('SGLD, tuned', 'mSGNHT, tuned'), results,
+             'SBPS, all its gradients charged, reaches the posterior in fewer '
+             'epochs than SGLD and mSGNHT with tuned steps'),
+      sooner('SBPS, ours', ('lipSBPS, our bound', 'ZZ-SS, our bound'), results,
+             'SBPS, all its gradients charged, reaches it in fewer epochs than '
+             'lipSBPS and ZZ-SS with our bounds')]
 
 
 def draw_figure(results, pair, seconds, laws):
-  picture = figure.Figure(figsize=(12, 7), layout='constrained')
-  axes = picture.subplots(2, 3)
+  picture = figure.Figure(figsize=(14, 10), layout='constrained')
+  axes = picture.subplots(3, 4)
 
-  def curves(ax, table, law):
-    for name, r in table.items():
-      median = np.median(r['excess'], axis=1)
+  def curves(ax, table, names, law, title, end):
+    for name in names:
+      median = np.median(table[name]['excess'], axis=1)[:end]
       ax.plot(np.arange(len(median)) + 0.5, median, color=COLORS[name],
-              label=name)
-    ax.axhline(law.excess, color='k', linestyle='--', label='HMC')
+              linestyle='--' if name in OURS else '-', label=name)
+    ax.axhline(law.excess, color='k', linestyle=':', label='HMC')
     ax.set(xlabel='epochs', ylabel='-log density, over the mode; median',
-           yscale='log')
+           yscale='log', title=title)
 
-  def correlations(ax, table, where):
-    for name, r in table.items():
-      keep = r[where].lags <= 5. * LAG
-      ax.plot(r[where].lags[keep], r[where].values[keep], color=COLORS[name])
+  def correlations(ax, table, names, where, title, end=5. * LAG):
+    for name in names:
+      keep = table[name][where].lags <= end
+      ax.plot(table[name][where].lags[keep], table[name][where].values[keep],
+              color=COLORS[name], linestyle='--' if name in OURS else '-')
     ax.axhline(0., color='k', linewidth=0.7)
-    ax.set(xlabel='lag in epochs', ylabel='autocorrelation')
+    ax.set(xlabel='lag in epochs', ylabel='autocorrelation', title=title)
 
-  curves(axes[0, 0], results, laws[0])
-  for k, where in enumerate(('largest', 'smallest')):
-    correlations(axes[0, 1 + k], results, where)
-    axes[0, 1 + k].set_title(f'direction of {where} variance')
-  axes[0, 0].set_title('from afar, the paper\'s posterior')
-  ax = axes[1, 0]
+  def traces(ax, table, names, k, title, end):
+    for name in names:
+      epochs, values = table[name]['path']
+      ax.plot(epochs[epochs < end], values[epochs < end, k],
+              color=COLORS[name], linewidth=1.)
+    ax.axhspan(-1., 1., color='0.9')
+    ax.set(xlabel='epochs', ylabel="one chain, in HMC's sds", title=title)
+
+  both = tuple(enumerate(('largest', 'smallest')))
+  curves(axes[0, 0], results, PUBLISHED, laws[0], "the paper's settings", 100)
+  curves(axes[1, 0], results, OURS, laws[0], 'ours', 100)
+  curves(axes[2, 0], pair, ('SBPS', 'pSBPS'), laws[1], 'Fig. 3', 1000)
+  for k, where in both:
+    traces(axes[0, 1 + k], results, PUBLISHED, k, f'{where} variance', 100)
+    correlations(axes[1, 1 + k], results, (*PUBLISHED, *OURS), where,
+                 f'{where} variance')
+  correlations(axes[2, 2], pair, ('SBPS', 'pSBPS'), 'largest',
+               'Fig. 3, largest variance', 200.)
+  traces(axes[2, 1], pair, ('SBPS', 'pSBPS'), 0, 'Fig. 3, largest variance',
+         1000)
+  ax = axes[0, 3]
   ax.bar(list(seconds), list(seconds.values()),
          color=[COLORS[name] for name in seconds])
-  ax.set(yscale='log', ylabel='seconds, one chain', title='equal data cost')
-  curves(axes[1, 1], pair, laws[1])
-  axes[1, 1].set_title('features of unequal scales')
-  correlations(axes[1, 2], pair, 'largest')
-  axes[1, 2].set_title('the same, largest variance')
-  handles, labels = axes[0, 0].get_legend_handles_labels()
-  picture.legend(handles, labels, loc='outside right upper')
+  ax.set(yscale='log', ylabel='seconds, one chain', title='100 epochs')
+  for ax in axes[1:, 3]:
+    ax.axis('off')
+  handles = {
+      label: handle for ax in axes[:, 0]
+      for handle, label in zip(*ax.get_legend_handles_labels())}
+  axes[1, 3].legend(handles.values(), handles.keys(), loc='upper left')
   return picture
 
 

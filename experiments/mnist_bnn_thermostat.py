@@ -94,7 +94,8 @@ def run(arguments):
       runs, 'test error', settings['num_burnin_steps'], DIVERGED, '.4f')
   best = min(row[3] for row in rows if row[0] == 'SGNHT')
   claims.append(common.Claim(
-      "SGNHT's best test error is about 2%, 1.5% to 2.5%",
+      "SGNHT's best test error is about 2%, 1.5% to 2.5%, as in the paper's "
+      'figure',
       bool(0.015 <= best <= 0.025),
       f'{best:.2%} after {settings["num_steps"]:,} iterations, where the '
       'paper makes 50,000'))

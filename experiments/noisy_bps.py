@@ -7,14 +7,19 @@ earlier, and the path mixes more slowly. Both samplers are thinned under a bound
 that holds: with noise, seven standard deviations above the rate without.
 """
 
+import functools
+
 from matplotlib import figure
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
+PAPER = functools.partial(
+    common.Quotation, 'Pakman et al. (2017)', 'Fig. 1')
 NOISE, NUM_DEVIATIONS = 5., 7.
 REFRESH_RATE = 0.1
 MEAN = np.array([0.5, 0.5])
@@ -69,27 +74,30 @@ def run(arguments):
   # A noisy path proposes some 36 bounces in a unit of time, an exact one 0.5.
   num_events = common.sizes(
       arguments, (200, 4000), (600, 18_000), (2000, 60_000))
-  paths, bounces = [], []
-  for k, kernel in enumerate(kernels()):
+
+  def sample(k):
+    """States, and the trace of the path."""
     seed = common.seed_of(arguments, k)
     start = MEAN + np.asarray(sgmcmc.random.normal(
         [num_chains, 2], seed)) @ np.linalg.cholesky(COVARIANCE).T
     draws = sgmcmc.sample(
-        kernel, num_events[k], tf.constant(start, tf.float32), seed=seed,
+        kernels()[k], num_events[k], tf.constant(start, tf.float32), seed=seed,
         trace_fn=sgmcmc.pdmp.trace_path, progress_bar=not arguments.quiet)
-    paths.append(sgmcmc.pdmp.Trajectory.from_chain(draws.states, draws.trace))
-    bounces.append(times_to_bounce(draws.trace, num_chains))
-    if k == 0:
-      exact_corners = draws.states[:51, 0].numpy()
-    else:
-      is_bounce = np.asarray(draws.trace.event[:, 0]) == (
-          sgmcmc.pdmp.Event.BOUNCE)
-      noisy_corners = draws.states[:, 0].numpy()[is_bounce][:51]
+    return draws.states, draws.trace
+
+  paths, bounces, corners = [], [], []
+  for states, trace in parts.each(sample, range(2), arguments, 'samplers'):
+    paths.append(sgmcmc.pdmp.Trajectory.from_chain(states, trace))
+    bounces.append(times_to_bounce(trace, num_chains))
+    event = np.asarray(trace.event[:, 0])
+    is_bounce = event == sgmcmc.pdmp.Event.BOUNCE
+    is_corner = is_bounce | (event == sgmcmc.pdmp.Event.REFRESHMENT)
+    is_shown = is_corner & (np.cumsum(is_bounce) <= 51)
+    corners.append(states[:, 0].numpy()[is_shown])
   draws = [
       path.sample(int(LAGS_PER_UNIT * path.duration.mean()))[..., 0].numpy()
       for path in paths]
-  return report(
-      draws, bounces, (exact_corners, noisy_corners), paths, arguments)
+  return report(draws, bounces, corners, paths, arguments)
 
 
 def report(draws, bounces, corners, paths, arguments):
@@ -120,25 +128,28 @@ def report(draws, bounces, corners, paths, arguments):
   largest = [np.abs(z).max() for z, _ in errors]
   claims = [
       common.Claim(
-          'The noise does not change the invariant distribution: at 19 '
-          'quantiles of the first coordinate the share of time below is that '
-          'of the density within 4 standard errors',
+          'at 19 quantiles of the first coordinate the share of time below is '
+          'that of the density within 4 standard errors',
           bool(largest[1] < 4.),
           f'largest deviation {largest[1]:.1f} standard errors with noise, '
           f'{largest[0]:.1f} without; a standard error is at most '
-          f'{errors[1][1].max():.4f}'),
+          f'{errors[1][1].max():.4f}',
+          PAPER('the invariant distribution is not changed by the noise')),
       common.Claim(
-          'Times to a bounce are shorter with noise, by more than 5 standard '
-          'errors',
+          'shorter by more than 5 standard errors',
           bool(times[1][0] < times[0][0] - 5. * np.hypot(
               times[0][1], times[1][1])),
-          f'mean {times[1][0]:.3f} with, {times[0][0]:.3f} without'),
+          f'mean {times[1][0]:.3f} with, {times[0][0]:.3f} without',
+          PAPER('travel times until bouncing, with shorter times for noisy '
+                'gradients')),
       common.Claim(
-          'The autocorrelation falls more slowly with noise: at a lag of 1 '
-          'unit of time it is higher, by more than 5 standard errors',
+          'the autocorrelation at a lag of 1 unit of time is higher, by more '
+          'than 5 standard errors',
           bool(mixing[1][0] > mixing[0][0] + 5. * np.hypot(
               mixing[0][1], mixing[1][1])),
-          f'{mixing[1][0]:.3f} with, {mixing[0][0]:.3f} without')]
+          f'{mixing[1][0]:.3f} with, {mixing[0][0]:.3f} without',
+          PAPER('ACFs of one of the coordinates, with slower mixing per '
+                'iteration in the noisy case'))]
   settings = dict(
       mean=MEAN, covariance=COVARIANCE, noise=NOISE, refresh_rate=REFRESH_RATE,
       num_chains=num_chains, events=[path.counts.events for path in paths],

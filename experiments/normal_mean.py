@@ -9,6 +9,8 @@ over chains. The published results are plots: what the text says of them stands
 in the table.
 """
 
+import functools
+
 from matplotlib import figure
 import numpy as np
 import scipy.stats
@@ -16,12 +18,15 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
 
 NUM_EXAMPLES, BATCH_SIZE = 100, 10
 SETTINGS = ((0.01, 1.), (0.01, 10.), (0.001, 1.), (0.001, 10.))
+PAPER = functools.partial(
+    common.Quotation, 'Ding et al. (2014)', 'section 5.1, Fig. 2 (1-3)')
 PUBLISHED = (
     'SGNHT accurate, SGHMC not; xi much larger than A',
     'SGNHT accurate, SGHMC not; xi much larger than A',
@@ -47,21 +52,25 @@ def run(arguments):
   kernels = {
       'SGHMC': sgmcmc.SGHMC(posterior, h, a, gradient_estimator=estimator),
       'SGNHT': sgmcmc.SGNHT(posterior, h, a, gradient_estimator=estimator)}
-  draws, friction = {}, None
-  for use, (name, kernel) in enumerate(kernels.items()):
+
+  def sample(name):
     chains = sgmcmc.sample(
-        kernel, num_draws, tf.zeros([len(SETTINGS), num_chains]),
+        kernels[name], num_draws, tf.zeros([len(SETTINGS), num_chains]),
         num_steps_between_results=thinning - 1,
         trace_fn=lambda _, results: getattr(
             results, 'thermostat', tf.zeros([])),
-        seed=common.seed_of(arguments, 1 + use),
+        seed=common.seed_of(arguments, 1 + list(kernels).index(name)),
         progress_bar=not arguments.quiet)
-    draws[name] = chains.states.numpy()
-    friction = chains.trace.numpy()
+    return (chains.states.numpy(), chains.trace.numpy(),
+            common.num_gradients(chains.kernel_results))
+
+  runs = parts.each(sample, kernels, arguments, 'samplers')
+  draws = {name: states for name, (states, *_) in zip(kernels, runs)}
+  _, friction, num_gradients = runs[-1]
   settings = dict(
       num_chains=num_chains, num_draws=num_draws, thinning=thinning,
       burn_in='the first quarter', start=0., batch_size=BATCH_SIZE,
-      gradients_per_chain=common.num_gradients(chains.kernel_results))
+      gradients_per_chain=num_gradients)
   return report(x.numpy(), draws, friction, settings)
 
 
@@ -96,21 +105,25 @@ def report(x, draws, friction, settings):
       for name in ('SGHMC', 'SGNHT'))
   claims = [
       common.Claim(
-          'SGNHT samples accurately at all settings: the variance of mu is '
-          'within 15% of the true one', bool(np.all(abs(sgnht - 1.) < 0.15)),
-          listed(ratios['SGNHT'])),
+          'the variance of mu is within 15% of the true one at all settings',
+          bool(np.all(abs(sgnht - 1.) < 0.15)), listed(ratios['SGNHT']),
+          PAPER('SGNHT samples accurately without knowing the variance of the '
+                'noise of the stochastic force under all parameter settings')),
       common.Claim(
-          'SGHMC is within 15% only where h is small and A is large',
+          'the variance is within 15% at h = 0.001, A = 10 alone',
           bool(abs(sghmc[3] - 1.) < 0.15 and np.all(sghmc[:3] > 1.15)),
-          listed(ratios['SGHMC'])),
+          listed(ratios['SGHMC']),
+          PAPER('SGHMC samples accurately only when h is small and A is '
+                'large')),
       common.Claim(
-          'At h = 0.001 xi is close to A (within 1)',
-          bool(np.all(abs(xi[2:] - [1., 10.]) < 1.)),
-          f'{xi[2]:.2f} for A = 1, {xi[3]:.2f} for A = 10'),
+          'mean xi within 1 of A', bool(np.all(abs(xi[2:] - [1., 10.]) < 1.)),
+          f'{xi[2]:.2f} for A = 1, {xi[3]:.2f} for A = 10',
+          PAPER('When h = 0.001, ξ and A are close')),
       common.Claim(
-          'At h = 0.01 xi is much larger than A (by 4 at least): it takes up '
-          'the noise', bool(np.all(xi[:2] - [1., 10.] > 4.)),
-          f'{xi[0]:.2f} for A = 1, {xi[1]:.2f} for A = 10')]
+          'mean xi above A by 4 at least',
+          bool(np.all(xi[:2] - [1., 10.] > 4.)),
+          f'{xi[0]:.2f} for A = 1, {xi[1]:.2f} for A = 10',
+          PAPER('when h = 0.01, ξ becomes much larger than A'))]
   return common.Result(
       ['setting', 'SGHMC variance / true', 'its error',
        'SGNHT variance / true', 'its error', 'SGNHT xi', 'its error',

@@ -108,6 +108,8 @@ KERNELS = {
     'sghmc': _minibatches(sgmcmc.SGHMC, step_size=0.1, friction=1.),
     'baoab': _minibatches(
         sgmcmc.SGHMC, step_size=0.1, friction=1., integrator='baoab'),
+    'explicit euler': _minibatches(
+        sgmcmc.SGHMC, step_size=0.1, friction=2., integrator='explicit_euler'),
     'sgnht': _minibatches(sgmcmc.SGNHT, step_size=0.1, diffusion=1.),
     'msgnht': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='diagonal'),

@@ -165,6 +165,19 @@ def euler_covariance(precision, noise, h, friction, temperature=1., b=0.):
   return stationary_covariance(step, 2 * d, noise)
 
 
+def explicit_euler_covariance(
+    precision, noise, h, friction, temperature=1., b=0.):
+  """Covariance of (theta, r): both move from the old momentum."""
+  d = len(precision)
+  def step(z, e, xi):
+    theta, r = z[:d], z[d:]
+    return np.concatenate([
+        theta + h * r,
+        r - h * (precision @ theta - e + friction * r)
+        + np.sqrt(2. * (friction - b) * temperature * h) * xi])
+  return stationary_covariance(step, 2 * d, noise)
+
+
 def baoab_covariance(precision, noise, h, friction, temperature=1., b=0.):
   """Covariance of (theta, r); the gradient's noise is used by two steps."""
   d = len(precision)

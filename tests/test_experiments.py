@@ -2,16 +2,24 @@
 
 import functools
 import importlib
+import itertools
 import json
 import os
 import pathlib
 
+import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 import tensorflow as tf
 
 pytest.importorskip('matplotlib')
 
 from experiments import __main__ as experiments  # noqa: E402
+from experiments import common  # noqa: E402
+from experiments import page  # noqa: E402
+from experiments import parts  # noqa: E402
+from experiments import topic_model  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 from tfp_sgmcmc.datasets import mnist  # noqa: E402
 
@@ -20,7 +28,8 @@ pytestmark = pytest.mark.slow
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
     'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',
-    'bouncy_network', 'cyclical_posterior', 'uci_regression', 'cold_posterior'}
+    'mnist_cnn_ewsg', 'bouncy_network', 'cyclical_posterior',
+    'uci_regression', 'cold_posterior'}
 
 
 @pytest.fixture
@@ -57,19 +66,99 @@ def test_runs(name, tmp_path, capsys, monkeypatch, _without_xla):
     arguments.append(f'--data={folder}')
   importlib.import_module(f'experiments.{name}').main(arguments)
   record = json.loads((tmp_path / f'{name}.json').read_text())
-  assert record['size'] == 'tiny' and record['claims'] and record['rows']
+  assert record['size'] == 'tiny' and record['rows']
   assert all(len(row) == len(record['columns']) for row in record['rows'])
   assert (tmp_path / f'{name}.png').read_bytes().startswith(b'\x89PNG')
   output = capsys.readouterr().out
-  assert output.count('HOLD') == len(record['claims'])
-  experiments.write_summary(tmp_path)
+  verdicts = [
+      line for line in output.splitlines()
+      if line.startswith(('HOLDS', 'DOES NOT HOLD', 'NO VERDICT'))]
+  assert len(verdicts) == len(record['claims'])
+  page.write(tmp_path, experiments.NAMES)
   assert f'## {name}' in (tmp_path / 'README.md').read_text()
+
+
+def test_a_full_run_says_how_long_and_goes_on(tmp_path, capsys):
+  arguments = common.parse(
+      'some', '', ['--full', '--quiet', f'--output={tmp_path}'])
+  made = []
+
+  def square(item):
+    if len(made) == 2:
+      raise KeyboardInterrupt  # As a kill does.
+    made.append(item)
+    return item**2
+
+  with pytest.raises(KeyboardInterrupt):
+    parts.each(square, range(4), arguments, 'squares')
+  assert 'part 1 of 4 done' in capsys.readouterr().out
+  made.clear()
+  assert parts.each(
+      lambda item: made.append(item) or item**2, range(4), arguments,
+      'squares') == [0, 1, 4, 9]
+  assert made == [2, 3]  # The first two were on disk.
+  assert 'the others take about' in capsys.readouterr().out
+  arguments.seed += 1
+  parts.each(lambda item: made.append(item), range(1), arguments, 'squares')
+  assert made == [2, 3, 0]  # Those of another seed are not taken.
+  parts.forget(arguments)
+  assert not list(tmp_path.rglob('*.pickle'))
+
+
+def test_page_keeps_quotations_apart(tmp_path):
+  claims = [
+      dict(text='a | b', holds=True, detail='1', quotation=dict(
+          paper='Doe (2000)', place='Fig. 1', words='it works')),
+      dict(text='ours', holds=None, detail='2', quotation=None)]
+  record = dict(
+      name='double_well', title='Title.', size='full', seconds=1.,
+      cpu_seconds=2., machine='2 cores', columns=['x'], rows=[[1.]],
+      claims=claims, notes='')
+  (tmp_path / 'double_well.full.json').write_text(json.dumps(record))
+  text = page.write(tmp_path, experiments.NAMES).read_text()
+  quoted, rest = text.split('## What we claim')
+  assert 'Of what the papers claim, 1 of 1 held' in quoted
+  assert '| Doe (2000), Fig. 1 | "it works" | holds |' in quoted
+  assert 'a \\| b' in quoted and '| ours | **no verdict** | 2 |' in rest
+  assert '(double_well.full.png)' in rest
+
+
+@pytest.mark.parametrize('error, is_right', [
+    (dict(), True),
+    # Shares that stay even: topics that know nothing of each other.
+    (dict(NUM_BURNIN_SWEEPS=0), False),
+    (dict(ALPHA=0.4), False)], ids=str)
+def test_topics_are_drawn_from_their_law(monkeypatch, error, is_right):
+  """Of a document of three words, against all 2^3 assignments.
+
+  By Pearson's statistic of 20,000 documents; false alarms: one in a million.
+  """
+  pi = np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]], np.float32)
+  words, num_chains, alpha = np.array([0, 0, 2]), 20_000, 0.1
+  monkeypatch.setattr(topic_model, 'NUM_BURNIN_SWEEPS', 40)
+  for name, value in error.items():
+    monkeypatch.setattr(topic_model, name, value)
+  tokens = topic_model.Tokens(*(
+      tf.constant(np.tile(row, [num_chains, 1]))
+      for row in (words.astype('i4'), np.zeros(3, 'i4'))))
+  topics = tf.function(topic_model.sample_topics, jit_compile=True)(
+      tf.constant(np.tile(pi, [num_chains, 1, 1])), tokens, 1, 1,
+      tf.constant([0, 1]))[0].numpy()
+  found = np.bincount(topics @ [4, 2, 1], minlength=8)
+  z = np.array(list(itertools.product((0, 1), repeat=3)))
+  counts = np.stack([(z == k).sum(axis=1) for k in (0, 1)], axis=1)
+  law = np.prod(pi[z, words], axis=1) * np.exp(
+      scipy.special.gammaln(alpha + counts).sum(axis=1))
+  assert (scipy.stats.chisquare(
+      found, num_chains * law / law.sum()).pvalue > 1e-6) == is_right
 
 
 def test_each_script_is_listed(capsys):
   folder = pathlib.Path(experiments.__file__).parent
   scripts = {path.stem for path in folder.glob('*.py')}
-  shared = {'__init__', '__main__', 'common', 'thermostats'}
+  shared = {
+      '__init__', '__main__', 'common', 'logistic', 'page', 'parts',
+      'thermostats'}
   assert scripts - shared == set(experiments.NAMES)
   assert experiments.main([]) == 0
   listed = capsys.readouterr().out

@@ -236,7 +236,7 @@ def normal(x):
     (lambda: sgmcmc.SGHMC(normal, 0.1, 1., noise_estimate=2.), ValueError,
      'Raise the friction'),
     (lambda: sgmcmc.SGHMC(normal, 0.1, 1., integrator='leapfrog'), ValueError,
-     "'euler', 'baoab'"),
+     "'euler', 'baoab', 'explicit_euler'"),
     (lambda: sgmcmc.SGNHT(normal, 0.1, -1.), ValueError, 'diffusion is -1'),
     (lambda: sgmcmc.SGNHT(normal, 0.1, 1., thermostat='vector'), ValueError,
      "'scalar', 'diagonal', 'matrix'"),

@@ -151,7 +151,9 @@ def test_planted_errors_in_sgld_are_seen(error):
   assert p_value_with_errors(**error) < oracle.FALSE_ALARM_RATE
 
 
-STEPS = {'euler': 'euler_step', 'baoab': 'baoa_step'}
+STEPS = {
+    'euler': 'euler_step', 'baoab': 'baoa_step',
+    'explicit_euler': 'explicit_euler_step'}
 
 
 @functools.cache
@@ -194,6 +196,7 @@ def sghmc_p_value(
        oracle.join_parts(results.momentum, NUM_CHAINS)], axis=1)
   covariance = {
       'euler': oracle.euler_covariance, 'baoab': oracle.baoab_covariance,
+      'explicit_euler': oracle.explicit_euler_covariance,
   }[integrator](
       model.precision, model.gradient_covariance(estimator), h, friction,
       temperature, b)
@@ -201,7 +204,7 @@ def sghmc_p_value(
       samples, np.concatenate([model.mean, np.zeros(3)]), covariance)
 
 
-@pytest.mark.parametrize('integrator', STEPS)
+@pytest.mark.parametrize('integrator', ['euler', 'baoab'])
 @pytest.mark.parametrize('arguments', [
     dict(estimator=EXACT),
     dict(estimator=UNIFORM, friction=0.5, num_parts=2, num_steps=185),
@@ -212,6 +215,17 @@ def test_sghmc(integrator, arguments):
   assert sghmc_p_value(integrator, **arguments) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.parametrize('arguments', [
+    dict(estimator=EXACT, friction=4.),
+    dict(estimator=UNIFORM, friction=4., h=0.1, temperature=0.5, b=0.3,
+         num_parts=2, num_steps=185),
+], ids=str)
+def test_sghmc_by_explicit_euler(arguments):
+  # A friction at which it is stable, with a bias of up to 74% in the variance.
+  assert sghmc_p_value(
+      'explicit_euler', **arguments) > oracle.FALSE_ALARM_RATE
+
+
 @pytest.mark.parametrize('integrator, arguments', [
     ('euler', dict(friction=0.5, drift_with_old_momentum=1.)),
     # The friction not under the root; no temperature in the noise.
@@ -220,6 +234,9 @@ def test_sghmc(integrator, arguments):
     # The noise of Euler's method in place of the exact one.
     ('baoab', dict(friction=2., num_steps=50, noise_factor=np.sqrt(
         2. * 2. * 0.2 / (1. - np.exp(-2. * 2. * 0.2))))),
+    # The drift with the new momentum.
+    ('explicit_euler', dict(
+        estimator=EXACT, friction=4., drift_with_old_momentum=-1.)),
 ], ids=str)
 def test_planted_errors_in_sghmc_are_seen(integrator, arguments):
   assert sghmc_p_value(integrator, **arguments) < oracle.FALSE_ALARM_RATE
@@ -232,6 +249,11 @@ def test_oracle_has_the_published_values():
       (0.1, 1., 1.0026, 1.0554), (0.1, 0.2, 1.0025, 1.0127),
       (0.05, 1., 1.0006, 1.0263)):
     covariance = oracle.euler_covariance(one, none, h, friction)
+    np.testing.assert_allclose(np.diag(covariance), [theta, r], atol=6e-5)
+  for h, friction, theta, r in (
+      (0.1, 1., 1.114, 1.1665), (0.1, 0.2, 2.005, 2.0151),
+      (0.05, 1., 1.0533, 1.0789)):
+    covariance = oracle.explicit_euler_covariance(one, none, h, friction)
     np.testing.assert_allclose(np.diag(covariance), [theta, r], atol=6e-5)
   np.testing.assert_allclose(
       oracle.sgld_covariance(one, none, 0.1), 1. / (1. - 0.05))

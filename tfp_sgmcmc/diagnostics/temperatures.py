@@ -112,7 +112,7 @@ def dynamics(kernel: Any) -> Dynamics | None:
   return Dynamics(
       float(value), None if callable(step_size) else step_size,
       parameters.get('friction', parameters.get('diffusion')),
-      parameters.get('integrator') == 'euler')
+      parameters.get('integrator') in ('euler', 'explicit_euler'))
 
 
 def kinetic(

@@ -126,7 +126,7 @@ class KernelMaker:
   @property
   def stores_momentum_after_kick(self) -> bool:
     """Whether the momentum in the results is that just after its kick."""
-    return self._made_with.get('integrator') == 'euler'
+    return self._made_with.get('integrator') in ('euler', 'explicit_euler')
 
   def temperature(self, step: tf.Tensor) -> tf.Tensor:
     """T of the kernel at a step.

@@ -9,6 +9,8 @@ estimate of the gradient of the log posterior density, at each step
   euler:  r     <- r + h g(theta) - h gamma r + sqrt(2 (gamma - B) T h) xi
           theta <- theta + h r                            with the new momentum
 
+  explicit_euler:  the same, but for  theta <- theta + h r  with the old one
+
   baoab:  r     <- r + h/2 g(theta)                       g of the last step
           theta <- theta + h/2 r
           r     <- c r + sqrt((1 - c^2) (1 - B/gamma) T) xi,  c = e^(-gamma h)
@@ -16,7 +18,8 @@ estimate of the gradient of the log posterior density, at each step
           r     <- r + h/2 g(theta)                       the step's new g
 
 In the symbols of Chen et al., eta = h^2, alpha = gamma h, v = r h and
-beta = B h. The momentum is never drawn anew.
+beta = B h; "euler" is their equation 15, "explicit_euler" equation 3 of the
+EWSG paper (Euler and Maruyama's). The momentum is never drawn anew.
 """
 
 from collections.abc import Sequence
@@ -41,7 +44,7 @@ class SGHMCResults(NamedTuple):
   Attributes:
     step: `int64` scalar, the number of steps made.
     target_log_prob: The last estimate of the log density, shape `chains`: for
-      "euler" at the state before the step, for "baoab" at the one after it.
+      "baoab" at the state after the step, else at the one before it.
     grads_target_log_prob: List with its gradient by each part.
     gradient_estimator_results: The state of the gradient estimator.
     momentum: List with r for each part, N(0, T I) at the start.
@@ -63,13 +66,15 @@ class SGHMC(base.LangevinKernel):
     r     <- r + h g - h gamma r + sqrt(2 (gamma - B) T h) xi,  xi ~ N(0, I)
     theta <- theta + h r
 
-  ("euler"; for "baoab" see the module's docstring). The stationary law of
+  ("euler"; for the others see the module's docstring). The stationary law of
   theta is that of density^(1/T) with an error of order h from minibatch noise;
   from the step itself, with the exact gradient, of order h^2 in the variance.
   On N(0, 1) with h = 0.1 and gamma = 1 the variance is 1.0026 ("euler"),
-  exactly 1 ("baoab"). Minibatch noise of variance C acts as heat, h C / (2
-  friction) of it; how to choose h and the friction is in the docstring of
-  `SGLD`.
+  exactly 1 ("baoab"). With "explicit_euler" it is 1.114, of order h / gamma,
+  and on a curvature of L it blows up where h L >= gamma: it is there for
+  results that were published with it, and "euler" costs no more. Minibatch
+  noise of variance C acts as heat, h C / (2 friction) of it; how to choose h
+  and the friction is in the docstring of `SGLD`.
 
   #### Examples
 
@@ -90,6 +95,10 @@ class SGHMC(base.LangevinKernel):
        Hamiltonian Monte Carlo. _ICML_, 2014.
   [2]: Benedict Leimkuhler and Charles Matthews. Rational Construction of
        Stochastic Numerical Methods for Molecular Sampling. _AMRX_, 2013.
+  [3]: Ruilin Li, Xin Wang, Hongyuan Zha, Molei Tao. Improving Sampling Accuracy
+       of Stochastic Gradient MCMC Methods via Non-uniform Subsampling of
+       Gradients. _Discrete and Continuous Dynamical Systems S_, 2021. Equation
+       3: "explicit_euler".
   """
 
   def __init__(
@@ -115,7 +124,7 @@ class SGHMC(base.LangevinKernel):
         broadcasts with each part of the state.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
         gradient.
-      integrator: "euler" or "baoab".
+      integrator: "euler", "baoab" or "explicit_euler".
       noise_estimate: B, an estimate of the noise that the gradient already
         brings, in units of friction (h times the variance of g, over 2 T); at
         most `friction`. That much less noise is added.
@@ -131,7 +140,8 @@ class SGHMC(base.LangevinKernel):
     """
     checks.numeric('friction', friction, 0.)
     checks.numeric('noise_estimate', noise_estimate, 0., strict=False)
-    checks.one_of('integrator', integrator, ('euler', 'baoab'))
+    checks.one_of(
+        'integrator', integrator, ('euler', 'baoab', 'explicit_euler'))
     gamma = checks.static_value(friction)
     noise = checks.static_value(noise_estimate)
     if gamma is not None and noise is not None and (noise > gamma).any():
@@ -175,12 +185,18 @@ class SGHMC(base.LangevinKernel):
 
   @property
   def why_no_excess(self):
-    if self._parameters['integrator'] == 'euler':
+    integrator = self._parameters['integrator']
+    if integrator == 'euler':
       return None
+    reason = {
+        'baoab': 'has no temperature that rises with the step size where the '
+                 'gradient has no noise, so that its step size would grow '
+                 'until the chain is lost',
+        'explicit_euler': 'does not tell how hot a step makes the chain',
+    }[integrator]
     return (
-        'SGHMC with integrator="baoab" has no temperature that rises with the '
-        'step size where the gradient has no noise, so that its step size '
-        'would grow until the chain is lost. Take integrator="euler".')
+        f'SGHMC with integrator="{integrator}" {reason}. Take '
+        'integrator="euler".')
 
   def excess(self, previous, results):
     """From the work that the gradient does on the momentum.
@@ -218,13 +234,15 @@ class SGHMC(base.LangevinKernel):
         self._at_step(name, step, parts)
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
     noise = random.normal_like(parts, seeds.noise)
-    if self._parameters['integrator'] == 'euler':
+    integrator = self._parameters['integrator']
+    if integrator != 'baoab':
+      euler = euler_step if integrator == 'euler' else explicit_euler_step
       kicks = map(gaussian_step, previous.momentum, *coefficients)
       estimate, estimator_results = self._estimate(
           parts, previous, seeds,
           gradients_lib.GaussianStep(*map(list, zip(*kicks))))
       moved = [
-          euler_step(*arguments) for arguments in zip(
+          euler(*arguments) for arguments in zip(
               parts, previous.momentum, estimate.grads_target_log_prob,
               *coefficients, noise)]
       parts, momentum = map(list, zip(*moved))
@@ -259,11 +277,21 @@ def gaussian_step(r, h, gamma, b, t):
       r, -h * gamma * r, h, tf.sqrt(2. * (gamma - b) * t * h))
 
 
-def euler_step(theta, r, g, h, gamma, b, t, xi):
-  """Kick, friction and noise, then drift with the new momentum, of one part."""
+def kick(r, g, h, gamma, b, t, xi):
+  """Gradient, friction and noise on the momentum of one part."""
   # The gradient last: outside XLA all before it is done while it is computed.
-  r = r - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi + h * g
+  return r - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi + h * g
+
+
+def euler_step(theta, r, g, h, gamma, b, t, xi):
+  """Kick, then drift with the new momentum, of one part."""
+  r = kick(r, g, h, gamma, b, t, xi)
   return theta + h * r, r
+
+
+def explicit_euler_step(theta, r, g, h, gamma, b, t, xi):
+  """Kick and drift, both from the old momentum, of one part."""
+  return theta + h * r, kick(r, g, h, gamma, b, t, xi)
 
 
 def euler_excess(r, g, old_g, h, gamma, b, t):

@@ -1,0 +1,90 @@
+"""A run in parts: an estimate of the time it takes, and what is kept of it.
+
+With --full each part is on disk when it is done, and the same command goes on
+there after a kill. The parts of a script that has since been changed, or of
+another seed, are not used.
+"""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+import hashlib
+import inspect
+import pathlib
+import pickle
+import shutil
+import sys
+import time
+from typing import Any
+
+import tqdm
+
+__all__ = ['directory', 'each', 'forget']
+
+
+def each(
+    function: Callable[[Any], Any],
+    items: Sequence[Any],
+    arguments: argparse.Namespace,
+    name: str,
+) -> list[Any]:
+  """A function of each item in turn, such as the run of a sampler.
+
+  Args:
+    function: Callable of an item. With --full what it returns is pickled.
+    items: The items, of which each takes about as long; their `repr` has to
+      tell one from another.
+    arguments: The command line's.
+    name: What the items are, for the progress bar and the folder.
+
+  Returns:
+    results: List of what the function returned.
+  """
+  items = list(items)
+  if arguments.size != 'full':
+    return [function(item) for item in tqdm.tqdm(
+        items, desc=name, disable=arguments.quiet, dynamic_ncols=True)]
+  results, spent, num_made = [], 0., 0
+  for k, item in enumerate(items):
+    path = directory(arguments, name, function) / (
+        hashlib.sha256(repr(item).encode()).hexdigest()[:16] + '.pickle')
+    if path.exists():
+      results.append(pickle.loads(path.read_bytes()))
+      print(f'{name}: part {k + 1} of {len(items)} is on disk', flush=True)
+      continue
+    begin = time.monotonic()
+    results.append(function(item))
+    spent, num_made = spent + time.monotonic() - begin, num_made + 1
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix('.unfinished')
+    unfinished.write_bytes(pickle.dumps(results[-1]))
+    unfinished.replace(path)
+    left = (len(items) - k - 1) * spent / num_made
+    print(f'{name}: part {k + 1} of {len(items)} done, '
+          f'{time.monotonic() - begin:.0f} s; the others take about '
+          f'{left / 60.:.0f} minutes', flush=True)
+  return results
+
+
+def directory(
+    arguments: argparse.Namespace, name: str, function: Callable[..., Any],
+) -> pathlib.Path | None:
+  """The folder of what is kept under a name; None unless --full.
+
+  It goes by the source of the function's module and the seed.
+  """
+  if arguments.size != 'full':
+    return None
+  source = inspect.getsource(sys.modules[function.__module__])
+  key = hashlib.sha256(f'{source} {arguments.seed}'.encode()).hexdigest()[:16]
+  words = ''.join(c if c.isalnum() else '_' for c in name)
+  return _folder(arguments) / f'{words}-{key}'
+
+
+def forget(arguments: argparse.Namespace) -> None:
+  """Deletes what was kept, at the end of a run."""
+  shutil.rmtree(_folder(arguments), ignore_errors=True)
+
+
+def _folder(arguments):
+  return arguments.output / 'parts' / arguments.name
