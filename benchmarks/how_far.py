@@ -132,7 +132,8 @@ def measured(results):
   return f'''## Measured
 
 CPU seconds of `fit` without XLA ({results['machine']}), batches of
-{results['batch']}: of a step, and of the first one, which is traced.
+{results['batch']}: of a step, in fits of five with what `fit` does around
+them; and of the first one, which is traced.
 
 {table(["step", "SGD, s", "sampling over it", "first step of SGD, s",
         "sampling over it"], rows)}
