@@ -134,7 +134,7 @@ TUTORIALS = {
         check_bouncy_particles),
     '6_hierarchical_model': (
         dict(num_rows=300, num_groups=4, num_chains=2, num_draws=30,
-             num_burnin_steps=1500, num_steps_between_results=19,
+             num_burnin_steps=6000, num_steps_between_results=19,
              num_nuts_draws=20), check_hierarchical_model),
     '7_long_runs': (
         dict(num_results=30, num_chains=2, epochs=8, num_units=5,
