@@ -114,7 +114,7 @@ def make_kernel(name, target, step_size, mode):
         sgmcmc.gradients.ExponentiallyWeighted(BATCH_SIZE))
   return sgmcmc.FireflyMonteCarlo(
       target, sgmcmc.likelihood_bounds.Logistic(anchor=mode), step_size,
-      capacity=80, resample_fraction=25. / target.num_rows)
+      capacity=200, resample_fraction=25. / target.num_rows)
 
 
 def sampler(name, data=None, mode=None):
@@ -256,7 +256,7 @@ def run(arguments):
       num_examples=NUM_EXAMPLES, batch_size=BATCH_SIZE, friction=FRICTION,
       num_splits=num_splits,
       num_draws=found['ours', 'SGLD'].scores[0, :, 0].size, grids=GRIDS,
-      firefly='capacity 80, 25 examples looked at a step',
+      firefly='capacity 200, 25 examples looked at a step',
       gradients_to_the_mode=[int(number) for _, number in modes])
   return report(found, settings)
 
@@ -353,7 +353,7 @@ def draw(found):
     # From where nearly all curves are, after a fifth of a pass.
     values = np.concatenate([
         line.get_ydata()[line.get_xdata() > 0.2] for line in ax.lines])
-    low, high = np.nanquantile(values, [0.05, 1.])
+    low, high = np.quantile(values[np.isfinite(values)], [0.05, 1.])
     ax.set(xlabel='data passes', ylabel=f'test {label}',
            ylim=(low - 0.1 * (high - low), high + 0.1 * (high - low)))
   axes[1].legend(fontsize='small', loc='lower right')
