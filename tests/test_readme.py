@@ -87,7 +87,7 @@ def table():
   """`(algorithm, code)` for each piece of code in the table."""
   text = README.read_text()
   start = text.index('| algorithm | here |')
-  rows = ROW.findall(text[start:text.index('\n\n', start)])[1:]
+  rows = ROW.findall(text[start:text.index('\n<!--', start)])[1:]
   return [
       (name, code) for name, cell in rows
       for code in re.findall('`([^`]+)`', cell) if code != 'fit']
