@@ -536,6 +536,21 @@ def test_acceptance_is_the_mean_over_the_steps():
   assert results.step == 6 and np.all(results.num_gradients == 12)
 
 
+@pytest.mark.parametrize('num_steps', [1, 4])
+def test_least_acceptance_is_that_of_very_uneven_weights(num_steps):
+  """Gradients of 2,000 rows differ by thousands of noises.
+
+  6 standard errors over 4,000 chains; one pair in 2,000 is of the same row.
+  """
+  posterior = oracle.GaussianModel(
+      num_examples=2000, dtype=np.float64).posterior()
+  estimator = EWSG(None, num_steps, SINGLE)
+  _, results = estimates(estimator, posterior, chains=(4000,))
+  share = np.asarray(results.acceptance)
+  error = share.std() / np.sqrt(len(share))
+  assert abs(share.mean() - estimator.least_acceptance) < 6. * error + 1e-3
+
+
 def test_without_noise_at_the_end_of_a_schedule_the_index_is_uniform():
   schedule = lambda step: tf.where(step > 1, 0., 1.)
   posterior = oracle.GaussianModel().posterior()

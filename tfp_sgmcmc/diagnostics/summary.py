@@ -52,7 +52,9 @@ def summary(
     noise of the         h C / (2 friction T), C the variance of the estimate
       gradient           at the last state: by how much it heats the chain; 0,
                          likewise, unless the sampler makes up for it
-    acceptance           of EWSG's index chain: doubtful below 0.3
+    acceptance           of EWSG's index chain, 1 with even weights: doubtful
+                         within a tenth of the way from where the heaviest
+                         minibatch always wins (1/2 with one index step)
     violated bounds      share of proposals: doubtful from 1%, wrong from 5%
 
   A number is held against a run only as far as its standard error does not
@@ -161,13 +163,23 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
         kernels[0], states.to_parts(first.final_state), results[0], known[0],
         seeds.to_stateless(seed)))
   if acceptance is not None:
-    share = float(tf.reduce_mean(acceptance))
-    rows.append(verdicts.Row(
-        "acceptance of EWSG's index chain", share, None,
-        'fine' if share >= 0.3 else 'doubtful',
-        'At least 0.3 is needed.' + ('' if share >= 0.3 else (
-            ' Take a smaller step size or larger minibatches.'))))
+    rows.append(_acceptance(
+        float(tf.reduce_mean(acceptance)),
+        getattr(kernels[0], 'gradient_estimator', None)))
   return verdicts.Summary(tuple(row for row in rows if row is not None))
+
+
+def _acceptance(share, estimator):
+  """The row of EWSG's index chain."""
+  least = getattr(estimator, 'least_acceptance', 0.)
+  needed = least + 0.1 * (1. - least)
+  is_fine = share >= needed
+  return verdicts.Row(
+      "acceptance of EWSG's index chain", share, None,
+      'fine' if is_fine else 'doubtful',
+      f'It has to be above {needed:.2g}; at {least:.2g} the heaviest minibatch '
+      'always wins.' + ('' if is_fine else (
+          ' Take a smaller step size or larger minibatches.')))
 
 
 @summary.register

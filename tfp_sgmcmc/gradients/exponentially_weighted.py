@@ -98,7 +98,8 @@ class ExponentiallyWeighted(GradientEstimator):
   .275, .176, .106, .066 and .033 standard deviations at h = .006 and each half
   of the one before, where `SGHMC` with `Uniform` was off by .107 and .047 at
   the first two. It falls more slowly than h while the index chain is saturated,
-  its `acceptance` low. Look at that, and compare with half the step size.
+  its `acceptance` near `least_acceptance` (1/2 with M = 1). Look at that, and
+  compare with half the step size.
 
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
   (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
@@ -174,6 +175,20 @@ class ExponentiallyWeighted(GradientEstimator):
       checks.one_of('shift', shift, tuple(_SHIFTS))
     elif not callable(shift):
       checks.numeric('shift', shift, -float('inf'))
+
+  @property
+  def least_acceptance(self) -> float:
+    """The acceptance of a saturated index chain: the heaviest always wins.
+
+    Of M + 1 minibatches in random order the (m + 1)-st is the heaviest so far
+    with probability 1 / (m + 1), so that the mean over M steps is
+
+      (1 / 2 + 1 / 3 + ... + 1 / (M + 1)) / M,
+
+    1 / 2 with M = 1. Even weights have 1.
+    """
+    return sum(
+        1. / (m + 1) for m in range(1, self._num_sets)) / self._num_index_steps
 
   @property
   def compiles(self):
