@@ -256,9 +256,9 @@ fewer than 2^31 weights.
 
 **Not shown.** `TPUStrategy` cannot be started without a TPU, so that `fit`
 under it
-has not been tried; `MirroredStrategy` has been, on two devices of a CPU. EWSG,
-`jit_compile=True` and `steps_per_execution` above 1 are refused on several
-replicas. Weights split over chips are not supported: each has to hold all.
+has not been tried; `MirroredStrategy` has been, on two devices of a CPU. There
+`jit_compile=True` and `steps_per_execution` above 1 are refused; EWSG makes
+another chain than on one device, as good. Weights split over chips are not supported: each has to hold all.
 '''
 
 
