@@ -258,7 +258,8 @@ fewer than 2^31 weights.
 under it
 has not been tried; `MirroredStrategy` has been, on two devices of a CPU. There
 `jit_compile=True` and `steps_per_execution` above 1 are refused; EWSG makes
-another chain than on one device, as good. Weights split over chips are not supported: each has to hold all.
+another chain than on one device, as good. Weights split over chips are not
+supported: each has to hold all.
 '''
 
 
