@@ -98,7 +98,7 @@ def test_density_is_that_of_tfp(make, kind, name, has_covariates):
   else:
     posterior = from_joint(iid(), {name: Y})
     pinned = iid().experimental_pin(**{name: Y})
-  start = posterior.sample_prior([1, 2], seed=1)
+  start = posterior.sample_prior([1, 2], seed=1)  # Two axes of chains.
   values = posterior(*start).numpy()
   bijector = pinned.experimental_default_event_space_bijector()
   theta = posterior.constrain(start)
@@ -245,6 +245,29 @@ CARELESS = {
             y=lambda w: tfd.Independent(
                 tfd.Normal(w + x[:, 0], 1.), 1))), {'y': Y}, X),
         "prior of the part 'w' depends on the examples"),
+    'a prior made of the number of examples': (
+        lambda: from_joint(lambda x: tfd.JointDistributionNamed(dict(
+            w=tfd.Normal(0., 1. / tf.cast(tf.shape(x)[0], tf.float32)),
+            y=lambda w: tfd.Independent(
+                tfd.Normal(w + x[:, 0], 1.), 1))), {'y': Y}, X),
+        "prior of the part 'w' depends on the examples"),
+    'a trend over the batch': (
+        lambda: from_joint(lambda x: tfd.JointDistributionNamed(dict(
+            w=tfd.Normal(0., 1.),
+            y=lambda w: tfd.Independent(tfd.Normal(
+                w * tf.range(tf.cast(tf.shape(x)[0], tf.float32)), 1.), 1))),
+                           {'y': Y}, X),
+        'may not depend on the others'),
+    'data normalized in the model': (
+        lambda: from_joint(lambda x: tfd.JointDistributionNamed(dict(
+            w=tfd.Sample(tfd.Normal(0., 1.), 2),
+            y=lambda w: tfd.Independent(tfd.Normal(tf.linalg.matvec(
+                (x - tf.reduce_mean(x, 0)) / tf.math.reduce_std(x, 0), w),
+                                                   1.), 1))), {'y': Y}, X),
+        'may not depend on the others'),
+    'covariates of float64': (
+        lambda: from_joint(regression, {'y': Y}, X.astype(np.float64)),
+        r'float64: convert them .* tf.cast\(x, tf.float32\)'),
     'an integer part': (
         of(k=tfd.Categorical(logits=[0., 0.]),
            y=lambda k: tfd.Sample(
@@ -271,6 +294,26 @@ CARELESS = {
     'rows of other length': (
         lambda: from_joint(regression, {'y': Y[:5]}, X), 'different leading'),
 }
+
+
+def test_each_chain_has_a_minibatch_of_its_own():
+  posterior = from_joint(regression, {'y': Y}, X)
+  w = tf.constant(RANDOM.normal(size=[2, 3, 2]), tf.float32)
+  rows = tf.constant(RANDOM.integers(0, N, size=[2, 3, 4]))
+  together = posterior.log_likelihood(w, batch=posterior.gather(rows))
+  for k in np.ndindex(2, 3):
+    np.testing.assert_allclose(
+        together[k], posterior.log_likelihood(
+            w[k], batch=posterior.gather(rows[k])), rtol=1e-5)
+
+
+def test_a_tensor_is_a_state_of_one_part():
+  posterior = from_joint(regression, {'y': Y.astype(int)}, X)
+  assert posterior(tf.zeros([4, 2])).shape == [4]
+  for shape in ([2], [4, 2], [1, 4, 2]):
+    assert posterior.constrain(tf.zeros(shape))['w'].shape == shape
+  moved = posterior.transform(tfb.Scale(2.))
+  assert moved.sample_prior([4], seed=1).shape == [4, 2]
 
 
 def test_a_state_of_other_parts_is_told():

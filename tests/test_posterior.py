@@ -142,12 +142,12 @@ def test_data_is_no_constant_of_a_graph():
     # One dry call on a draw of the prior:
     (dict(log_likelihood_fn=lambda theta, batch: tf.reduce_sum(
         logistic_likelihood(theta, batch), axis=-1)),
-     r'returned shape \(\), and \(2,\) is needed'),
+     r'returned shape \(\), and \(8,\) is needed'),
     (dict(log_likelihood_fn=lambda theta, batch: logistic_likelihood(
         theta, batch)[..., tf.newaxis] * tf.ones(2)),
-     r'returned shape \(2, 2\), and \(2,\) is needed'),
+     r'returned shape \(8, 2\), and \(8,\) is needed'),
     (dict(log_prior_fn=tfd.Normal(tf.zeros(3), 1.).log_prob),
-     r'returned shape \(2,\), and \(3, 2\) is needed'),
+     r'returned shape \(8,\), and \(3, 8\) is needed'),
     # The same on a given state:
     (dict(log_prior_fn=lambda theta: -theta**2, example_state=np.zeros(
         3, np.float32)), 'returned shape'),

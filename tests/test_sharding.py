@@ -1,5 +1,6 @@
 """Data shared out among devices: the law is that on one, or it is refused."""
 
+import itertools
 import pathlib
 import socket
 import subprocess
@@ -98,6 +99,33 @@ def test_both_sets_of_a_step_are_unbiased(estimator):
   z = (totals.mean(axis=1) - wanted) / (
       totals.std(axis=1) / num_chains**0.5)
   assert np.max(np.abs(z)) < 5.4  # Of 12: once in a million.
+
+
+@pytest.mark.parametrize('sizes', [(2, 2), (3, 3), (4, 3)])
+def test_sums_over_rows_stand_for_all_rows(sizes):
+  """Of 4 and 3 rows: the mean over all minibatches is n / M of the whole."""
+  sharded = sgmcmc.shard(MODEL.posterior(), two_replicas())
+  values = np.float32([[1., 2., 4., 8.], [16., 32., 64., 0.]])
+  found = []
+  for rows in itertools.product(*(
+      itertools.combinations(range(m), n) for m, n in zip((4, 3), sizes))):
+    sent = []
+
+    def sums(rows=rows):
+      for k in range(2):
+        with mock.patch.object(sharding, 'context', lambda k=k: Replica(k)):
+          total = sharded.sum_over_rows(tf.constant(values[k][list(rows[k])]))
+      return total
+
+    with mock.patch.object(
+        sharding, 'all_reduce', lambda tensors, sent=sent: sent.append(
+            tensors) or tensors):
+      sums()
+    with mock.patch.object(
+        sharding, 'all_reduce',
+        lambda tensors, sent=sent: [sum(pair) for pair in zip(*sent)]):
+      found.append(float(sums()))
+  np.testing.assert_allclose(np.mean(found), 127. * sum(sizes) / 7., rtol=1e-6)
 
 
 @pytest.mark.parametrize('arguments, error, message', [

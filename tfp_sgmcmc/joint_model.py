@@ -20,6 +20,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
+from tfp_sgmcmc.internal import states
 
 tfd = tfp.distributions
 
@@ -73,7 +74,7 @@ class JointModel:
     model, constants = self._model(self._few)
     names = compat.joint_names(model)
     _check_names(names, data, constants)
-    draw = _by_name(names, model.sample(seed=_SEED))
+    draw = _by_name(names, self._sample(model))
     self._convert(draw)
     self._few = self._first(2)
     self._constants = constants
@@ -115,7 +116,7 @@ class JointModel:
 
   def constrain(self, state: Any) -> Any:
     """theta = b(phi), in the structure of the model, for any leading axes."""
-    parts = [tf.convert_to_tensor(part) for part in state]
+    parts = states.to_parts(state)
     return self._pack(self._each_chain(
         lambda phi: tf.nest.flatten(self._bijector().forward(self._pack(phi))),
         parts))
@@ -146,6 +147,25 @@ class JointModel:
           f'joint returned {model!r} for covariates of some examples: it has '
           'to return a tfd.JointDistribution.')
     return model, constants
+
+  def _sample(self, model):
+    try:
+      return model.sample(seed=_SEED)
+    except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
+      raise ValueError(
+          'The model cannot be sampled for two examples: it raised '
+          f'{type(error).__name__}: {error}. {self._hint()}') from error
+
+  def _hint(self):
+    """What to say of an error where the covariates' dtype may be the cause."""
+    floats = {
+        leaf.dtype.name for leaf in tf.nest.flatten(self.data.get('covariates'))
+        if leaf.dtype.is_floating} if self._has_covariates else set()
+    if floats <= {'float32'}:
+      return ''
+    return (
+        f'The covariates are {" and ".join(sorted(floats))}: convert them to '
+        'the dtype of the model, as by tf.cast(x, tf.float32). ')
 
   def _observed(self, batch):
     return batch['observed'] if self._has_covariates else batch
@@ -214,11 +234,11 @@ class JointModel:
         'front. Draw one by posterior.sample_prior(...).')
 
   def _convert(self, draw):
-    """Observed floats in the dtype of the model, as TFP's pins are."""
+    """Observed numbers in the dtype of the model, where that is of floats."""
     observed = self._observed(self.data)
     for name, values in observed.items():
       dtype = tf.convert_to_tensor(draw[name]).dtype
-      if values.dtype.is_floating and dtype.is_floating:
+      if dtype.is_floating:
         observed[name] = tf.cast(values, dtype)
 
   def _latent(self, values):
@@ -258,17 +278,17 @@ class JointModel:
       self.log_likelihood(*self._start(), self._few)
     except _NotByExample:
       raise
-    except (tf.errors.InvalidArgumentError, ValueError) as error:
+    except (tf.errors.InvalidArgumentError, TypeError, ValueError) as error:
       raise _NotByExample(
           'The likelihood cannot be told apart by example: for two of the '
-          f'examples the model raised {type(error).__name__}: {error}. {_MEND}'
-      ) from error
+          f'examples the model raised {type(error).__name__}: {error}. '
+          f'{self._hint()}{_MEND}') from error
     self._check_prior()
 
   def _check_lengths(self):
     """Raises where a part to be sampled has a value for each example."""
     model, _ = self._model(self._first(3))
-    draw = _by_name(compat.joint_names(model), model.sample(seed=_SEED))
+    draw = _by_name(compat.joint_names(model), self._sample(model))
     for name, value in self._latent(self._structure):
       for two, three in zip(*map(tf.nest.flatten, (value, draw[name]))):
         if two.shape != three.shape:
@@ -283,7 +303,8 @@ class JointModel:
     distributions = self._distributions(self._structure, self.data)
     for name, values in self.data.items():
       if isinstance(distributions[name], tfd.Sample):
-        number = int(distributions[name].event_shape[0])
+        shape = np.reshape(distributions[name].sample_shape, [-1])
+        number = int(shape[0]) if len(shape) else values.shape[0]
         if number != values.shape[0]:
           raise ValueError(
               f'The model has {number} examples of {name!r}, tfd.Sample(..., '
@@ -291,7 +312,7 @@ class JointModel:
 
   def _check_prior(self):
     """Raises where the prior is another with other examples."""
-    others = tf.nest.map_structure(lambda leaf: leaf[-2:], self.data)
+    others = tf.nest.map_structure(lambda leaf: leaf[-3:], self.data)
     here, there = (
         self._distributions(self._structure, batch)
         for batch in (self._few, others))
@@ -304,7 +325,7 @@ class JointModel:
         raise ValueError(
             f'The prior of the part {name!r} depends on the examples: its log '
             f'density is {log_probs[0]:g} with the first two, and '
-            f'{log_probs[1]:g} with the last two. A part that the examples '
+            f'{log_probs[1]:g} with the last three. A part that the examples '
             'inform has to come before them in the model.')
 
 

@@ -196,7 +196,7 @@ class GradientKernel(Kernel):
         f'gradient_estimator is {self._estimator!r}, which weighs minibatches '
         'by what a step that is Gaussian given one gradient would do with '
         f'them, and {type(self).__name__} has no such step. Take SGLD, SGHMC '
-        '(integrator "euler") or SGNHT, or another estimator.')
+        '(not "baoab") or SGNHT, or another estimator.')
 
   def _estimate(self, parts, previous, seeds, gaussian_step=None):
     """A new gradient estimate at `parts`, and the estimator's results."""

@@ -503,7 +503,7 @@ class _Unconstrained:
   def sample_prior(self, sample_shape, seed):
     theta = self._posterior.sample_prior(sample_shape, seed)
     if not self._is_list:
-      return self._bijectors[0].inverse(theta)
+      return self._bijectors[0].inverse(states.to_parts(theta)[0])
     return [b.inverse(part) for b, part in zip(self._bijectors, theta)]
 
   def log_prior(self, *phi):

@@ -144,14 +144,12 @@ class ShardedPosterior(posterior_lib.Posterior):
     return all_reduce(tensors)
 
   def sum_over_rows(self, values):
-    total, = all_reduce([
-        self._evenness(values) * tf.reduce_sum(values, axis=-1)])
-    return total
-
-  def _evenness(self, values):
-    """M_r / n_r over M / n, for values of n_r rows; 1 of all that there are."""
-    del values
-    return 1.
+    # n / M sum_r M_r / n_r sum_{i in S_r}: the plain sum of all that there are.
+    own = tf.cast(tf.shape(values)[-1], values.dtype)
+    rows, total, number = self._with_total_rows([
+        tf.math.divide_no_nan(tf.cast(self.num_rows, values.dtype), own)
+        * tf.reduce_sum(values, axis=-1), own])
+    return number / tf.cast(rows, values.dtype) * total
 
   def log_likelihood_estimate(self, *state_parts, batch, weights=None):
     """As `Posterior` has it: value and gradient by one all-reduce."""
@@ -261,12 +259,6 @@ class _DealtPosterior(ShardedPosterior):
           f'{type(self.strategy).__name__}, and its density was asked for '
           'outside of strategy.run: sgmcmc.sample sees to that. Elsewhere '
           'take the posterior that was given to shard.')
-
-  def _evenness(self, values):
-    self._check_inside()
-    is_whole = values.shape[-1] == self.num_rows
-    return 1. if is_whole else self.num_rows * (
-        self.strategy.num_replicas_in_sync) / self._total_rows
 
 
 def find(kernel: Any) -> _DealtPosterior | None:

@@ -113,6 +113,8 @@ def test_refused():
     PosteriorSamples.concatenate(chains)
   with pytest.raises(ValueError, match='no draws in the list'):
     PosteriorSamples.concatenate([])
+  with pytest.raises(ValueError, match='Number 1 of the list has no draws'):
+    PosteriorSamples.concatenate([chains[0], chains[0][:0]])
   with pytest.raises(TypeError, match='the .posterior of each callback'):
     PosteriorSamples.concatenate([chains[0], 3])
   with pytest.raises(ValueError, match='without inputs'):

@@ -102,7 +102,7 @@ class ExponentiallyWeighted(GradientEstimator):
   compare with half the step size.
 
   It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
-  (integrator "euler") or SGNHT, with noise. With an adapting preconditioner the
+  (not "baoab") or SGNHT, with noise. With an adapting preconditioner the
   weights are those of the last step's. At a step without noise (the end of a
   schedule of temperatures) the minibatch is a uniform one.
 

@@ -87,6 +87,6 @@ def log_likelihood_and_gradients(
   zeros = (target.zeros(state_parts),
            [tf.zeros_like(part) for part in state_parts])
   sums = fold(add, zeros, target.data, chunk_size)
-  rows_stand_for = target.num_examples / target.total_rows
   return tf.nest.pack_sequence_as(sums, [
-      rows_stand_for * x for x in target.all_reduce(tf.nest.flatten(sums))])
+      target.num_examples / tf.cast(target.total_rows, x.dtype) * x
+      for x in target.all_reduce(tf.nest.flatten(sums))])

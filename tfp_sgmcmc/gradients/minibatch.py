@@ -72,10 +72,12 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
           f'{self!r} draws minibatches from the posterior\'s data, and this '
           'posterior holds none (data=None). Pass the data, or use '
           'gradients.Stream(dataset).')
-    if not self._replacement and self._batch_size > target.total_rows:
+    num_rows = checks.static_value(target.total_rows)
+    if (not self._replacement and num_rows is not None
+        and self._batch_size > num_rows):
       raise ValueError(
           f'batch_size is {self._batch_size}, and there are only '
-          f'{target.total_rows} examples: without replacement a batch cannot '
+          f'{num_rows} examples: without replacement a batch cannot '
           'be larger. Take a smaller batch_size, or replacement=True.')
 
   def one_step(

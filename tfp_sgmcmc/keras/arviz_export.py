@@ -28,7 +28,7 @@ def to_arviz(chains: Sequence[Any], x: Any, y: Any, batch_size: int) -> Any:
         'to_arviz needs ArviZ: pip install "tfp_sgmcmc[arviz]".') from error
   if x is None and y is not None:
     raise ValueError('There are targets y without inputs x: pass both.')
-  number = min(len(chain) for chain in chains)
+  number = min((len(chain) for chain in chains), default=0)
   if not number:
     raise ValueError('There are no draws to export.')
   chains = [chain[len(chain) - number:] for chain in chains]

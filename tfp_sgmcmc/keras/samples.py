@@ -185,6 +185,11 @@ class PosteriorSamples:
         raise TypeError(
             f'The chains hold {chain!r}: a list of PosteriorSamples is needed, '
             'the .posterior of each callback.')
+    for k, chain in enumerate(chains):
+      if not len(chain):
+        raise ValueError(
+            f'Number {k} of the list has no draws: leave it out, or make its '
+            'chain again.')
     chains = [part for chain in chains for part in chain.chains]
     if not chains:
       raise ValueError('There are no draws in the list: nothing to pool.')

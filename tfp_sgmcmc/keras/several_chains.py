@@ -193,10 +193,12 @@ def _collect(futures):
     raise RuntimeError(
         f'Of {len(futures)} chains {len(errors)} failed, '
         f'{", ".join(map(str, errors))}; chain {first}: {errors[first]!r}. '
-        'With a directory the same call goes on with these alone. (A process '
-        'that ended without an error of its own was killed, for want of memory '
-        "perhaps; or the call does not stand under if __name__ == '__main__': "
-        'in a script.)') from errors[first]
+        'With a directory the same call goes on with these alone.' + (
+            ' (A process that ended without an error of its own was killed, '
+            'for want of memory perhaps; or the call does not stand under '
+            "if __name__ == '__main__': in a script.)" if isinstance(
+                errors[first], process.BrokenProcessPool) else '')
+    ) from errors[first]
   return found
 
 
@@ -241,11 +243,15 @@ def _run(job: _Job) -> _Outcome:
     warnings.simplefilter('default')
     model.fit(**{
         'verbose': 0, **fit,
-        'callbacks': [*(fit.get('callbacks') or ()), chain]})
-  arrays = chain.posterior.arrays() if job.directory is None else None
-  return _Outcome(arrays, [
-      (str(w.message), w.category) for w in caught
-      if issubclass(w.category, (UserWarning, RuntimeWarning))])
+        'callbacks': [*keras.tree.flatten(fit.get('callbacks') or []), chain]})
+  told = [(str(w.message), w.category) for w in caught
+          if issubclass(w.category, (UserWarning, RuntimeWarning))]
+  try:
+    posterior = chain.posterior
+  except ValueError as error:
+    raise RuntimeError(
+        f'{error} ' + ' '.join(message for message, _ in told)) from error
+  return _Outcome(posterior.arrays() if job.directory is None else None, told)
 
 
 def _pickled(*objects):
