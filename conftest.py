@@ -21,21 +21,9 @@ def _optimise_graphs_in_slow_tests_alone(request):
 
 @pytest.fixture(autouse=True, scope='session')
 def _pipelines_that_end_at_once():
-  """No thread that tunes a pipeline: ending it takes up to a minute at times.
+  from tests import pipelines
 
-  tf.data wakes that thread before it says that the pipeline is cancelled; a
-  thread quick enough to look in between sleeps on, for as long as its next
-  tuning is due (10 ms at first, twice that each time, up to a minute), and the
-  iterator's destructor waits for it.
-  """
-  import tensorflow as tf
-
-  iterate = tf.data.Dataset.__iter__
-  options = tf.data.Options()
-  options.autotune.enabled = False
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(tf.data.Dataset, '__iter__',
-                  lambda dataset: iterate(dataset.with_options(options)))
+  with pipelines.end_at_once():
     yield
 
 

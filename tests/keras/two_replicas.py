@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests import pipelines
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sharding
@@ -126,7 +127,7 @@ def main():
 
 
 if __name__ == '__main__':
-  with contextlib.redirect_stderr(sys.stdout):
+  with contextlib.redirect_stderr(sys.stdout), pipelines.end_at_once():
     main()
   sys.stdout.flush()
   os._exit(0)  # The threads of a strategy may take minutes to end.
