@@ -490,7 +490,11 @@ def test_kind(make, tmp_path, caplog):
   ours = [message for message in ours if 'shuffle=True' not in message]
   assert len(ours) == (kind.warning is not None), ours
   assert kind.warning is None or kind.warning in ours[0]
-  assert 'retracing' not in caplog.text
+  # TensorFlow counts Keras' train functions together, those of other models in
+  # this process too.
+  assert not [
+      record for record in caplog.records if 'retracing' in record.getMessage()
+      and 'TensorFlowTrainer._make_function' not in record.getMessage()]
 
   steps = sampling.num_steps
   assert steps == (EPOCHS - START) * (
