@@ -50,6 +50,7 @@ def check(hlo):
   assert size_of_literals(hlo) < MAX_LITERALS
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:.*not calibrated')
 @pytest.mark.parametrize('name', KERNELS)
 def test_the_program_of_sample_chain(name):

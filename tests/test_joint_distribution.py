@@ -86,9 +86,17 @@ KINDS = [
     (sequential, tfd.JointDistributionSequentialAutoBatched, 'x')]
 
 
-@pytest.mark.parametrize('has_covariates', [False, True])
-@pytest.mark.parametrize(
-    'make, kind, name', KINDS, ids=[kind.__name__ for _, kind, _ in KINDS])
+def _case(k, has_covariates):
+  """Each kind once, with covariates or without; the other half is slow."""
+  return pytest.param(
+      *KINDS[k], has_covariates,
+      marks=[pytest.mark.slow] if k % 2 == has_covariates else [],
+      id=f'{KINDS[k][1].__name__}-{has_covariates}')
+
+
+@pytest.mark.parametrize('make, kind, name, has_covariates', [
+    _case(k, has_covariates)
+    for k in range(len(KINDS)) for has_covariates in (False, True)])
 def test_density_is_that_of_tfp(make, kind, name, has_covariates):
   covariates = {'x': tf.constant(X), 'group': tf.constant(GROUP)}
   iid, given = make(kind)
