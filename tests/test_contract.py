@@ -58,6 +58,7 @@ def assert_close(one, other, tolerance):
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @all_kernels
 def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps."""
@@ -267,6 +268,7 @@ def anchored(name):
       4, [tf.constant([0.1, 0.2], tf.float64), tf.constant(0., tf.float64)])
 
 
+@pytest.mark.slow
 @all_estimators
 def test_an_estimate_is_the_same_eager_graph_and_xla(name):
   estimator, posterior = anchored(name), logistic_regression()
