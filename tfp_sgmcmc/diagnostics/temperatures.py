@@ -30,6 +30,7 @@ from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.mcmc import sghmc
 
 __all__ = ['EnergyTrace', 'trace_energies']
 
@@ -112,7 +113,7 @@ def dynamics(kernel: Any) -> Dynamics | None:
   return Dynamics(
       float(value), None if callable(step_size) else step_size,
       parameters.get('friction', parameters.get('diffusion')),
-      parameters.get('integrator') in ('euler', 'explicit_euler'))
+      parameters.get('integrator') in sghmc.INTEGRATORS_WITH_KICKED_MOMENTUM)
 
 
 def kinetic(

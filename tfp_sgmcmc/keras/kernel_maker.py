@@ -28,6 +28,7 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.mcmc import sghmc
 
 __all__ = ['KernelMaker']
 
@@ -126,7 +127,8 @@ class KernelMaker:
   @property
   def stores_momentum_after_kick(self) -> bool:
     """Whether the momentum in the results is that just after its kick."""
-    return self._made_with.get('integrator') in ('euler', 'explicit_euler')
+    return self._made_with.get(
+        'integrator') in sghmc.INTEGRATORS_WITH_KICKED_MOMENTUM
 
   def temperature(self, step: tf.Tensor) -> tf.Tensor:
     """T of the kernel at a step.

@@ -36,6 +36,9 @@ from tfp_sgmcmc.mcmc import base
 
 __all__ = ['SGHMC', 'SGHMCResults']
 
+# Of which the results hold the momentum as it is just after its kick.
+INTEGRATORS_WITH_KICKED_MOMENTUM = ('euler', 'explicit_euler')
+
 
 @kernel.refuses_corrections
 class SGHMCResults(NamedTuple):
