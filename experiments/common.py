@@ -116,6 +116,8 @@ def main(
   """
   arguments = parse(name, description, argv)
   print(f'{description.strip()}\n')
+  versions = {
+      'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0', 'commit': commit()}
   begin, used = time.monotonic(), time.process_time()
   result = run(arguments)
   seconds = time.monotonic() - begin
@@ -134,9 +136,7 @@ def main(
           key=lambda claim: claim['quotation'] is None),
       'notes': result.notes,
       'machine': f'{os.cpu_count()} cores, {platform.machine()}',
-      'versions': {
-          'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0',
-          'commit': commit()},
+      'versions': versions,
   }
   record = _plain(record)
   arguments.output.mkdir(parents=True, exist_ok=True)
