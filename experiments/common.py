@@ -17,6 +17,7 @@ import math
 import os
 import pathlib
 import platform
+import subprocess
 import time
 from typing import Any
 
@@ -115,6 +116,8 @@ def main(
   """
   arguments = parse(name, description, argv)
   print(f'{description.strip()}\n')
+  versions = {
+      'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0', 'commit': commit()}
   begin, used = time.monotonic(), time.process_time()
   result = run(arguments)
   seconds = time.monotonic() - begin
@@ -133,7 +136,7 @@ def main(
           key=lambda claim: claim['quotation'] is None),
       'notes': result.notes,
       'machine': f'{os.cpu_count()} cores, {platform.machine()}',
-      'versions': {'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0'},
+      'versions': versions,
   }
   record = _plain(record)
   arguments.output.mkdir(parents=True, exist_ok=True)
@@ -175,6 +178,15 @@ def parse(
   arguments = parser.parse_args(argv)
   arguments.name = name
   return arguments
+
+
+def commit() -> str | None:
+  """The code's commit, with + for changes since; None outside a repository."""
+  found = subprocess.run(
+      ['git', 'describe', '--always', '--abbrev=7', '--exclude=*',
+       '--dirty=+'], cwd=pathlib.Path(__file__).parent, capture_output=True,
+      text=True, check=False)
+  return found.stdout.strip() or None
 
 
 def file_name(name: str, size: str) -> str:
