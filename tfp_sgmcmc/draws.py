@@ -49,7 +49,7 @@ class Draws:
     """Holds the parts together.
 
     Args:
-      chunks: The draws, with the names that `store.named` gives the tensors of
+      chunks: The draws, with the names that `named` gives the tensors of
         `structure`.
       structure: Pair (state, trace) of nested `TensorSpec`s of one draw.
       final_state: State to go on from.
