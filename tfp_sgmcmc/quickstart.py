@@ -187,7 +187,8 @@ def print_table(
                for kind, p in by_kind.items()}
       for method, by_kind in probabilities.items()}
   usual, *shifts = nll['Adam']
-  heads = [*_SCORES, *(f'NLL {kind}' for kind in shifts)]
+  heads = [
+      f'{head:>5}' for head in [*_SCORES, *(f'NLL {kind}' for kind in shifts)]]
   print(f'\n{f"{len(labels)} test images":<18}' + ' '.join(heads))
   for method, by_kind in probabilities.items():
     scores = [float(score(by_kind[usual], labels))
@@ -307,8 +308,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       'right digit:\nless is better. ECE is how far its probabilities are from '
       'how often it is right.\n'
       f'The picture: {path.resolve()} ({time.monotonic() - begin:.0f} s in all)'
-      '\nNext: tutorials/1_keras.ipynb, and docs/choosing.md for data and '
-      'models of your own.')
+      '\nNext, in the repository: tutorials/1_keras.ipynb, and '
+      'docs/choosing.md for data and models of your own.')
   return 0
 
 

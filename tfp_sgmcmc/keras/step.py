@@ -132,7 +132,8 @@ class SamplingStep:
     def bootstrap():
       return sharding.run(self._strategy, on_replica, data)
 
-    if tf.distribute.has_strategy():
+    # Else eagerly: to trace what runs once would take many times as long.
+    if sharding.is_several(self._strategy) and not self._model.run_eagerly:
       # A call would count as one that traces, of which TensorFlow warns where
       # a program makes several chains.
       bootstrap = tf.function(
