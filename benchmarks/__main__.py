@@ -9,6 +9,8 @@ first held to a law; then they take turns, in the opposite order in every other
 round, so that a ratio of two turns of one round holds on a machine whose speed
 drifts. The table has the median of these ratios, the least and the largest.
 What comes before the second turn (imports, tracing, compiling) is told apart.
+Rows that are not chosen stay in the table as they were. Without --output the
+tables go to benchmarks/results/, and the short one to README.
 
 The peers' environments are made at the first run, and kept (2.2 GB in
 ~/.cache/tfp_sgmcmc_benchmarks). The exit code is 1 if a row failed.
@@ -161,29 +163,33 @@ def main(arguments: list[str] | None = None) -> int:
   parser.add_argument(
       '--tiny', action='store_true', help='to see that it runs; no figures')
   arguments = parser.parse_args(arguments)
-  began = time.time()
-  results = dict(report.circumstances(), rows={}, failed={})
-  used = set()
+  results = report.read(arguments.output)
+  failed = False
   for name in arguments.rows:
     print(name, flush=True)
+    began, circumstances = time.time(), report.circumstances()
     try:
       row = rows.ROWS[name](arguments.tiny, arguments.data)
       rounds = min(arguments.rounds, row.rounds or arguments.rounds)
       found = measure(row, rounds, not arguments.no_peers)
     except (RuntimeError, ValueError) as error:
-      results['failed'][name] = str(error)
+      failed = True
+      found = dict(title=name, failed=str(error))
       print(f'  failed: {error}', flush=True)
     else:
-      results['rows'][name] = found
-      used.update(side['environment'] for side in found['sides'].values())
       for ratio in found['ratios']:
         print('  ' + report.line(ratio), flush=True)
-    results['seconds'] = time.time() - began
-    results['versions'] = {
-        environment: environments.versions(environment)
-        for environment in sorted(used)}
+      found['versions'] = {
+          environment: environments.versions(environment)
+          for environment in sorted({
+              side['environment'] for side in found['sides'].values()})}
+    results[name] = dict(circumstances, **found, seconds=time.time() - began)
+    results = {
+        name: results[name] for name in rows.ROWS if name in results}
     report.write(results, arguments.output)
-  return int(bool(results['failed']))
+  if arguments.output == RESULTS:
+    report.update_readme(results, RESULTS.parent.parent / 'README.md')
+  return int(failed)
 
 
 if __name__ == '__main__':

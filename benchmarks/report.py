@@ -10,7 +10,7 @@ import numpy as np
 
 
 def circumstances() -> dict:
-  """The machine and the time."""
+  """The machine, the time, and what else it has to do."""
   return dict(
       date=datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d %H:%M'),
       processor=_processor(), cores=len(os.sched_getaffinity(0)),
@@ -55,7 +55,7 @@ def ratios(results: dict) -> str:
   lines = [
       '| work | ours / the other | of | ratio | by CPU time | target | |',
       '|---|---|---|---|---|---|---|']
-  for row in results['rows'].values():
+  for row in _measured(results):
     title = row['title']
     for ratio in row['ratios']:
       by_cpu = ratio.get('by_cpu')
@@ -75,12 +75,28 @@ def _pair(ratio):
   return f'{ratio["over"]} / {ratio["under"]}'
 
 
-def _load(results):
-  load, cores = results['load'], results['cores']
-  said = f'a load of {load:.1f} when it began'
-  return said if load < cores / 4. else (
-      f'{said}: **others were at work on it, and speeds are lower and their '
-      'ratios less sure than on a machine of one\'s own**')
+def short(results: dict) -> str:
+  """What README shows: of each row the ratios that have a target."""
+  lines = ['| work | ours over the other |', '|---|---|']
+  for row in _measured(results):
+    said = [
+        f'{_pair(ratio)}: {_show(ratio["median"])} '
+        f'({_QUANTITY[ratio["quantity"]]})'
+        for ratio in row['ratios'] if ratio['target'] is not None]
+    if said:
+      lines.append(f'| {row["title"]} | {"; ".join(said)} |')
+  return '\n'.join(lines)
+
+
+def update_readme(results: dict, path: pathlib.Path) -> None:
+  """Puts the short table between its marks."""
+  before, rest = path.read_text().split(README_MARKS[0])
+  _, after = rest.split(README_MARKS[1])
+  path.write_text(
+      f'{before}{README_MARKS[0]}\n{short(results)}\n{README_MARKS[1]}{after}')
+
+
+README_MARKS = '<!-- speed -->', '<!-- /speed -->'
 
 
 def sides(results: dict) -> str:
@@ -88,7 +104,7 @@ def sides(results: dict) -> str:
   lines = [
       '| side | speed | import, s | first turn, s | a turn, s | peak, MB |',
       '|---|---|---|---|---|---|']
-  for row in results['rows'].values():
+  for row in _measured(results):
     lines.append(f'| *{row["title"]}* | | | | | |')
     for name, side in row['sides'].items():
       wall = np.array([turn['wall'] for turn in side['turns']])
@@ -107,24 +123,56 @@ def sides(results: dict) -> str:
 
 def markdown(results: dict) -> str:
   """Both tables, and under what circumstances they were made."""
-  versions = '; '.join(
-      f'{name.replace("_", " ")}: ' + ', '.join(
+  versions, lines = {}, []
+  for row in results.values():
+    failed = row.get('failed')
+    lines.append(
+        f'| {row["title"]} | {row["date"]} | {row["load"]:.1f} | '
+        f'{row["seconds"] / 60.:.0f} | '
+        f'{"not measured: " + failed.splitlines()[0] if failed else ""} |')
+    for environment, found in row.get('versions', {}).items():
+      versions.setdefault(environment, set()).update(
           f'{package} {version}' for package, version in found.items())
-      for name, found in results['versions'].items())
-  failed = ''.join(
-      f'\n\nNot measured: `{name}`, {reason.splitlines()[0]}'
-      for name, reason in results['failed'].items())
+  machines = sorted({
+      f'{row["processor"]}, {row["cores"]} cores, Python {row["python"]}'
+      for row in results.values()})
+  said = '\n'.join(
+      f'- {name.replace("_", " ")}: {", ".join(sorted(found))}'
+      for name, found in sorted(versions.items()))
   return f"""\
-{results['date']} UTC, {results['processor']}, {results['cores']} cores,
-{_load(results)}; Python {results['python']}. {versions}.
+On {"; ".join(machines)}. {_load(results)}
 
-{ratios(results)}{failed}
+{ratios(results)}
 
 What each side did. Imports and first turns are CPU seconds, the first turn with
 the making of the data, tracing and compiling; the others are of the wall.
 
 {sides(results)}
+
+When each row was measured (UTC), beside what load (processes that wanted to
+run), and in how many minutes:
+
+| work | when | load | minutes | |
+|---|---|---|---|---|
+{chr(10).join(lines)}
+
+Environments:
+
+{said}
 """
+
+
+def _load(results):
+  # What a row leaves behind it is at most a load of the cores.
+  if all(row['load'] < row['cores'] + 0.5 for row in results.values()):
+    return 'Nothing else was at work on it.'
+  return (
+      '**Others were at work on it: speeds are lower and ratios less sure '
+      'than on a machine of one\'s own.** The ratios by CPU time suffer less.')
+
+
+def _measured(results):
+  return [row for row in results.values() if 'failed' not in row]
 
 
 def plot(row: dict, path: pathlib.Path) -> None:
@@ -146,10 +194,16 @@ def plot(row: dict, path: pathlib.Path) -> None:
   canvas.savefig(path, dpi=120)
 
 
+def read(folder: pathlib.Path) -> dict:
+  """The rows that are there."""
+  path = folder / 'speed.json'
+  return json.loads(path.read_text()) if path.exists() else {}
+
+
 def write(results: dict, folder: pathlib.Path) -> None:
   """Writes `speed.json`, `speed.md`, and the plot where there is that row."""
   folder.mkdir(parents=True, exist_ok=True)
-  if 'growth' in results['rows']:
-    plot(results['rows']['growth'], folder / 'speed_growth.png')
+  if 'sides' in results.get('growth', {}):
+    plot(results['growth'], folder / 'speed_growth.png')
   (folder / 'speed.json').write_text(json.dumps(results, indent=1) + '\n')
   (folder / 'speed.md').write_text(markdown(results))

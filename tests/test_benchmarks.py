@@ -142,12 +142,22 @@ def test_speed_runs_without_peers(tmp_path):
   assert speed.main([*arguments, '--rows', 'bouncy', 'perceptron']) == 0
   results = json.loads((tmp_path / 'speed.json').read_text())
   for name in ('bouncy', 'perceptron'):
-    row = results['rows'][name]
+    row = results[name]
     assert row['ratios'] and all(
         turn['wall'] > 0. for side in row['sides'].values()
         for turn in side['turns'])
   assert (tmp_path / 'speed.md').read_text() == report.markdown(results)
   # A side that breaks is told of, and is no figure.
   assert speed.main([*arguments, '--rows', 'effective_covertype']) == 1
-  failed = json.loads((tmp_path / 'speed.json').read_text())['failed']
-  assert '--data' in failed['effective_covertype']
+  results = json.loads((tmp_path / 'speed.json').read_text())
+  assert '--data' in results['effective_covertype']['failed']
+  assert 'sides' in results['bouncy']
+
+
+def test_readme_and_pages_show_the_results():
+  results = json.loads((speed.RESULTS / 'speed.json').read_text())
+  readme = (speed.RESULTS.parent.parent / 'README.md').read_text()
+  first, last = report.README_MARKS
+  shown = readme.split(first)[1].split(last)[0].strip()
+  assert shown == report.short(results)
+  assert (speed.RESULTS / 'speed.md').read_text() == report.markdown(results)

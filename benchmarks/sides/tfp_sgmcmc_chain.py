@@ -49,7 +49,7 @@ def _sample(case, kernel, state):
     return states, time.perf_counter() - start[0], (
         time.process_time() - start[1])
 
-  calls = 4
+  calls = 2
 
   def turn(seed):
     nonlocal state
