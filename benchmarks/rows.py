@@ -267,7 +267,7 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
            'NumPy', 'numpy_sbps', {**case, 'num_events': events // 5},
            events // 5)},
       (Ratio('ours', 'NumPy', 10.), Ratio('ours, 100 chains', 'NumPy', 50.)),
-      None if tiny else laws.bouncy, 5)
+      None if tiny else laws.bouncy, 5, 2)
 
 
 _EFFECTIVE = {

@@ -158,8 +158,10 @@ def prepare(case):
   start = np.array(case['mode'])
 
   def turn(seed):
+    nonlocal start
     states, durations = run(
         x, y, case['batch_size'], case['num_events'], seed, start)
+    start = states[-1]
     return data.along(states, durations)
 
   return turn

@@ -18,13 +18,16 @@ def prepare(case):
       case, case['num_chains'] if case['num_chains'] > 1 else None)
 
   @tf.function(jit_compile=True, autograph=False)
-  def run(seed):
+  def run(start, seed):
     return tfp.mcmc.sample_chain(
         case['num_events'], start, kernel=kernel, seed=seed,
         trace_fn=lambda _, results: results.duration)
 
   def turn(seed):
-    states, durations = (part.numpy() for part in run(tf.constant([0, seed])))
+    nonlocal start
+    states, durations = (
+        part.numpy() for part in run(start, tf.constant([0, seed])))
+    start = tf.constant(states[-1])
     if case['num_chains'] == 1:
       return data.along(states, durations)
     return np.stack([
