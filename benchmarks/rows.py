@@ -177,7 +177,7 @@ def perceptron(tiny: bool, folder: str | None = None) -> Row:
   case = dict(
       model='perceptron', num_examples=1000 if tiny else 10_000, batch_size=100,
       width=8 if tiny else 100, step_size=1e-6, num_draws=10,
-      thin=5 if tiny else 300, replacement=False)
+      thin=5 if tiny else 100, replacement=False)
   work = case['num_draws'] * case['thin']
   return Row(
       'SGLD, perceptron 784-100-10 (N = 10,000, n = 100)', 'steps',
