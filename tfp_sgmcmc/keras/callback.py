@@ -30,6 +30,8 @@ from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import side_by_side
+from tfp_sgmcmc.keras import starts
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
@@ -213,6 +215,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       draw_interval: float | None = None,
       fingerprint: str | None = None,
       target_excess: float | None = None,
+      num_chains: int = 1,
+      initial_weights: Any = None,
   ):
     """Makes the callback.
 
@@ -272,6 +276,11 @@ class PosteriorSampling(keras.callbacks.Callback):
         chain is another.
       target_excess: With `learning_rate='temperature'`, by what share of T the
         chain is to be too hot, between 0 and 1; None for a tenth.
+      num_chains: Python `int`, k, the number of chains (see above).
+      initial_weights: With several chains, the weights that they start from: a
+        list with one list of arrays for each chain, as `model.get_weights()`
+        gives. None for the model's own for chain 0, and fresh ones by the
+        model's initialisers for the others.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
@@ -319,6 +328,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         is_after_search=self._search is not None)
     if self._rate is not None and num_burnin_steps is not None:
       self._rate.plan(num_burnin_steps)
+    self._num_chains = checks.positive_integer('num_chains', num_chains)
+    self._initial_weights = starts.check(initial_weights, num_chains)
+    if num_chains > 1:
+      side_by_side.check(self._make_kernel, self._search)
     self._prior = prior
     self._directory = directory
     self._seed = seeds.to_stateless(seed)
@@ -343,7 +356,9 @@ class PosteriorSampling(keras.callbacks.Callback):
         num_steps_between_results=num_steps_between_results,
         start_epoch=start_epoch, temperature=temperature, seed=seed,
         learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
-        draw_interval=draw_interval, target_excess=target_excess)
+        draw_interval=draw_interval, target_excess=target_excess,
+        **({} if num_chains == 1 else dict(
+            num_chains=num_chains, initial_weights=self._initial_weights)))
 
   def __getstate__(self):
     if self._chain is not None:
@@ -427,9 +442,12 @@ class PosteriorSampling(keras.callbacks.Callback):
       rows += summary_lib.kinetic(heat, self._search is not None),
     return verdicts.Summary(tuple(rows))
 
-  def step_seed(self, step: int) -> tf.Tensor:
+  def step_seed(self, step: int, chain: int = 0) -> tf.Tensor:
     """The seed of a step, 1, 2, ...; that of `bootstrap_results` for 0."""
-    return random.fold_in(self._seed, step)
+    seed = self._seed
+    if self._num_chains > 1:
+      seed = random.fold_in(seed, chain)
+    return random.fold_in(seed, step)
 
   def set_model(self, model):
     if self._has_begun and model is not self.model:
@@ -445,6 +463,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     replicas.check(model)
     if sharding.is_several(model.distribute_strategy):
       self._make_kernel.check_shards()
+      side_by_side.check_replicas(self._num_chains)
     likelihood = likelihood_lib.Likelihood(model)
     self._make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
@@ -587,7 +606,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
       self._chain.check(iterator.element_spec)
-      return function.own(iterator)
+      return self._chain.train(iterator, function)
     logs = self._chain.execute(iterator, function)
     done = self._num_batches + self.model.steps_per_execution
     if done >= (self.params.get('steps') or np.inf):
@@ -602,7 +621,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _note_rows(self):
     """Reads how many rows the epoch's loss is a mean of."""
     if self._num_rows is None and self._num_batches:
-      self._num_rows = int(network.loss_tracker(self.model).count.numpy())
+      self._num_rows = self._chain.num_rows
 
   def _begin_chain(self, likelihood):
     """Makes the chain: a new one, or that of the directory."""
@@ -623,7 +642,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         are_weights_checked=is_built, search=self._search,
         has_default_prior=self._chooses and self._prior is None,
         rate=self._rate,
-        say=self._say)
+        say=self._say,
+        make_chains=functools.partial(
+            side_by_side.make, self.model, self._num_chains,
+            self._initial_weights))
     self._seed = self._chain.seed
     self._posterior, self._train_function = None, None
 
