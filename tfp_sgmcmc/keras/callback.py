@@ -157,6 +157,22 @@ class PosteriorSampling(keras.callbacks.Callback):
   compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
   known by its weights' shapes alone, and the data are not looked at.
 
+  `num_chains=k` makes k chains of the network side by side. Each has a start of
+  its own, chain 0 the model's weights and the others fresh ones by the model's
+  initialisers (or `initial_weights`); until `start_epoch` the optimizer trains
+  each by itself. Each batch is dealt out to them, n / k of its n rows to each,
+  so that the noise of their gradients is their own, and a step of all costs
+  what one of a single chain does: for k chains as good as one pass k times the
+  `batch_size` and k times the `epochs`. Chain j is the chain of a `fit` with
+  seed `random.fold_in(seed, j)` on its rows of each batch (`side_by_side`). The
+  number of steps, burn-in and `max_results` are those of each chain, and so is
+  a learning rate that is found; T and a rate that is lowered are for all. The
+  model in `fit`, and so validation and what callbacks do to its weights, is
+  chain 0; metrics are means over the chains. `posterior.chains` are the chains,
+  and `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
+  from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
+  `sample_chains` each has a process, or a machine, of its own.
+
   The logs hold, at the end of an epoch, `draws`, the number of draws, and for
   kernels with momentum `kinetic_temperature`, r' r / d, and `temperature`, T,
   which is its mean. A mean above 1.5 T in the second half of burn-in, or after
@@ -255,7 +271,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         `fit` goes on with it (see above). `PosteriorSamples.load` reads the
         draws. One run at a time writes to a directory.
       max_results: None, or the number of draws after which no more are kept.
-      seed: Python `int` k, for the stateless seed `[k >> 32, k]`; a stateless
+      seed: Python `int` i, for the stateless seed `[i >> 32, i]`; a stateless
         seed (`int32[2]`); or None, for one from TensorFlow's global generator
         (a chain that goes on keeps the seed that it began with).
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
@@ -331,7 +347,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._num_chains = checks.positive_integer('num_chains', num_chains)
     self._initial_weights = starts.check(initial_weights, num_chains)
     if num_chains > 1:
-      side_by_side.check(self._make_kernel, self._search)
+      side_by_side.check(self._make_kernel)
     self._prior = prior
     self._directory = directory
     self._seed = seeds.to_stateless(seed)
@@ -430,8 +446,9 @@ class PosteriorSampling(keras.callbacks.Callback):
 
     Returns:
       summary: `diagnostics.Summary` of R-hat and effective draws of the
-        predictions, from the halves of the run, and, for kernels with momentum,
-        of the kinetic temperature after burn-in.
+        predictions, from the halves of the run, or of several chains as
+        `diagnostics.summary` compares them; and, for kernels with momentum, of
+        the kinetic temperature after burn-in (that of the hottest chain).
 
     Raises:
       ValueError: If there are fewer than 12 draws.
@@ -443,7 +460,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     return verdicts.Summary(tuple(rows))
 
   def step_seed(self, step: int, chain: int = 0) -> tf.Tensor:
-    """The seed of a step, 1, 2, ...; that of `bootstrap_results` for 0."""
+    """The seed of a chain's step, 1, 2, ...; for 0 of `bootstrap_results`."""
     seed = self._seed
     if self._num_chains > 1:
       seed = random.fold_in(seed, chain)
@@ -503,7 +520,8 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if self._is_sampling or self._examples.wants_to_look:
+    if (self._is_sampling or self._num_chains > 1
+        or self._examples.wants_to_look):
       self._train_function.swap_in()
 
   def on_train_batch_end(self, batch, logs=None):
@@ -582,10 +600,12 @@ class PosteriorSampling(keras.callbacks.Callback):
     if (not self.params.get('verbose') or self._chain.inputs is None
         or not len(self._chain.draws)):
       return
-    if len(self._chain.draws) < summary_lib.FEWEST_DRAWS:
+    number = len(self._chain.draws) // self._num_chains
+    if number < summary_lib.FEWEST_DRAWS:
       self._say(
-          f'{len(self._chain.draws)} draw(s) are too few to tell how good they '
-          f'are, {summary_lib.FEWEST_DRAWS} are needed: raise epochs.')
+          f'{number} draw(s) {"a chain " if self._num_chains > 1 else ""}are '
+          'too few to tell how good they are, '
+          f'{summary_lib.FEWEST_DRAWS} are needed: raise epochs.')
       return
     try:
       rows = self.summary(summary_lib.few_rows(

@@ -253,7 +253,7 @@ class Chain:
     """Scores the temperature of a trial, at an epoch's end."""
     if not self.is_searching or self._model.stop_training:
       return
-    said = self._search.end_epoch(self._model)
+    said = self._search.end_epoch(self._model, self._chains.assign)
     if said is not None:
       self._say(said)
     if self._search.is_over:
@@ -486,7 +486,8 @@ class Chain:
     elif self._schedule.is_due(self._num_steps, self._num_draws):
       self._keep()
     elif self.is_searching and self._search.is_due(self._num_steps):
-      self._search.keep(self._model.trainable_variables)
+      self._search.keep(
+          self._chains.stacked(self._model.trainable_variables))
 
   def _keep(self):
     self._draws.append(self._num_steps, self._chains)
@@ -554,7 +555,7 @@ class Chain:
       network.check_finite(model)
     num_examples = self._examples.number
     num_rows = int(network.num_rows(batch))
-    self._examples.check_batch(self._chains.rows_of(num_rows))
+    self._examples.check_batch(self._chains.rows_of(num_rows, self._say))
     epochs, steps = self._horizon
     self._horizon = epochs, steps or -(-num_examples // num_rows)
     self._plan()
@@ -596,6 +597,8 @@ class Chain:
     """Estimates moving statistics at the weights with which sampling starts."""
     variables = statistics.moving_variables(self._model, x)
     self._draws.set_extras(variables)
+    if variables and self.is_searching:
+      self._chains.check_search()
     if not variables or self.is_resumed:
       return
     inputs = [x, *(

@@ -2,19 +2,24 @@
 
 Chain j = 0, ..., k - 1 is the chain that a `fit` of its own would make, with
 the seed `random.fold_in(seed, j)`, a start of its own, and as its batch of step
-t those rows of `fit`'s batch of n rows whose numbers are
+t = 1, 2, ... those rows of `fit`'s batch of n rows whose numbers are
 
   i k + (j + s_t) mod k   (mod n),   i = 0, ..., ceil(n / k) - 1,
 
 with s_t one of 0, ..., k - 1 at random: also where the data come in the same
 order in each epoch every chain meets all of them. So a step takes as many
 gradients of examples as one of a single chain on the whole batch, and no row is
-in the batches of two chains (where k does not divide n, up to k - 1 are). If
-all chains had the same batch, the noise of their gradients would be the same
-too: they would move together, so that a mean over chains had an error larger
-than it seems, and R-hat would take them for better mixed than they are. With
-rows of their own the noises of two chains have the correlation -n / (N k - n),
-which is nothing where a batch is a small part of the N rows.
+in the batches of two chains (where k does not divide n, up to k - 1 are).
+
+If all chains had the same batch, the noise of their gradients would be the same
+too: as far as it makes their spread, they would move together, a mean over
+chains would have an error larger than it seems, and R-hat would take them for
+better mixed than they are. With rows of their own the noises of two chains are
+never alike: where batches are drawn independently they are independent, and
+where each epoch goes through all N rows they are opposed, with the correlation
+-n / (N k - n) in one step, near zero, and -1 / (k - 1) over an epoch, in which
+the chains share out all rows. That makes a mean over chains better than it
+seems, and R-hat too large rather than too small.
 
 The chains take turns in the model: before its part of a step the weights of a
 chain, and all else that a step changes, are copied into the variables that the
@@ -28,6 +33,7 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+import warnings
 
 import keras
 import numpy as np
@@ -40,107 +46,14 @@ from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import starts
 from tfp_sgmcmc.keras import step as step_lib
 from tfp_sgmcmc.keras import train_function
+from tfp_sgmcmc.keras import turns
 
-__all__ = ['BY_CHAIN', 'SideBySide', 'StepOfChains', 'Turns']
+__all__ = [
+    'BY_CHAIN', 'Alone', 'SideBySide', 'StepOfChains', 'check',
+    'check_replicas', 'make']
 
 # The entry of the step's logs with what differs between chains, `[k]` each.
 BY_CHAIN = 'by_chain'
-
-
-class Turns:
-  """Variables in which the states of k chains take turns.
-
-  #### Examples
-
-  >>> from tfp_sgmcmc.keras import side_by_side
-  >>> turns, weight = side_by_side.Turns(3), tf.Variable(5.)
-  >>> turns.add([weight], [tf.constant([5., 6., 7.])])
-  >>> _ = turns.each(lambda j: weight.assign_add(10. * tf.cast(j, tf.float32)))
-  >>> weight.numpy(), turns.stacked([weight])[0]
-  (5.0, array([ 5., 16., 27.], dtype=float32))
-  """
-
-  def __init__(self, num_chains: int):
-    """Makes turns in no variables.
-
-    Args:
-      num_chains: Python `int`, k.
-    """
-    self._num_chains = num_chains
-    self._slots = {}
-
-  def add(
-      self, variables: Sequence[Any], values: Sequence[Any] | None = None,
-  ) -> None:
-    """Takes variables.
-
-    Args:
-      variables: Variables of a model, or of TensorFlow.
-      values: For each one the values of the chains, `[k, ...]`; by default each
-        chain has the variable's own.
-    """
-    if values is None:
-      values = [np.stack([v] * self._num_chains)
-                for v in network.values(variables)]
-    for variable, value in zip(variables, values):
-      self._slots[id(variable)] = variable, tf.Variable(
-          value, trainable=False, dtype=variable.dtype, name='chains')
-
-  def drop(self, variables: Sequence[Any]) -> None:
-    """Lets go of variables: they are the same for all chains from here on."""
-    for variable in variables:
-      self._slots.pop(id(variable), None)
-
-  @property
-  def slots(self) -> list[tf.Variable]:
-    """The values of all chains but 0, in the order of the variables."""
-    return [slot for _, slot in self._slots.values()]
-
-  def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
-    """The values of all chains, `[k, ...]` for each of the variables."""
-    found = []
-    for variable in variables:
-      _, slot = self._slots[id(variable)]
-      found.append(np.array(slot.numpy()))
-      found[-1][0] = variable.numpy()
-    return found
-
-  def load(self, chain: Any) -> None:
-    """Gives the variables the values of a chain."""
-    for variable, slot in self._slots.values():
-      variable.assign(slot.sparse_read(chain))
-
-  def save(self, chain: Any) -> None:
-    """Keeps the values of the variables for a chain."""
-    for variable, slot in self._slots.values():
-      slot.scatter_update(tf.IndexedSlices(
-          tf.convert_to_tensor(variable)[tf.newaxis],
-          tf.reshape(chain, [1])))
-
-  def each(self, fn: Callable[[tf.Tensor], Any]) -> list[Any]:
-    """Does something for each chain, with its values in the variables.
-
-    Args:
-      fn: Callable of a chain's number, an `int32` scalar. In a graph it is
-        traced once.
-
-    Returns:
-      results: What it has returned, by chain.
-    """
-    self.save(0)
-
-    def turn(chain):
-      self.load(chain)
-      result = fn(chain)
-      self.save(chain)
-      return result
-
-    if not tf.executing_eagerly():
-      turn = tf.function(turn, autograph=False)
-    *others, first = (
-        turn(tf.constant(chain))
-        for chain in [*range(1, self._num_chains), 0])
-    return [first, *others]
 
 
 class SideBySide:
@@ -171,11 +84,22 @@ class SideBySide:
     self._optimizer, self._train = [], None
     self._num_rows = tf.Variable(0, trainable=False, dtype=tf.int64)
     self.num_chains = num_chains
-    self.turns = Turns(num_chains)
+    self.turns = turns.Turns(num_chains)
 
-  def rows_of(self, num_rows: int) -> int:
-    """How many of so many rows are a chain's."""
-    return -(-num_rows // self.num_chains)
+  def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
+    """How many rows of a batch are a chain's.
+
+    Args:
+      num_rows: Python `int`, n.
+      say: Callable of a sentence, to show it.
+
+    Returns:
+      number: n / k, rounded up.
+    """
+    number = -(-num_rows // self.num_chains)
+    say(f'{self.num_chains} chains, each with {number} of the {num_rows} rows '
+        'of a batch.')
+    return number
 
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
     """The values of all chains, `[k, ...]` for each of the variables."""
@@ -185,6 +109,19 @@ class SideBySide:
   def num_rows(self) -> int:
     """How many rows there have been since `begin_epoch`."""
     return int(self._num_rows.numpy())
+
+  def assign(
+      self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Gives variables the values of all chains, as `stacked` gave them."""
+    self.turns.assign(variables, values)
+
+  def check_search(self) -> None:
+    """Raises where a search cannot score draws with moving statistics."""
+    raise ValueError(
+        "temperature='validation' predicts with one set of moving statistics "
+        f'(BatchNormalization), and each of {self.num_chains} chains has its '
+        'own: take sgmcmc.keras.sample_chains, which gives each chain a fit '
+        'of its own, or give the temperature as a number.')
 
   def begin_epoch(self) -> None:
     """Begins to count rows."""
@@ -220,10 +157,20 @@ class SideBySide:
     if is_resumed:
       self.turns.add(variables)
     else:
+      self._warn_of_training()
       values = self._starts(variables, inputs)
       self.turns.add(variables, values)
       network.assign(variables, [value[0] for value in values])
     self._variables = variables
+
+  def _warn_of_training(self):
+    number = getattr(self._model.optimizer, 'iterations', None)
+    if self._initial_weights is None and number is not None and int(number):
+      warnings.warn(
+          f'The model has been trained before, by {int(number)} steps of its '
+          'optimizer: chain 0 goes on from its weights, and the other chains '
+          'start from fresh ones. Train them together (start_epoch, in this '
+          'fit), or pass initial_weights.', stacklevel=2)
 
   def _starts(self, variables, inputs):
     """The first values of the chains, `[k, ...]` for each variable."""
@@ -298,7 +245,7 @@ class SideBySide:
   def _optimizer_step(self, train_step, data):
     self.count(data)
     rows = self.deal(
-        data, tf.convert_to_tensor(self._model.optimizer.iterations))
+        data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)
     return self.turns.each(lambda chain: train_step(rows(chain)))[0]
 
   def _drop_optimizer(self):
@@ -329,11 +276,7 @@ class SideBySide:
 
   def one_by_one(self) -> Iterator[int]:
     """The chains' numbers, each with its state in the model; 0 is the last."""
-    self.turns.save(0)
-    for chain in [*range(1, self.num_chains), 0]:
-      self.turns.load(chain)
-      yield chain
-      self.turns.save(chain)
+    return self.turns.one_by_one()
 
 
 class Alone:
@@ -350,13 +293,21 @@ class Alone:
     """
     self.seed_of_turn = seed
 
-  def rows_of(self, num_rows: int) -> int:
+  def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
     """All of the rows."""
     return num_rows
 
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
     """The values of variables, each with a leading axis."""
     return [value[np.newaxis] for value in network.values(variables)]
+
+  def assign(
+      self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Gives variables values as `stacked` gave them."""
+    network.assign(variables, [value[0] for value in values])
+
+  def check_search(self) -> None:
+    """Nothing is in the way."""
 
   def begin_epoch(self) -> None:
     """Nothing is due."""
@@ -492,12 +443,11 @@ def make(
   return SideBySide(model, num_chains, initial_weights, seed)
 
 
-def check(make_kernel: kernel_maker.KernelMaker, search: Any) -> None:
+def check(make_kernel: kernel_maker.KernelMaker) -> None:
   """Raises where several chains cannot go side by side.
 
   Args:
     make_kernel: `KernelMaker`.
-    search: `TemperatureSearch`; None for a temperature that is given.
 
   Raises:
     ValueError: If they cannot.
@@ -507,11 +457,6 @@ def check(make_kernel: kernel_maker.KernelMaker, search: Any) -> None:
         f'num_chains is above 1, and {make_kernel.name} moves in continuous '
         'time: the draws of each chain fall into other steps. Take '
         'sgmcmc.keras.sample_chains, which gives each chain a fit of its own.')
-  if search is not None:
-    raise ValueError(
-        "num_chains is above 1, and temperature='validation' chooses the "
-        'temperature of one chain: take sgmcmc.keras.sample_chains, which gives '
-        'each chain a fit of its own, or give the temperature as a number.')
 
 
 def check_replicas(num_chains: int) -> None:

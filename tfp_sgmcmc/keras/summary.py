@@ -90,19 +90,21 @@ def agreement(values: np.ndarray) -> Agreement:
 
 def rows_of_predictions(
     posterior: samples_lib.PosteriorSamples, x: Any,
-) -> tuple[verdicts.Row, verdicts.Row]:
+) -> tuple[verdicts.Row, ...]:
   """The rows of the predictions on given inputs.
 
   Args:
-    posterior: `PosteriorSamples` of one chain, in its order.
+    posterior: `PosteriorSamples`, a chain's draws in its order.
     x: Inputs, as `predict` takes them.
 
   Returns:
-    rows: R-hat and effective draws.
+    rows: R-hat and effective draws; of several chains as `rows_of_chains`.
 
   Raises:
-    ValueError: If there are fewer than 12 draws.
+    ValueError: If a chain has fewer than 12 draws.
   """
+  if posterior.num_chains > 1:
+    return runs_lib.summary_of_runs(posterior, [posterior], x).rows
   found = agreement(_predictions(_some(posterior, len(posterior)), x))
   is_mixed, is_enough = found.r_hat <= 1.05, found.effective_draws >= _ENOUGH
   return (

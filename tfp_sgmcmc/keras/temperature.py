@@ -342,8 +342,9 @@ class HeatWatches:
       watch.add(step, value, target)
 
   def add_loss(self, loss: float) -> str | None:
-    """Takes note of a mean loss; says why sampling should stop, if it should."""
-    return [watch.add_loss(loss) for watch in self._watches][0]
+    """Takes note of a mean loss; says why sampling should stop, if so."""
+    said = [watch.add_loss(loss) for watch in self._watches]
+    return said[0]
 
   def loss_warning(self, loss: float) -> str | None:
     """What to say of an epoch's mean loss, once; None for nothing."""
