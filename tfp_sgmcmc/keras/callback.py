@@ -600,25 +600,10 @@ class PosteriorSampling(keras.callbacks.Callback):
     if (not self.params.get('verbose') or self._chain.inputs is None
         or not len(self._chain.draws)):
       return
-    number = len(self._chain.draws) // self._num_chains
-    if number < summary_lib.FEWEST_DRAWS:
-      self._say(
-          f'{number} draw(s) {"a chain " if self._num_chains > 1 else ""}are '
-          'too few to tell how good they are, '
-          f'{summary_lib.FEWEST_DRAWS} are needed: raise epochs.')
-      return
-    try:
-      rows = self.summary(summary_lib.few_rows(
-          self.posterior, self._chain.inputs)).rows
-    except ValueError:  # Of predictions that are not finite: warned of before.
-      return
-    numbers = ', '.join(f'{r.quantity} {r.value:.3g}' for r in rows)
-    all_rows = verdicts.Summary(tuple(rows))
-    worst = next(r for r in rows if r.verdict == all_rows.verdict)
-    self._say(f'{len(self.posterior)} draws: {numbers}.')
-    print('In all: ' + (
-        'fine.' if all_rows.verdict == 'fine'
-        else f'{all_rows.verdict}. {worst.quantity}: {worst.advice}'))
+    said = summary_lib.in_words(
+        self.summary, self.posterior, self._chain.inputs)
+    if said is not None:
+      self._say(said)
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
