@@ -611,7 +611,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
       self._chain.check(iterator.element_spec)
-      return self._chain.train(iterator, function)
+      return self._chain.chains.train(iterator, function)
     logs = self._chain.execute(iterator, function)
     done = self._num_batches + self.model.steps_per_execution
     if done >= (self.params.get('steps') or np.inf):
@@ -626,7 +626,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _note_rows(self):
     """Reads how many rows the epoch's loss is a mean of."""
     if self._num_rows is None and self._num_batches:
-      self._num_rows = self._chain.num_rows
+      self._num_rows = self._chain.chains.num_rows or int(
+          network.loss_tracker(self.model).count.numpy())
 
   def _begin_chain(self, likelihood):
     """Makes the chain: a new one, or that of the directory."""

@@ -119,6 +119,11 @@ class Chain:
     return self._draws
 
   @property
+  def chains(self) -> Any:
+    """`SideBySide` of several chains, `Alone` of one."""
+    return self._chains
+
+  @property
   def num_steps(self) -> int:
     """The number of steps made."""
     return self._num_steps
@@ -291,28 +296,6 @@ class Chain:
       self._position = checkpoint_lib.Position(fit, mark)
     if self._step is not None:
       self._commit(mark)
-
-  def train(
-      self, iterator: Any, function: train_function.TrainFunction,
-  ) -> dict[str, Any]:
-    """An execution of the compiled optimizer.
-
-    Args:
-      iterator: The dataset's iterator.
-      function: `TrainFunction`.
-
-    Returns:
-      logs: Those of the model.
-    """
-    self._chains.begin(iterator.element_spec)
-    return self._chains.train(iterator, function)
-
-  @property
-  def num_rows(self) -> int:
-    """How many rows the epoch had so far."""
-    number = self._chains.num_rows
-    return number if number is not None else int(
-        network.loss_tracker(self._model).count.numpy())
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A training step: see `SamplingStep.train_step`."""

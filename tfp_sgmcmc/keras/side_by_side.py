@@ -229,6 +229,7 @@ class SideBySide:
     """
     del function
     model = self._model
+    self.begin(iterator.element_spec)
     if self._train is None or self._train.is_stale():
       self._drop_optimizer()
       if not model.optimizer.built:
