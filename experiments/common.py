@@ -17,6 +17,7 @@ import math
 import os
 import pathlib
 import platform
+import subprocess
 import time
 from typing import Any
 
@@ -115,7 +116,9 @@ def main(
   """
   arguments = parse(name, description, argv)
   print(f'{description.strip()}\n')
-  begin, used = time.monotonic(), time.process_time()
+  versions = {
+      'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0', 'commit': commit()}
+  begin, used = time.monotonic(), processor_time()
   result = run(arguments)
   seconds = time.monotonic() - begin
   record = {
@@ -124,7 +127,7 @@ def main(
       'size': arguments.size,
       'seed': arguments.seed,
       'seconds': round(seconds, 1),
-      'cpu_seconds': round(time.process_time() - used, 1),
+      'cpu_seconds': round(processor_time() - used, 1),
       'settings': result.settings,
       'columns': list(result.columns),
       'rows': [list(row) for row in result.rows],
@@ -133,7 +136,7 @@ def main(
           key=lambda claim: claim['quotation'] is None),
       'notes': result.notes,
       'machine': f'{os.cpu_count()} cores, {platform.machine()}',
-      'versions': {'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0'},
+      'versions': versions,
   }
   record = _plain(record)
   arguments.output.mkdir(parents=True, exist_ok=True)
@@ -175,6 +178,20 @@ def parse(
   arguments = parser.parse_args(argv)
   arguments.name = name
   return arguments
+
+
+def processor_time() -> float:
+  """Seconds of a processor, of this process and of those that it started."""
+  return sum(os.times()[:4])
+
+
+def commit() -> str | None:
+  """The code's commit, with + for changes since; None outside a repository."""
+  found = subprocess.run(
+      ['git', 'describe', '--always', '--abbrev=7', '--exclude=*',
+       '--dirty=+'], cwd=pathlib.Path(__file__).parent, capture_output=True,
+      text=True, check=False)
+  return found.stdout.strip() or None
 
 
 def file_name(name: str, size: str) -> str:

@@ -460,8 +460,9 @@ def claims_of(results, pair, seconds):
              PAPER('section 7.1, Fig. 4', 'converges orders of magnitude '
                    'faster than lipSBPS and ZZ-SS'), factor=10.),
       common.Claim(
-          'both take at least half of 35 times as long for 100 epochs (on '
-          'another machine)', bool(min(ratios.values()) > 17.5), times,
+          'both take 35 times as long for 100 epochs, or longer',
+          bool(min(ratios.values()) >= 35.),
+          f'{times}; on another machine, and in other programs',
           PAPER('Fig. 4', 'CPU runtime for 100 epochs, showing a 35× advantage '
                 'of n = 100 SBPS over n = 1 SS-ZZ and lipSBPS')),
       common.Claim(

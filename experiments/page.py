@@ -51,9 +51,10 @@ def _page(records, num_names):
            for record, claim in own]), '',
       '## The runs', '',
       common.markdown_table(
-          ['experiment', 'size', 'seconds', 'of a processor', 'machine'],
-          [[_link(r), r['size'], r['seconds'], r['cpu_seconds'], r['machine']]
-           for r in records])]
+          ['experiment', 'size', 'seconds', 'of a processor', 'machine',
+           'commit'],
+          [[_link(r), r['size'], r['seconds'], r['cpu_seconds'], r['machine'],
+            r['versions'].get('commit')] for r in records])]
   for record in records:
     name = common.file_name(record['name'], record['size'])
     lines += [

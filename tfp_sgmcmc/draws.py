@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import leaves as leaves_lib
 
 __all__ = ['Draws']
 
@@ -48,7 +49,7 @@ class Draws:
     """Holds the parts together.
 
     Args:
-      chunks: The draws, with the names that `store.named` gives the tensors of
+      chunks: The draws, with the names that `named` gives the tensors of
         `structure`.
       structure: Pair (state, trace) of nested `TensorSpec`s of one draw.
       final_state: State to go on from.
@@ -100,7 +101,7 @@ class Draws:
       state, trace = self._structure
       return self._pack({
           name: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype)
-          for name, spec in store_lib.named(state=state, trace=trace).items()})
+          for name, spec in leaves_lib.named(state=state, trace=trace).items()})
     return self._pack({
         name: np.concatenate([arrays[name] for arrays in chunks])
         for name in chunks[0]})
@@ -110,7 +111,7 @@ class Draws:
       return tuple(
           None if structure is None else tf.nest.pack_sequence_as(structure, [
               tf.convert_to_tensor(arrays[name])
-              for name in store_lib.named(**{group: structure})])
+              for name in leaves_lib.named(**{group: structure})])
           for group, structure in zip(('state', 'trace'), self._structure))
 
   def to_arviz(

@@ -74,7 +74,7 @@ class JointModel:
     model, constants = self._model(self._few)
     names = compat.joint_names(model)
     _check_names(names, data, constants)
-    draw = _by_name(names, self._sample(model))
+    draw = _of_model(model, self._sample(model))
     self._convert(draw)
     self._few = self._first(2)
     self._constants = constants
@@ -95,7 +95,7 @@ class JointModel:
       phi = self._pack(phi)
       theta = self._bijector().forward(phi)
       distributions = self._distributions(theta, self._few)
-      values = {**self._constants, **_by_name(self._names, theta)}
+      values = {**self._constants, **self._latent(theta)}
       return self._bijector().forward_log_det_jacobian(phi) + sum(
           tf.reduce_sum(distributions[name].log_prob(value))
           for name, value in values.items())
@@ -177,9 +177,9 @@ class JointModel:
     """The distribution of each part given the others, by name."""
     model, constants = self._model(batch)
     distributions, _ = model.sample_distributions(
-        seed=_SEED, **constants, **_by_name(self._names, theta),
+        seed=_SEED, **constants, **self._latent(theta),
         **self._observed(batch))
-    return _by_name(compat.joint_names(model), distributions)
+    return _of_model(model, distributions)
 
   def _bijector(self):
     """A new b: where a cache outlives its values, TFP prints errors of it."""
@@ -242,11 +242,12 @@ class JointModel:
         observed[name] = tf.cast(values, dtype)
 
   def _latent(self, values):
-    return _by_name(self._names, values).items()
+    """Values of the parts that are sampled, in their structure, by name."""
+    return _by_name(self._names, values)
 
   def _check_latent(self):
     """Raises where a part cannot be sampled by its gradient."""
-    for name, value in self._latent(self._structure):
+    for name, value in self._latent(self._structure).items():
       for leaf in tf.nest.flatten(value):
         if not leaf.dtype.is_floating:
           raise ValueError(
@@ -259,7 +260,7 @@ class JointModel:
     model, _ = self._model(self._few)
     if isinstance(model, _AUTO_BATCHED):
       return
-    shapes = _by_name(compat.joint_names(model), model.batch_shape)
+    shapes = _of_model(model, model.batch_shape)
     for name in self._names:
       if shapes[name].rank:
         raise ValueError(
@@ -288,8 +289,8 @@ class JointModel:
   def _check_lengths(self):
     """Raises where a part to be sampled has a value for each example."""
     model, _ = self._model(self._first(3))
-    draw = _by_name(compat.joint_names(model), self._sample(model))
-    for name, value in self._latent(self._structure):
+    draw = _of_model(model, self._sample(model))
+    for name, value in self._latent(self._structure).items():
       for two, three in zip(*map(tf.nest.flatten, (value, draw[name]))):
         if two.shape != three.shape:
           raise ValueError(
@@ -317,7 +318,7 @@ class JointModel:
         self._distributions(self._structure, batch)
         for batch in (self._few, others))
     for name, value in {
-        **self._constants, **dict(self._latent(self._structure))}.items():
+        **self._constants, **self._latent(self._structure)}.items():
       log_probs = [
           float(tf.reduce_sum(distributions[name].log_prob(value)))
           for distributions in (here, there)]
@@ -353,8 +354,12 @@ def _log_prob_by_example(name, distribution, values):
   return tf.reduce_sum(log_prob, axis=range(1, wanted.rank))
 
 
+def _of_model(model, values):
+  """Values of all parts of a model, in its structure, by name."""
+  return _by_name(compat.joint_names(model), values)
+
+
 def _by_name(names, values):
-  """Values of the parts of a model, in its structure, as a dict."""
   return dict(values) if isinstance(values, dict) else dict(zip(names, values))
 
 

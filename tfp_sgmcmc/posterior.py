@@ -432,19 +432,8 @@ class Posterior:
       ValueError: If a function raises, or returns another shape than it has to.
     """
     model_checks.check_number(self._functions, state_parts)
-    if self.data is None:
-      return
-    batch = model_checks.few_examples(self.data, state_parts)
-    try:
-      log_prior = self.log_prior(*state_parts)
-      log_likelihood = self.log_likelihood(*state_parts, batch=batch)
-    except Exception as error:
-      raise ValueError(
-          model_checks.describe_error(error, state_parts, batch)) from error
-    model_checks.check_shapes(
-        self.data, state_parts, batch, log_prior, log_likelihood)
-    model_checks.check_alone(
-        self.log_likelihood, state_parts, batch, log_likelihood)
+    if self.data is not None:
+      self._try(state_parts)
 
   def _check_prior_draw(self):
     """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
@@ -454,11 +443,22 @@ class Posterior:
     try:
       state_parts = tf.nest.flatten(
           distribution.sample(seed=tf.constant([0, 0], tf.int32)))
-      batch = model_checks.few_examples(self.data, state_parts)
+    except Exception:  # pylint: disable=broad-except
+      return
+    try:
+      self._try(state_parts)
+    except model_checks.FunctionError:
+      return  # The functions may be written for states with chain axes only.
+
+  def _try(self, state_parts):
+    """Both functions on a few examples; raises where a value is not right."""
+    batch = model_checks.few_examples(self.data, state_parts)
+    try:
       log_prior = self.log_prior(*state_parts)
       log_likelihood = self.log_likelihood(*state_parts, batch=batch)
-    except Exception:  # pylint: disable=broad-except
-      return  # The functions may be written for states with chain axes only.
+    except Exception as error:
+      raise model_checks.FunctionError(
+          model_checks.describe_error(error, state_parts, batch)) from error
     model_checks.check_shapes(
         self.data, state_parts, batch, log_prior, log_likelihood)
     model_checks.check_alone(
@@ -470,6 +470,7 @@ class Posterior:
     return {
         'log_prior_fn': (self._log_prior_fn, 0),
         'log_likelihood_fn': (self._log_likelihood_fn, 1)}
+
 
 class _AsTheyAre:
   """Parameters that are the state."""

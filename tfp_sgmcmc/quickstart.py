@@ -187,7 +187,8 @@ def print_table(
                for kind, p in by_kind.items()}
       for method, by_kind in probabilities.items()}
   usual, *shifts = nll['Adam']
-  heads = [*_SCORES, *(f'NLL {kind}' for kind in shifts)]
+  heads = [
+      f'{head:>5}' for head in [*_SCORES, *(f'NLL {kind}' for kind in shifts)]]
   print(f'\n{f"{len(labels)} test images":<18}' + ' '.join(heads))
   for method, by_kind in probabilities.items():
     scores = [float(score(by_kind[usual], labels))

@@ -26,6 +26,7 @@ from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
+from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal.progress import Progress
 
@@ -282,7 +283,7 @@ class _Program:
       self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile,
       strategy):
     state, trace = structure
-    self.specs = store_lib.named(state=state, trace=trace)
+    self.specs = leaves_lib.named(state=state, trace=trace)
     self._seed = seed
     self._start = start
     self._strategy = strategy
@@ -374,7 +375,7 @@ class _Run:
           f'{store.path} holds draws of another form than this call makes: '
           f'{difference}. Make the same call to go on with it, or give another '
           'directory.')
-    specs = store_lib.named(**_specs(self._position)._asdict())
+    specs = leaves_lib.named(**_specs(self._position)._asdict())
     checkpoint = store.checkpoint(specs)
     with tf.device('CPU:0'):
       self._position = tf.nest.pack_sequence_as(
@@ -402,7 +403,7 @@ class _Run:
         self._keep(outcome)
       if self._store is not None:
         self._store.commit(
-            self._step, store_lib.named(**self._position._asdict()))
+            self._step, leaves_lib.named(**self._position._asdict()))
       bar.update(outcome.num_steps)
     return self._draws([])
 

@@ -36,7 +36,7 @@ from tfp_sgmcmc.internal import array_files
 from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.internal.lock import Lock
 
-__all__ = ['Chunks', 'Store', 'named', 'read_draws', 'spec_difference']
+__all__ = ['Chunks', 'Store', 'read_draws', 'spec_difference']
 
 _FORMAT = 'tfp_sgmcmc draws, version 1'
 _MANIFEST = 'manifest.json'
@@ -47,26 +47,6 @@ _NUM_MARKED = 2
 _SECONDS = 1.
 _DURATIONS = 20.
 _BYTES = 64 * 2**20
-
-
-def named(**groups: Any) -> dict[str, Any]:
-  """The leaves of nested structures by name.
-
-  Args:
-    **groups: Nested structures; None for a group without leaves.
-
-  Returns:
-    leaves: Dictionary from `<group>/<number>`.
-
-  #### Examples
-
-  >>> named(state=[0.5, (1., 2.)], trace=None)
-  {'state/0': 0.5, 'state/1': 1.0, 'state/2': 2.0}
-  """
-  return {
-      f'{group}/{k}': leaf
-      for group, structure in groups.items() if structure is not None
-      for k, leaf in enumerate(tf.nest.flatten(structure))}
 
 
 class Chunks:

@@ -18,6 +18,7 @@ from tfp_sgmcmc import store
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import leaves
 
 summary = sgmcmc.diagnostics.summary
 MODEL = oracle.GaussianModel()
@@ -81,7 +82,7 @@ def run(seed=(1, 2), **errors):
   structure = tf.nest.map_structure(
       lambda x: tf.TensorSpec(x.shape[1:], x.dtype), (states, trace))
   chunks = store.Chunks()
-  chunks.append(store.named(state=states, trace=trace))
+  chunks.append(leaves.named(state=states, trace=trace))
   return sgmcmc.Draws(chunks, structure, *position, num_chain_axes=1)
 
 
@@ -91,7 +92,7 @@ def part_of(draws, num_draws, num_chains=NUM_CHAINS):
       lambda x: x[slices] if x.shape.rank else x, tree)
   chains = slice(num_chains)
   chunks = store.Chunks()
-  chunks.append(store.named(
+  chunks.append(leaves.named(
       state=draws.states[:num_draws, chains],
       trace=trim(draws.trace, slice(num_draws), chains)))
   return sgmcmc.Draws(
@@ -99,17 +100,21 @@ def part_of(draws, num_draws, num_chains=NUM_CHAINS):
       trim(draws.kernel_results, chains), num_chain_axes=1)
 
 
+def row_of(rows, quantity):
+  return next(row for row in rows if row.quantity == quantity)
+
+
 def verdict(rows, quantity):
-  return next(row.verdict for row in rows if row.quantity == quantity)
+  return row_of(rows, quantity).verdict
 
 
 def test_a_right_chain_is_fine():
   found = summary(run(), kernel_with())
   assert found.verdict == 'fine', str(found)
-  assert len(found.rows) == 9
+  assert len(found.rows) == 10
   lines = str(found).splitlines()
   assert lines[0].split() == ['quantity', 'value', '+-', 'verdict']
-  assert len(lines) == 11 and lines[-1] == 'In all: fine.'
+  assert len(lines) == 12 and lines[-1] == 'In all: fine.'
 
 
 def test_several_runs_and_one_elsewhere():
@@ -120,11 +125,11 @@ def test_several_runs_and_one_elsewhere():
   assert found.verdict == 'fine', str(found)
   assert [row.quantity for row in found.rows] == [
       row.quantity for row in summary(run(), kernel_with()).rows]
-  for row in found.rows[-3:-1]:  # The temperatures, of all chains.
-    assert row.standard_error < 0.03
+  for quantity in (CONFIGURATIONAL, KINETIC):  # Of all chains.
+    assert row_of(found.rows, quantity).standard_error < 0.03
   apart = runs[0].states + 3. * tf.math.reduce_std(runs[0].states, axis=[0, 1])
   chunks = store.Chunks()
-  chunks.append(store.named(state=apart, trace=runs[0].trace))
+  chunks.append(leaves.named(state=apart, trace=runs[0].trace))
   runs[0] = sgmcmc.Draws(
       chunks, runs[0]._structure, runs[0].final_state,
       runs[0].kernel_results, num_chain_axes=1)
@@ -135,6 +140,7 @@ def test_several_runs_and_one_elsewhere():
 
 
 CONFIGURATIONAL = 'configurational temperature / T'
+WORST = f'{CONFIGURATIONAL}, worst coordinate'
 KINETIC = 'kinetic temperature / T'
 
 
@@ -158,6 +164,57 @@ def test_planted_errors_are_seen(error, quantity, wanted):
   assert found.verdict == 'wrong' or wanted == 'doubtful'
 
 
+def test_one_coordinate_that_is_too_wide_is_seen():
+  """One of 20, its sd by 40%: the mean over all coordinates does not tell."""
+  kernel = sgmcmc.SGHMC(
+      lambda a, b: -0.5 * (
+          tf.reduce_sum(a**2, axis=-1) + tf.reduce_sum(b**2, axis=[-2, -1])),
+      step_size=0.2, friction=1.)
+  draws = sgmcmc.sample(
+      kernel, NUM_DRAWS, [tf.zeros([8, 5]), tf.zeros([8, 3, 5])],
+      num_burnin_steps=100, num_steps_between_results=9, seed=1,
+      progress_bar=False)
+  a, b = draws.states
+  wide = np.ones([3, 5], np.float32)
+  wide[0, 2] = 1.4
+  chunks = store.Chunks()
+  chunks.append(leaves.named(state=[a, b * wide]))
+  planted = sgmcmc.Draws(
+      chunks, draws._structure, draws.final_state, draws.kernel_results,
+      num_chain_axes=1)
+  right, wrong = (summary(found, kernel).rows for found in (draws, planted))
+  assert verdict(right, WORST) == 'fine'
+  assert verdict(wrong, CONFIGURATIONAL) == 'fine'
+  assert row_of(wrong, WORST).verdict != 'fine'
+  assert 'It is [0, 2] of part 1 of the state' in row_of(wrong, WORST).advice
+
+
+@pytest.mark.slow
+def test_worst_coordinates_of_many_tables():
+  """Right ones are fine, and one 40% too wide of 20 is told.
+
+  Of 8 chains of 1,000 draws of 20 normals, with an autocorrelation of 0.9, of
+  which 125 of each chain are looked at: about 420 effective draws. The false
+  alarm rate is 1e-3 a table, so that of 220 there are 3 once in a thousand.
+  """
+  random = np.random.default_rng(1)
+  verdicts_by_width = {1.: [], 1.4: []}
+  for table in range(240):
+    width = 1. if table < 220 else 1.4
+    noise = random.normal(size=[NUM_DRAWS, 8, 20])
+    theta = noise[0]
+    path = [theta := 0.9 * theta + np.sqrt(0.19) * e for e in noise]
+    theta = np.stack(path)[::8]
+    theta[..., 7] *= width
+    rows = temperatures.rows_of_virial(
+        np.swapaxes(theta * theta, 0, 1), 420., str)
+    verdicts_by_width[width].append(rows[1].verdict)
+    if width > 1.:
+      assert 'It is 7' in rows[1].advice
+  assert sum(found != 'fine' for found in verdicts_by_width[1.]) <= 2
+  assert 'fine' not in verdicts_by_width[1.4]
+
+
 def test_too_large_a_step_is_seen():
   """By the temperatures and by the noise's share, which are 1.2 to 1.5."""
   found = summary(run(h=0.35), kernel_with(0.35))
@@ -174,7 +231,7 @@ def test_temperatures_against_the_exact_law():
   exact = np.trace(MODEL.precision @ covariance[:3, :3]) / 3.
   found = summary(run(h=h), kernel_with(h), num_gradients=4000)
   for row in found.rows:
-    if 'temperature' in row.quantity:
+    if row.quantity in (CONFIGURATIONAL, KINETIC):
       assert row.standard_error < 0.025
       assert abs(row.value - exact) < 5. * row.standard_error
   noise = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * h / 4.
@@ -237,7 +294,7 @@ def test_index_chains_and_momenta():
       (0.52, 1., ('doubtful', 'fine')), (0.8, 1.5, ('fine', 'wrong'))):
     trace = {'momentum': [scale * noise]}
     chunks = store.Chunks()
-    chunks.append(store.named(state=draws.states, trace=trace))
+    chunks.append(leaves.named(state=draws.states, trace=trace))
     results = draws.kernel_results._replace(
         gradient_estimator_results=(
             sgmcmc.gradients.ExponentiallyWeightedResults(

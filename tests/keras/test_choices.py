@@ -281,13 +281,17 @@ def test_agreement_of_right_and_wrong_runs():
 def test_summary_of_draws_and_of_a_fit():
   sampling = models.make_sampling(num_burnin_steps=3)
   fit(sampling, 6)
-  x, _ = models.classes()
-  ours = sgmcmc.diagnostics.summary(sampling.posterior, x)
-  assert [row.quantity for row in ours.rows] == [
-      'R-hat of predictions', 'effective draws of predictions']
-  whole = sgmcmc.diagnostics.summary(sampling, x)
-  assert whole.rows[:2] == ours.rows
-  assert whole.rows[2].quantity == 'kinetic temperature / T'
+  x, y = models.classes()
+  for targets, rows in (
+      ((), ['R-hat of predictions', 'effective draws of predictions']),
+      ((y,), ['R-hat of predictions', 'effective draws of predictions',
+              'rank R-hat of the log likelihood',
+              'effective draws of the log likelihood'])):
+    ours = sgmcmc.diagnostics.summary(sampling.posterior, x, *targets)
+    assert [row.quantity for row in ours.rows] == rows
+    whole = sgmcmc.diagnostics.summary(sampling, x, *targets)
+    assert whole.rows[:-1] == ours.rows
+    assert whole.rows[-1].quantity == 'kinetic temperature / T'
   with pytest.raises(ValueError, match='There are 5 draws'):
     sgmcmc.diagnostics.summary(sampling.posterior[:5], x)
 

@@ -48,7 +48,8 @@ def summary(
                          off, wrong from 50%; less the offset h friction / 2
                          of SGHMC's "euler", which is none of the positions
     configurational      -(theta - m) . grad log density / (d T) by the exact
-      temperature        gradient, m any fixed point: likewise
+      temperature        gradient, m any fixed point: likewise, the mean over
+                         coordinates and the worst of them
     noise of the         h C / (2 friction T), C the variance of the estimate
       gradient           at the last state: by how much it heats the chain; 0,
                          likewise, unless the sampler makes up for it
@@ -61,9 +62,11 @@ def summary(
   explain it, at a false alarm rate of 1e-3 a row (of normal errors); where the
   error is so large that it says nothing the row is doubtful. Of 160 right runs
   on a Gaussian with 4,000 effective draws none had a row that was not fine; of
-  120 with about 500 four were doubtful, for fewer than 400. R-hat,
-  effective draws and drift are of the parameters and of the log density where
-  it was traced. A run that is fine may still have missed a mode.
+  120 with about 500 four were doubtful, for fewer than 400. The rate of the
+  worst coordinate is shared among all: see `diagnostics.temperatures` for what
+  it tells of. R-hat, effective draws and drift are of the parameters and of the
+  log density where it was traced. A run that is fine may still have missed a
+  mode, or be too wide in a direction across coordinates.
 
   Args:
     result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`; or a list
@@ -107,8 +110,11 @@ def summary(
   >>> summary = sgmcmc.diagnostics.summary(draws, kernel)
   >>> summary.verdict
   'fine'
-  >>> [row.quantity for row in summary.rows][-2:]
-  ['configurational temperature / T', 'kinetic temperature / T']
+  >>> for row in summary.rows[-3:]:
+  ...   print(row.quantity)
+  configurational temperature / T
+  configurational temperature / T, worst coordinate
+  kinetic temperature / T
 
   #### References
 
@@ -300,7 +306,7 @@ def _mean_square(trace, rank):
 
 
 def _temperature_rows(kernel, parts, rank, num_gradients, num_effective):
-  """The row of the configurational temperature, if it can be had."""
+  """The rows of the configurational temperature, if they can be had."""
   num_gradients = checks.non_negative_integer('num_gradients', num_gradients)
   known = kernel and temperatures.dynamics(kernel)
   target = getattr(kernel, 'target_log_prob_fn', None)
@@ -310,5 +316,5 @@ def _temperature_rows(kernel, parts, rank, num_gradients, num_effective):
   if posterior.is_sharded or (
       posterior.has_examples and posterior.data is None):
     return []  # The examples are elsewhere, or come from a pipeline.
-  return [temperatures.configurational(
-      posterior, parts, rank, known.temperature, num_gradients, num_effective)]
+  return temperatures.configurational(
+      posterior, parts, rank, known.temperature, num_gradients, num_effective)

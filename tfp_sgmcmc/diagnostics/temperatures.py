@@ -5,9 +5,22 @@ In the law of density^(1/T), with r the momentum and d coordinates,
   kinetic:          E|r|^2 / d = T
   configurational:  -E[(theta - m) . grad log density] / d = T, any fixed m
 
-the second by parts (the virial theorem). Both are exact in the law, whatever
-the density, so that what is missing is the chain's error. See Wenzel et al.
-(2020), appendix I, and Leimkuhler and Matthews (2015), section 6.1.5.
+the second by parts (the virial theorem), and so for each coordinate,
+
+  -E[(theta_i - m_i) d log density / d theta_i] = T.
+
+All are exact in the law, whatever the density, so that what is missing is the
+chain's error. See Wenzel et al. (2020), appendix I, and Leimkuhler and Matthews
+(2015), section 6.1.5.
+
+In the mean over d coordinates one that is wrong can hide, so that the worst is
+judged too. It is the largest of d numbers of about a chi-square's law, each
+with an error of its own, and the false alarm rate is shared among all d. Of 390
+tables of right chains, of 20 Gaussian coordinates (30 of 1,000, 60 of heavy
+tails), none had a coordinate that was not fine. A Gaussian coordinate of 20
+whose standard deviation is 40% too large has the value 1.96: told in 120 of 120
+tables with 300 to 900 effective draws, in 34 of 60 with 60, in 3 of 60 with 20.
+What is too wide in a direction across coordinates is diluted.
 
 #### References
 
@@ -16,6 +29,7 @@ the density, so that what is missing is the chain's error. See Wenzel et al.
 [2]: Benedict Leimkuhler and Charles Matthews. _Molecular Dynamics_, 2015.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -35,6 +49,7 @@ from tfp_sgmcmc.mcmc import sghmc
 __all__ = ['EnergyTrace', 'trace_energies']
 
 _NUM_REPEATS = 32
+_MOST_COORDINATES = 20
 _TOLERANCES = (0.1, 0.5)
 _TOO_HOT = (
     'Take a smaller step size (TemperatureStepSizeAdaptation finds one), '
@@ -94,12 +109,13 @@ class Dynamics(NamedTuple):
     temperature: T.
     step_size: h, or None where there is none.
     friction: gamma, or the diffusion; None where there is no momentum.
-    is_euler: Whether the momentum is stored just after its kick.
+    keeps_kicked_momentum: Whether the momentum that is kept is the one just
+      after its kick.
   """
   temperature: float
   step_size: Any
   friction: Any
-  is_euler: bool
+  keeps_kicked_momentum: bool
 
 
 def dynamics(kernel: Any) -> Dynamics | None:
@@ -145,7 +161,7 @@ def _scale_of_kinetic(known):
   Less the offset h friction / 2 of a momentum that is stored after its kick,
   which does nothing to the law of theta.
   """
-  if not known.is_euler:
+  if not known.keeps_kicked_momentum:
     return 1. / known.temperature
   if known.step_size is None:
     return None
@@ -156,14 +172,16 @@ def _scale_of_kinetic(known):
 def configurational(
     target: Any, runs: Sequence[list[tf.Tensor]], chain_rank: int,
     temperature: float, num_gradients: int, num_effective: float,
-) -> verdicts.Row:
-  """The row of -(theta - m) . grad log density / (d T), by the exact gradient.
+) -> list[verdicts.Row]:
+  """The rows of -(theta - m) . grad log density / (d T), by the exact gradient.
+
+  The mean over the coordinates and, where there are several, the worst of them.
 
   `runs` are the parts of the states, with leading axes of draws and of chains.
   m is the mean of the other chains; of a single one, of its other half. The
   standard error is at least that of `num_effective` independent draws of a
-  Gaussian, sqrt(2 / (d num_effective)): a chain that has hardly moved has
-  values that hardly differ.
+  Gaussian, sqrt(2 / (d num_effective)), with d = 1 for a coordinate: a chain
+  that has hardly moved has values that hardly differ.
   """
   num_draws, num_chains = len(runs[0][0]), int(
       np.prod(runs[0][0].shape[1:1 + chain_rank]))
@@ -185,13 +203,54 @@ def configurational(
               np.reshape(x, [num, num_chains, -1]).astype(np.float64)
               for x in xs], axis=-1) for xs in of_runs], axis=1)
       for of_runs in (runs, [gradients(*parts) for parts in runs]))
-  virial = -np.mean((theta - _others_mean(theta)) * g, axis=-1) / temperature
-  values = virial.T[..., np.newaxis]
-  least = np.sqrt(2. / (theta.shape[-1] * num_effective))
-  return verdicts.judge(
-      'configurational temperature / T', values.mean(),
-      np.maximum(least, chains_lib.standard_error(values)[0]), 1., _TOLERANCES,
-      'It has to be 1.', _TOO_HOT)
+  virial = np.swapaxes(
+      -(theta - _others_mean(theta)) * g, 0, 1) / temperature
+  return rows_of_virial(
+      virial, num_effective, lambda k: _place(k, runs[0], chain_rank))
+
+
+def rows_of_virial(
+    virial: np.ndarray, num_effective: float, place: Callable[[int], str],
+) -> list[verdicts.Row]:
+  """The rows of -(theta - m) * grad log density / T, `[chain, draw, d]`.
+
+  Args:
+    virial: Array.
+    num_effective: Of how many independent draws the errors are at least.
+    place: Says of the index of a coordinate where it is.
+
+  Returns:
+    rows: As `configurational`.
+  """
+  d = virial.shape[-1]
+  name, least = 'configurational temperature / T', np.sqrt(2. / num_effective)
+  whole = virial.mean(axis=-1, keepdims=True)
+  rows = [verdicts.judge(
+      name, whole.mean(), np.maximum(
+          least / np.sqrt(d), chains_lib.standard_error(whole)[0]), 1.,
+      _TOLERANCES, 'It has to be 1.', _TOO_HOT)]
+  if d > 1:
+    values = virial.mean(axis=(0, 1))
+    far = np.argsort(-np.abs(values - 1.))[:_MOST_COORDINATES]
+    rows.append(verdicts.judge(
+        f'{name}, worst coordinate', values[far], np.maximum(
+            least, chains_lib.standard_error(virial[..., far])), 1.,
+        _TOLERANCES, 'It has to be 1.',
+        lambda worst: f'It is {place(far[worst])}: above 1 its draws spread '
+        f'too far, below 1 too little. {_TOO_HOT}',
+        needs_precision=False, number=d))
+  return rows
+
+
+def _place(k, parts, chain_rank):
+  """In words, where the k-th coordinate of a state is."""
+  events = [part.shape[1 + chain_rank:] for part in parts]
+  sizes = [event.num_elements() for event in events]
+  ends = np.cumsum(sizes)
+  part = int(np.searchsorted(ends, k, side='right'))
+  at = np.unravel_index(k - ends[part] + sizes[part], events[part])
+  where = f'[{", ".join(map(str, at))}] of ' if at else ''
+  return f'{where}part {part} of the state'
 
 
 def _others_mean(theta):

@@ -11,6 +11,7 @@ excess = |value - reference| - z standard_error,
   fine      else.
 """
 
+from collections.abc import Callable
 import math
 from typing import NamedTuple
 
@@ -85,8 +86,9 @@ def judge(
     reference: float,
     tolerances: tuple[float, float],
     meaning: str,
-    advice: str,
+    advice: str | Callable[[int], str],
     needs_precision: bool = True,
+    number: int | None = None,
 ) -> Row:
   """The row of a number, or of the worst of several.
 
@@ -97,15 +99,18 @@ def judge(
     reference: What the value has to be.
     tolerances: The smaller and the larger, of the distance from the reference.
     meaning: A sentence that says what the value has to be.
-    advice: Sentences that say what to try where it is not.
+    advice: Sentences that say what to try where it is not; or a function that
+      returns them for the index of the worst.
     needs_precision: Whether a large standard error is doubtful.
+    number: Of how many the values are those farthest from the reference; by
+      default they are all.
 
   Returns:
     row: `Row`.
   """
   values, errors = (
       np.atleast_1d(np.asarray(x, np.float64)) for x in (value, standard_error))
-  z = _quantile(FALSE_ALARM_RATE / len(values))
+  z = _quantile(FALSE_ALARM_RATE / (number or len(values)))
   distances = np.abs(values - reference) - z * errors
   worst = int(np.argmax(np.where(np.isnan(distances), np.inf, distances)))
   verdict = 'fine'
@@ -116,6 +121,8 @@ def judge(
   elif not np.all(np.isfinite(distances)) or (
       needs_precision and z * errors.max() > tolerances[1]):
     verdict, advice = 'doubtful', _RUN_LONGER
+  if callable(advice):
+    advice = advice(worst)
   return Row(
       quantity, float(values[worst]), float(errors[worst]), verdict,
       meaning if verdict == 'fine' else f'{meaning} {advice}')

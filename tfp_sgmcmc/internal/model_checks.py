@@ -16,6 +16,10 @@ _TOLERANCE = 0.01
 _FEW = 8
 
 
+class FunctionError(ValueError):
+  """A function of the user's that raises."""
+
+
 def check_number(
     functions: dict[str, tuple[Callable[..., Any], int]],
     state_parts: Sequence[tf.Tensor]) -> None:

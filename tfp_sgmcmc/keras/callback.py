@@ -435,14 +435,15 @@ class PosteriorSampling(keras.callbacks.Callback):
     """The NLL on validation data of each temperature that was tried."""
     return self._search.scores if self._search else {}
 
-  def summary(self, x: Any) -> verdicts.Summary:
+  def summary(self, x: Any, y: Any = None) -> verdicts.Summary:
     """How good the draws are, by their predictions and the temperature.
 
-    The same as `diagnostics.summary(sampling, x)`; `fit` shows it in two lines
-    at its end, for inputs of the training data, where it has 12 draws.
+    The same as `diagnostics.summary(sampling, x, y)`; `fit` shows it in two
+    lines at its end, for inputs of the training data, where it has 12 draws.
 
     Args:
       x: Inputs, as `posterior.predict` takes them.
+      y: Their targets; with these of their log likelihood too.
 
     Returns:
       summary: `diagnostics.Summary` of R-hat and effective draws of the
@@ -453,7 +454,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     Raises:
       ValueError: If there are fewer than 12 draws.
     """
-    rows = summary_lib.rows_of_predictions(self.posterior, x)
+    rows = diagnostics.summary(self.posterior, x, y).rows
     heat = self._chain.heat
     if heat is not None:
       rows += summary_lib.kinetic(heat, self._search is not None),
@@ -695,5 +696,5 @@ def _search(temperature):
 
 
 @diagnostics.summary.register
-def _(result: PosteriorSampling, x):
-  return result.summary(x)
+def _(result: PosteriorSampling, x, y=None):
+  return result.summary(x, y)

@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
+from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import network
 
 __all__ = [
@@ -100,7 +101,7 @@ def assign_model(
 
 def leaves(**groups: Sequence[Any]) -> dict[str, np.ndarray]:
   """The values of lists of variables, as `<group>/<number>`."""
-  return store_lib.named(**{
+  return leaves_lib.named(**{
       group: network.values(variables) for group, variables in groups.items()})
 
 

@@ -52,7 +52,7 @@ __all__ = [
     'BY_CHAIN', 'Alone', 'SideBySide', 'StepOfChains', 'check',
     'check_replicas', 'make']
 
-# The entry of the step's logs with what differs between chains, `[k]` each.
+# The entry of the step's logs with what each chain is judged by, `[k]` each.
 BY_CHAIN = 'by_chain'
 
 
@@ -414,22 +414,23 @@ class StepOfChains:
       data: As `SamplingStep.train_step` takes it.
 
     Returns:
-      logs: As that of one chain gives them, their means over chains; and under
+      logs: As that of one chain gives them, means over chains; and under
         `BY_CHAIN` the kinetic temperatures, `[k]`, where there are any.
     """
     self._chains.count(data)
     rows = self._chains.deal(data, self._step.number + 1)
     found = self._turns.each(
         lambda chain: self._step.train_step(rows(chain)))
-    first, = found[:1]  # The last that was made: its metrics hold all.
+    first = found[0]  # The last that was made: its metrics hold all.
     logs = dict(first)
-    by_chain = {
-        name: tf.stack([logs[name] for logs in found])
+    stacked = {
+        name: tf.stack([each[name] for each in found])
         for name in ('kinetic_temperature', 'learning_rate') if name in first}
-    logs.update({name: tf.reduce_mean(v) for name, v in by_chain.items()})
+    logs.update({name: tf.reduce_mean(v) for name, v in stacked.items()})
+    stacked.pop('learning_rate', None)
     step, _ = first[step_lib.STATUS]
-    bad = _first(tf.stack([logs[step_lib.STATUS][1] for logs in found]))
-    return {**logs, BY_CHAIN: by_chain, step_lib.STATUS: (step, bad)}
+    bad = _first(tf.stack([each[step_lib.STATUS][1] for each in found]))
+    return {**logs, BY_CHAIN: stacked, step_lib.STATUS: (step, bad)}
 
 
 def make(

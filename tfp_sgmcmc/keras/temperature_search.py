@@ -55,8 +55,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import predictions
 from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import samples
@@ -239,7 +239,7 @@ class TemperatureSearch:
         'search/counts': np.asarray([
             self._is_over, self._num_epochs, self._epochs_left,
             *(self._trial or (-1, 1))], np.int64),
-        **store_lib.named(**{
+        **leaves_lib.named(**{
             'search-ends': _stacked(self._ends),
             'search-draws': _stacked(self._draws)})}
 
@@ -257,7 +257,7 @@ class TemperatureSearch:
     self._is_over = bool(over)
     self._trial = None if trial[0] < 0 else tuple(trial)
     self._ends, self._draws = (
-        [list(draw) for draw in zip(*_group(checkpoint, name))]
+        [list(draw) for draw in zip(*leaves_lib.of_group(checkpoint, name))]
         for name in ('search-ends', 'search-draws'))
 
 
@@ -321,10 +321,3 @@ def validation_data(model: keras.Model) -> Any:
 def _stacked(draws):
   """One array for each weight."""
   return [np.stack(values) for values in zip(*draws)]
-
-
-def _group(checkpoint, name):
-  arrays = []
-  while f'{name}/{len(arrays)}' in checkpoint:
-    arrays.append(checkpoint[f'{name}/{len(arrays)}'])
-  return arrays
