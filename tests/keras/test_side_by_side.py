@@ -308,3 +308,13 @@ def test_starts():
 def test_refused(arguments, error, message):
   with pytest.raises(error, match=message):
     models.make_sampling(**arguments)
+
+
+def test_refused_in_fit():
+  with pytest.raises(ValueError, match='several replicas'):
+    side_by_side.check_replicas(2)
+  chains = side_by_side.make(models.classifier(), 2, None, tf.constant([0, 1]))
+  with pytest.raises(TypeError, match='sparse tensors'):
+    chains.begin((tf.SparseTensorSpec([None, 4]), tf.TensorSpec([None])))
+  with pytest.raises(ValueError, match='one set of moving statistics'):
+    chains.check_search()

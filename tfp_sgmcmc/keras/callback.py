@@ -157,32 +157,33 @@ class PosteriorSampling(keras.callbacks.Callback):
   compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
   known by its weights' shapes alone, and the data are not looked at.
 
-  `num_chains=k` makes k chains of the network side by side. Each has a start of
-  its own, chain 0 the model's weights and the others fresh ones by the model's
-  initialisers (or `initial_weights`); until `start_epoch` the optimizer trains
-  each by itself. Each batch is dealt out to them, n / k of its n rows to each,
-  so that the noise of their gradients is their own, and a step of all costs
-  what one of a single chain does: for k chains as good as one pass k times the
-  `batch_size` and k times the `epochs`. Chain j is the chain of a `fit` with
-  seed `random.fold_in(seed, j)` on its rows of each batch (`side_by_side`). The
-  number of steps, burn-in and `max_results` are those of each chain, and so is
-  a learning rate that is found; T and a rate that is lowered are for all. The
-  model in `fit`, and so validation and what callbacks do to its weights, is
-  chain 0; metrics are means over the chains. `posterior.chains` are the chains,
-  and `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
-  from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
+  With `num_chains=k` there are k chains of the network side by side. Each has a
+  start of its own, chain 0 the model's weights and the others fresh ones by the
+  model's initialisers (or `initial_weights`); until `start_epoch` the optimizer
+  trains each by itself. Each batch is dealt out to them, n / k of its n rows to
+  each, so that the noise of their gradients is their own, and a step of all
+  costs what one of a single chain does: for k chains as good as one pass k
+  times the `batch_size` and k times the `epochs`. Chain j is the chain of a
+  `fit` with seed `random.fold_in(seed, j)` on its rows of each batch
+  (`side_by_side`). The number of steps, burn-in and `max_results` are those of
+  each chain, and so is a learning rate that is found (`settings` has the mean);
+  T and a rate that is lowered are for all. The model in `fit`, and so
+  validation and what callbacks do to its weights, is chain 0; metrics are means
+  over the chains. `posterior.chains` are the chains, and
+  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on from a
+  `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
   `sample_chains` each has a process, or a machine, of its own.
 
-  The logs hold, at the end of an epoch, `draws`, the number of draws, and for
-  kernels with momentum `kinetic_temperature`, r' r / d, and `temperature`, T,
-  which is its mean. A mean above 1.5 T in the second half of burn-in, or after
-  burn-in, is warned of, as is a mean loss that grows by ten times d T / (2 N)
-  and twice its first value. Sampling stops, with the draws that it has, where
-  100 steps and a whole epoch were above 100 T without cooling, or the loss has
-  left all bounds. Callbacks that
-  change the optimizer's learning rate (`LearningRateScheduler`,
-  `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`; else
-  they have no effect on it, of which a warning tells once.
+  The logs hold, at the end of an epoch, `draws`, the number of draws (of all
+  chains), and for kernels with momentum `kinetic_temperature`, r' r / d, and
+  `temperature`, T, which is its mean. A mean above 1.5 T in the second half of
+  burn-in, or after burn-in, is warned of, as is a mean loss that grows by ten
+  times d T / (2 N) and twice its first value. Sampling stops, with the draws
+  that it has, where 100 steps and a whole epoch were above 100 T without
+  cooling, or the loss has left all bounds. Callbacks that change the
+  optimizer's learning rate (`LearningRateScheduler`, `ReduceLROnPlateau`) steer
+  the kernel if `learning_rate='optimizer'`; else they have no effect on it, of
+  which a warning tells once.
 
   #### Examples
 
