@@ -13,7 +13,8 @@ there, and how fast the chip is.
 
 Beside that it measures, here: seconds of a step and of the first one over those
 of SGD with momentum, and by the number of chains; what products in bfloat16 do
-to the law of a chain; and that `fit` runs in the package `tensorflow-tpu`, on its CPU.
+to the law of a chain; and that `fit` runs in the package `tensorflow-tpu`, on
+its CPU.
 
 What each part has found so far is kept in
 `benchmarks/results/accelerators.json`, and from all that is there

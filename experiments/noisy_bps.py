@@ -70,7 +70,7 @@ def autocorrelation(x, num_lags):
 
 
 def run(arguments):
-  num_chains = common.sizes(arguments, 10, 500, 1000)
+  num_chains = common.sizes(arguments, 10, 500, 500)
   # A noisy path proposes some 36 bounces in a unit of time, an exact one 0.5.
   num_events = common.sizes(
       arguments, (200, 4000), (600, 18_000), (2000, 60_000))

@@ -308,8 +308,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       'right digit:\nless is better. ECE is how far its probabilities are from '
       'how often it is right.\n'
       f'The picture: {path.resolve()} ({time.monotonic() - begin:.0f} s in all)'
-      '\nNext: tutorials/1_keras.ipynb, and docs/choosing.md for data and '
-      'models of your own.')
+      '\nNext, in the repository: tutorials/1_keras.ipynb, and '
+      'docs/choosing.md for data and models of your own.')
   return 0
 
 

@@ -141,6 +141,13 @@ def path_runner(make_kernel, block=500):
   return run
 
 
+def groups(moments, num_groups):
+  """The moments of independent chains as those of groups of them."""
+  return [
+      PathMoments(*leaves)
+      for leaves in zip(*(np.split(leaf, num_groups) for leaf in moments))]
+
+
 class Comparison(NamedTuple):
   """A sampler's law against another: errors and their standard errors.
 

@@ -330,7 +330,7 @@ class Chain:
           self._drawing_between(itertools.chain([first], batches)))
     else:
       logs = function.on_iterator(iterator)
-    logs = dict(logs)
+    logs = {**logs, **replicas.metrics(self._model)}
     self._after_step(logs.pop(step_lib.STATUS))
     self._watch({**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
     self._count_batches(self._num_steps - before)

@@ -17,7 +17,7 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.keras import network
 
-__all__ = ['assign', 'check', 'posterior', 'variable', 'whole']
+__all__ = ['assign', 'check', 'metrics', 'posterior', 'variable', 'whole']
 
 
 def check(model: keras.Model) -> None:
@@ -74,6 +74,17 @@ def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:
   return keras.tree.map_structure(
       lambda leaf: None if leaf is None
       else tf.concat(strategy.experimental_local_results(leaf), axis=0), data)
+
+
+def metrics(model: keras.Model) -> dict[str, Any]:
+  """The metrics of the rows of all replicas; empty where there is one.
+
+  What a step returns Keras averages over the replicas, as if each had as many
+  rows as the others; it mends that only where the logs are metrics alone.
+  """
+  if not sharding.is_several(model.distribute_strategy):
+    return {}
+  return model.get_metrics_result()
 
 
 def variable(
