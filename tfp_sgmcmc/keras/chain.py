@@ -515,8 +515,8 @@ class Chain:
           'just before may be far from the posterior)')
     warnings.warn(
         f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
-        f'{failure.advice} It may also help to start from a trained model '
-        '(start_epoch).', RuntimeWarning, stacklevel=2)
+        f'{failure.advice}{self._chains.advice} It may also help to start from '
+        'a trained model (start_epoch).', RuntimeWarning, stacklevel=2)
 
   def _begin(self, data, iterator):
     """Builds what needs the model's weights, and the first results."""

@@ -84,6 +84,7 @@ class SideBySide:
     self._optimizer, self._train = [], None
     self._num_rows = tf.Variable(0, trainable=False, dtype=tf.int64)
     self.num_chains = num_chains
+    self.advice = ''
     self.turns = turns.Turns(num_chains)
 
   def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
@@ -97,8 +98,11 @@ class SideBySide:
       number: n / k, rounded up.
     """
     number = -(-num_rows // self.num_chains)
-    say(f'{self.num_chains} chains, each with {number} of the {num_rows} rows '
-        'of a batch.')
+    self.advice = (
+        f' Each of the {self.num_chains} chains has {number} of the {num_rows} '
+        f'rows of a batch: batch_size={self.num_chains * num_rows} gives each '
+        f'{num_rows}, and gradients with less noise.')
+    say(self.advice.strip())
     return number
 
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
@@ -285,6 +289,7 @@ class Alone:
 
   num_chains = 1
   num_rows = None
+  advice = ''
 
   def __init__(self, seed: tf.Tensor):
     """Makes it.
