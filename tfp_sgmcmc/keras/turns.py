@@ -22,7 +22,7 @@ class Turns:
   >>> turns, weight = turns_lib.Turns(3), tf.Variable(5.)
   >>> turns.add([weight], [tf.constant([5., 6., 7.])])
   >>> _ = turns.each(lambda j: weight.assign_add(10. * tf.cast(j, tf.float32)))
-  >>> weight.numpy(), turns.stacked([weight])[0]
+  >>> float(weight), turns.stacked([weight])[0]
   (5.0, array([ 5., 16., 27.], dtype=float32))
   """
 
