@@ -492,7 +492,8 @@ def test_gaussian_of_the_paper_at_equal_data():
   assert plain > 3. * one and one > two
 
 
-@pytest.mark.parametrize('name', ['sgld', 'sghmc'])
+@pytest.mark.parametrize('name', [
+    pytest.param('sgld', marks=pytest.mark.slow), 'sghmc'])
 def test_minibatches_without_noise_leave_the_exact_law(name):
   """Terms with an anchor are the exact gradient of a Gaussian likelihood."""
   model = oracle.GaussianModel()

@@ -461,8 +461,11 @@ def test_refusals(make, error, message):
 
 
 @pytest.mark.parametrize('estimator', [
-    sgmcmc.gradients.ControlVariate(3, [tf.constant(0.1), tf.constant(0.2)]),
-    sgmcmc.gradients.SAGA(3),
+    pytest.param(
+        sgmcmc.gradients.ControlVariate(
+            3, [tf.constant(0.1), tf.constant(0.2)]),
+        marks=pytest.mark.slow),
+    pytest.param(sgmcmc.gradients.SAGA(3), marks=pytest.mark.slow),
     sgmcmc.gradients.ExponentiallyWeighted(
         None, base=sgmcmc.gradients.SVRG(3, refresh_every=2)),
 ], ids=lambda estimator: type(estimator).__name__)

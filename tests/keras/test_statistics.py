@@ -101,7 +101,8 @@ def test_a_layer_within_a_layer():
 
 
 @pytest.mark.parametrize('arguments', [
-    {}, pytest.param(dict(steps_per_execution=2), marks=pytest.mark.slow)],
+    pytest.param({}, marks=pytest.mark.slow),
+    pytest.param(dict(steps_per_execution=2), marks=pytest.mark.slow)],
     ids=['plain', 'several steps'])
 def test_accuracy_does_not_fall_at_the_switch(arguments):
   x, y = series()
