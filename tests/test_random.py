@@ -33,6 +33,11 @@ def test_threefry_known_answers(key, counter, expected):
   assert tuple(int(word) for word in result) == expected
 
 
+PARTS = (
+    tf.zeros([3]), tf.zeros([100, 51]), tf.zeros([7], tf.float64),
+    tf.zeros([5000]), tf.zeros([11, 11], tf.bfloat16))
+
+
 def draws(seed):
   return {
       'bits': random.bits([50], seed),
@@ -51,6 +56,8 @@ def draws(seed):
       'chains': random.indices(1_000_000, [3, 50], seed),
       'replaced': random.indices(1000, [50], seed, replacement=True),
       'folded': random.fold_in(seed, 5),
+      **{f'normal part {k}': part for k, part in enumerate(
+          random.normal_like(PARTS, seed))},
   }
 
 
@@ -84,6 +91,24 @@ def test_static_shape_in_a_graph_and_dynamic_shapes():
   np.testing.assert_allclose(dynamic([3, 4]), static(), rtol=1e-6)
   assert random.normal([], SEED).shape == []
   assert random.normal([0], SEED).shape == [0]
+
+
+def test_parts_are_pieces_of_one_vector():
+  """None of their numbers is another's; also of shapes not yet known."""
+  @tf.function(input_signature=[
+      tf.TensorSpec([None] * len(part.shape), part.dtype) for part in PARTS])
+  def dynamic(*parts):
+    return random.normal_like(parts, SEED)
+
+  whole = random.normal([11_000], SEED).numpy()
+  place = 0
+  for part, other in zip(random.normal_like(PARTS, SEED), dynamic(*PARTS)):
+    flat = tf.reshape(tf.cast(part, tf.float32), [-1]).numpy()
+    np.testing.assert_array_equal(flat, tf.reshape(
+        tf.cast(other, tf.float32), [-1]))
+    np.testing.assert_allclose(  # Up to half precision.
+        flat, whole[place:place + len(flat)], rtol=1e-2, atol=1e-3)
+    place += -(-len(flat) // 16) * 16
 
 
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])

@@ -198,11 +198,16 @@ class GradientKernel(Kernel):
         f'them, and {type(self).__name__} has no such step. Take SGLD, SGHMC '
         '(not "baoab") or SGNHT, or another estimator.')
 
-  def _estimate(self, parts, previous, seeds, gaussian_step=None):
-    """A new gradient estimate at `parts`, and the estimator's results."""
+  def _estimate(self, parts, previous, seeds, gaussian_step=lambda: None):
+    """A new gradient estimate at `parts`, and the estimator's results.
+
+    `gaussian_step` makes the step's `GaussianStep`, for an estimator that needs
+    it.
+    """
     return self._estimator.one_step(
         self._target, parts, previous.gradient_estimator_results,
-        seeds.gradient, gaussian_step)
+        seeds.gradient,
+        gaussian_step() if self._estimator.needs_gaussian_step else None)
 
   def _mean_gradients(self, gradients):
     """Gradients over the number of examples, as preconditioners take them."""

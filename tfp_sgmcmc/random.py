@@ -50,6 +50,10 @@ _KEY_PARITY = 0x1BD11BDA
 _GOLDEN_RATIO = 0x9E3779B9
 _FOLD_STREAM = 0xFFFFFFFF
 _MAX_COLUMNS = 4096
+# Of `normal_like`: numbers in a row, and of what each part's place is a
+# multiple, so that it is a view of the whole and no copy (64 bytes).
+_ROW = 1024
+_ALIGNMENT = 16
 
 # Coefficients of 1, w, w^2, ... in `_quantile`, minimax for 0 <= w <= 23 log 2.
 _NUMERATOR = (
@@ -169,8 +173,9 @@ def _uniform(shape, seed, *, dtype, stream, columns):
 
 
 @_compiled
-def _normal(shape, seed, *, dtype, stream, columns):
+def _normal(shape, seed, offset, *, dtype, stream, columns):
   counter, is_first = _counters(shape, columns)
+  counter += tf.bitcast(offset // 2, tf.uint32)
   word = _word(counter, is_first, seed, stream)
   if dtype != tf.float64:
     return _quantile(word)
@@ -402,8 +407,17 @@ def normal(
   >>> bool(abs(tf.math.reduce_std(z) - 1.) < 0.02)
   True
   """
+  return _normals_from(0, shape, seed, dtype, stream)
+
+
+def _normals_from(offset, shape, seed, dtype, stream=0):
+  """The stream's normal numbers `offset`, `offset + 1`, ..., in `shape`.
+
+  `offset` is even.
+  """
   z = _normal(
-      shape, seed, dtype=_wide(dtype), stream=stream, columns=_columns(shape))
+      shape, seed, tf.convert_to_tensor(offset, tf.int32), dtype=_wide(dtype),
+      stream=stream, columns=_columns(shape))
   return tf.cast(z, dtype)
 
 
@@ -421,8 +435,10 @@ def normal_like(
     parts: Sequence[tf.Tensor], seed: tf.Tensor) -> list[tf.Tensor]:
   """Standard normal numbers in the shapes and dtypes of `parts`.
 
+  They are those of `normal` of one long vector, the parts side by side in it.
+
   Args:
-    parts: List of float tensors.
+    parts: List of float tensors, of fewer than 2^31 elements in all.
     seed: Stateless seed, `int32[2]`.
 
   Returns:
@@ -436,31 +452,38 @@ def normal_like(
   >>> [z.shape for z in normal_like([tf.zeros([3]), tf.zeros([2, 2])], [1, 2])]
   [TensorShape([3]), TensorShape([2, 2])]
   """
-  if compat.in_xla_context() or not all(
-      part.shape.is_fully_defined() for part in parts):
+  offsets, total = [], 0
+  for part in parts:
+    offsets.append(total)
+    size = compat.size(part)
+    total += -(-size // _ALIGNMENT) * _ALIGNMENT
+  if compat.in_xla_context() or not isinstance(total, int):
     return [
-        normal(compat.shape(part), seed, dtype=part.dtype, stream=stream)
-        for stream, part in enumerate(parts)]
-  specs = tuple((part.shape.num_elements(), part.dtype) for part in parts)
-  flat = _compiled_normals(specs, compat.jit_compile())(seeds.check(seed))
-  return [tf.reshape(z, part.shape) for z, part in zip(flat, parts)]
+        _normals_from(offset, compat.shape(part), seed, part.dtype)
+        for part, offset in zip(parts, offsets)]
+  # One compiled call: each costs more than the numbers of a small part.
+  flat = {
+      dtype: _flat_normals(total, seed, dtype)
+      for dtype in {_wide(part.dtype) for part in parts}}
+  return [
+      tf.cast(
+          tf.reshape(
+              tf.slice(
+                  flat[_wide(part.dtype)], [offset], [part.shape.num_elements()]
+              ), part.shape), part.dtype)
+      for part, offset in zip(parts, offsets)]
 
 
-@functools.cache
-def _compiled_normals(specs, jit_compile):
-  """One compiled function for all parts: a call costs more than its work.
+def _flat_normals(size, seed, dtype):
+  """`normal` of a vector of that size or more, as XLA on CPU is fast with it.
 
-  Each part is flat: a loop over a short last axis would take several times as
-  long.
+  Of rows whose pattern is a literal (see `_counters`), which takes half the
+  time of a single axis: XLA uses wider vectors where it reads the booleans.
   """
-  def normals(seed):
-    return [
-        tf.cast(_normal(
-            [size], seed, dtype=_wide(dtype), stream=stream, columns=None),
-            dtype)
-        for stream, (size, dtype) in enumerate(specs)]
-
-  return tf.function(normals, jit_compile=jit_compile, autograph=False)
+  columns = size if size <= _MAX_COLUMNS else _ROW
+  return tf.reshape(_normal(
+      [-(-size // columns), columns], seed, tf.zeros([], tf.int32), dtype=dtype,
+      stream=0, columns=columns), [-1])
 
 
 def indices(

@@ -168,9 +168,10 @@ def sghmc_chains(integrator, estimator, num_parts):
     def make_kernel(
         h, friction, temperature, b, noise_factor, drift_with_old_momentum):
 
-      def with_errors(theta, r, g, h, gamma, b, t, xi):
+      def with_errors(theta, r, g, h, friction, scale, xi):
         moved, new = step(
-            theta, r, g, h, gamma, b, t, tf.cast(noise_factor, h.dtype) * xi)
+            theta, r, g, h, friction, tf.cast(noise_factor, h.dtype) * scale,
+            xi)
         share = tf.cast(drift_with_old_momentum, h.dtype)
         return moved + share * h * (r - new), new
 

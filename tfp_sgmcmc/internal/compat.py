@@ -25,6 +25,7 @@ __all__ = [
     'num_rows_of_arrays',
     'positions',
     'shape',
+    'size',
     'validation_batches',
 ]
 
@@ -137,6 +138,13 @@ def jit_compile() -> bool | None:
   except (tf.errors.NotFoundError, tf.errors.UnimplementedError):
     return None
   return True
+
+
+def size(tensor: tf.Tensor) -> Any:
+  """The number of elements: an `int` where it is known while tracing."""
+  if tensor.shape.is_fully_defined():
+    return tensor.shape.num_elements()
+  return tf.size(tensor)
 
 
 def positions(size: Any) -> tf.Tensor:

@@ -9,11 +9,13 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 
 
-def to_tensors(data: Any) -> Any:
+def to_tensors(data: Any, looks_for_nan: bool = True) -> Any:
   """`data` as tensors with a common leading axis, or an error.
 
   Args:
     data: Nested tensors, arrays or numbers.
+    looks_for_nan: Python `bool`, whether NaN is an error where code runs
+      eagerly.
 
   Returns:
     tensors: In the structure of `data`.
@@ -54,7 +56,8 @@ def to_tensors(data: Any) -> Any:
     raise ValueError(
         f'The data are empty: leaves of shapes {[str(s) for s in shapes]}. At '
         'least one example is needed.')
-  if tf.executing_eagerly():  # In a traced function it would cost each step.
+  # In a traced function it would cost each step.
+  if looks_for_nan and tf.executing_eagerly():
     for name, tensor in zip(names, tensors):
       _check_nan(name, tensor)
   return tf.nest.pack_sequence_as(data, tensors)

@@ -77,6 +77,8 @@ def _seeds_used(model, x, arguments):
   states = {
       id(state): layer.name for layer in compat.all_layers(model)
       if not _augments(layer) for state in _seed_states(layer)}
+  if not states:
+    return []
   used = network.changed_by_call(
       model, x, model.non_trainable_variables, arguments)
   return [name for state, name in states.items() if state in used]

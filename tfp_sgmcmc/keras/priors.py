@@ -152,10 +152,21 @@ class WeightPrior:
     Returns:
       log_prob: Scalar.
     """
-    total = tf.zeros([], self.dtype)
+    terms, squares, constant = [], {}, 0.
     for distribution, part in zip(self._distributions, parts):
-      total += tf.cast(_log_prob(distribution, part, temperature), self.dtype)
-    return total
+      scale = _scale_of_centred(distribution)
+      if scale is None:
+        terms.append(_log_prob(distribution, part, temperature))
+      else:
+        squares.setdefault((part.dtype, scale), []).append(
+            tf.nn.l2_loss(part))
+        constant -= part.shape.num_elements() * (
+            math.log(scale) + 0.5 * math.log(2. * math.pi))
+    terms += [tf.add_n(group) * -scale**-2.
+              for (_, scale), group in squares.items()]
+    return tf.add_n([
+        tf.constant(constant, self.dtype),
+        *(tf.cast(term, self.dtype) for term in terms)])
 
 
 def _log_prob(distribution, part, temperature):
@@ -165,15 +176,21 @@ def _log_prob(distribution, part, temperature):
     return tf.reduce_sum(0. * part)
   if isinstance(distribution, scale_mixture.ScaleMixture):
     return distribution.log_prob(part, temperature)
+  return tf.reduce_sum(distribution.log_prob(part))
+
+
+def _scale_of_centred(distribution):
+  """The scale of a normal distribution about zero, None of any other.
+
+  The density of many weights under these is had in one pass over each, and with
+  few operations: it is due at every step.
+  """
   if type(distribution) is not tfd.Normal or distribution.batch_shape.rank != 0:
-    return tf.reduce_sum(distribution.log_prob(part))
-  # The same, in few passes over the weight: it is due at every step.
+    return None
   loc, scale = (
-      tf.convert_to_tensor(x) for x in (distribution.loc, distribution.scale))
-  centred = part if tf.get_static_value(loc) == 0. else part - loc
-  size = tf.cast(tf.size(part), part.dtype)
-  return -tf.nn.l2_loss(centred) / scale**2 - size * (
-      tf.math.log(scale) + 0.5 * math.log(2. * math.pi))
+      tf.get_static_value(tf.convert_to_tensor(x))
+      for x in (distribution.loc, distribution.scale))
+  return None if loc != 0. or scale is None else float(scale)
 
 
 def _key(prior, variable):

@@ -62,9 +62,20 @@ def posterior(
   Returns:
     posterior: `Posterior`, where there are several replicas sharded.
   """
-  kind = (sharding.ShardedPosterior if sharding.is_several(strategy)
-          else posterior_lib.Posterior)
+  kind = _ShardedBatch if sharding.is_several(strategy) else _Batch
   return kind(*arguments)
+
+
+class _Batch(posterior_lib.Posterior):
+  """The posterior of the batch of one step."""
+
+  _looks_at_values = False
+
+
+class _ShardedBatch(sharding.ShardedPosterior):
+  """The same of a replica's part of the batch."""
+
+  _looks_at_values = False
 
 
 def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:

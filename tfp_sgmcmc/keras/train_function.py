@@ -45,9 +45,6 @@ class TrainFunction:
     self._history = None
     self._is_traced = False
     self._on_batches = self._make(train_step)
-    self._on_iterator = self._on_batches
-    if model.steps_per_execution == 1 and not model.run_eagerly:
-      self._on_iterator = _on_next(self._on_batches)
     self._stand_in = self._run
 
   def is_stale(self) -> bool:
@@ -89,7 +86,11 @@ class TrainFunction:
         input_signature=[element_spec]).get_concrete_function()
 
   def on_iterator(self, iterator: Any) -> dict[str, Any]:
-    """Runs an execution, compiled as a whole.
+    """Runs an execution; one of several steps is compiled as a whole.
+
+    A single step takes its batch from here: Keras' own program that takes it
+    would be another to optimize, which for a deep network takes as long as
+    all else before its first step.
 
     Args:
       iterator: The dataset's iterator that `fit` passes.
@@ -97,7 +98,9 @@ class TrainFunction:
     Returns:
       logs: Those of the last step.
     """
-    return self._on_iterator(iterator)
+    if self._model.steps_per_execution == 1:
+      return self._on_batches([next(iterator)])
+    return self._on_batches(iterator)
 
   def on_batches(self, batches: Iterable[Any]) -> dict[str, Any]:
     """Runs an execution step by step.
@@ -135,15 +138,3 @@ class TrainFunction:
       if own is not None:
         model.train_step = own
       model.train_function = self._own
-
-
-def _on_next(function):
-  """Keras' train function of a single batch, on a dataset's next one.
-
-  Keras' own returns an Optional, for the end of the data within an execution of
-  several steps. Unwrapping it takes a fifth of the time of a small network's
-  step, and is not needed where there is one.
-  """
-  return tf.function(
-      lambda iterator: function([iterator.get_next()]), autograph=False,
-      reduce_retracing=True)

@@ -3,6 +3,7 @@
 A kernel's own file holds its mathematics: one pure function of tensors.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
-__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'at_step', 'failure']
+__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'at_step', 'each', 'failure']
 
 
 class Excess(NamedTuple):
@@ -135,7 +136,35 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
 def at_step(
     value: Any, step: tf.Tensor, parts: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """A number, a tensor or a callable of the step, in the dtype of each part."""
+  """A number, a tensor or a callable of the step, in the dtype of each part.
+
+  Parts of one dtype have one tensor, so that `each` computes with it once.
+  """
   if callable(value):
     value = value(step)
-  return [states.cast(value, part.dtype) for part in parts]
+  cast = {
+      dtype: states.cast(value, dtype)
+      for dtype in {part.dtype for part in parts}}
+  return [cast[part.dtype] for part in parts]
+
+
+def each(
+    fn: Callable[..., tf.Tensor], *coefficients: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """`fn` of the coefficients of each part, once where they are the same.
+
+  A network has hundreds of parts, and to trace an operation takes long.
+
+  Args:
+    fn: Callable of tensors.
+    *coefficients: Lists over the parts of the state, as of `at_step`.
+
+  Returns:
+    values: List over the parts.
+  """
+  made = {}
+  for arguments in zip(*coefficients):
+    key = tuple(map(id, arguments))
+    if key not in made:
+      made[key] = fn(*arguments)
+  return [made[tuple(map(id, arguments))] for arguments in zip(*coefficients)]

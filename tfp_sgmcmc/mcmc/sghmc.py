@@ -233,32 +233,35 @@ class SGHMC(base.LangevinKernel):
 
   def _one_step(self, parts, previous, seeds):
     step = previous.step
-    coefficients = [
+    coefficients = h, gamma, _, _ = [
         self._at_step(name, step, parts)
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
     noise = random.normal_like(parts, seeds.noise)
     integrator = self._parameters['integrator']
     if integrator != 'baoab':
       euler = euler_step if integrator == 'euler' else explicit_euler_step
-      kicks = map(gaussian_step, previous.momentum, *coefficients)
+      drag = base.each(tf.multiply, h, gamma)
+      scale = base.each(euler_noise, *coefficients)
       estimate, estimator_results = self._estimate(
-          parts, previous, seeds,
-          gradients_lib.GaussianStep(*map(list, zip(*kicks))))
-      moved = [
-          euler(*arguments) for arguments in zip(
-              parts, previous.momentum, estimate.grads_target_log_prob,
-              *coefficients, noise)]
+          parts, previous, seeds, lambda: gradients_lib.GaussianStep(
+              previous.momentum,
+              [-d * r for d, r in zip(drag, previous.momentum)], h, scale))
+      moved = map(
+          euler, parts, previous.momentum, estimate.grads_target_log_prob,
+          h, drag, scale, noise)
       parts, momentum = map(list, zip(*moved))
     else:
-      moved = [
-          baoa_step(*arguments) for arguments in zip(
-              parts, previous.momentum, previous.grads_target_log_prob,
-              *coefficients, noise)]
+      half = base.each(lambda h: h / 2., h)
+      decay = base.each(lambda h, gamma: tf.exp(-gamma * h), h, gamma)
+      scale = base.each(baoab_noise, *coefficients)
+      moved = map(
+          baoa_step, parts, previous.momentum, previous.grads_target_log_prob,
+          half, decay, scale, noise)
       parts, momentum = map(list, zip(*moved))
       estimate, estimator_results = self._estimate(parts, previous, seeds)
       momentum = [
-          r + h / 2. * g for r, h, g in zip(
-              momentum, coefficients[0], estimate.grads_target_log_prob)]
+          r + h * g for r, h, g in zip(
+              momentum, half, estimate.grads_target_log_prob)]
     return parts, SGHMCResults(
         step + 1, *estimate, estimator_results, momentum)
 
@@ -270,31 +273,33 @@ def initial_momentum(
 ) -> list[tf.Tensor]:
   """A momentum of N(0, T I) for each part."""
   return [
-      tf.sqrt(t) * xi
-      for t, xi in zip(temperature, random.normal_like(parts, seed))]
+      s * xi for s, xi in zip(
+          base.each(tf.sqrt, temperature), random.normal_like(parts, seed))]
 
 
-def gaussian_step(r, h, gamma, b, t):
-  """`GaussianStep` of one part: the kick of `euler_step`."""
-  return gradients_lib.GaussianStep(
-      r, -h * gamma * r, h, tf.sqrt(2. * (gamma - b) * t * h))
+def euler_noise(h, gamma, b, t):
+  """The standard deviation of the noise of a kick, of one part."""
+  return tf.sqrt(2. * (gamma - b) * t * h)
 
 
-def kick(r, g, h, gamma, b, t, xi):
-  """Gradient, friction and noise on the momentum of one part."""
+def kick(r, g, h, drag, scale, xi):
+  """Gradient, friction and noise on the momentum of one part.
+
+  `drag` is h gamma, `scale` that of `euler_noise`.
+  """
   # The gradient last: outside XLA all before it is done while it is computed.
-  return r - h * gamma * r + tf.sqrt(2. * (gamma - b) * t * h) * xi + h * g
+  return r - drag * r + scale * xi + h * g
 
 
-def euler_step(theta, r, g, h, gamma, b, t, xi):
+def euler_step(theta, r, g, h, drag, scale, xi):
   """Kick, then drift with the new momentum, of one part."""
-  r = kick(r, g, h, gamma, b, t, xi)
+  r = kick(r, g, h, drag, scale, xi)
   return theta + h * r, r
 
 
-def explicit_euler_step(theta, r, g, h, gamma, b, t, xi):
+def explicit_euler_step(theta, r, g, h, drag, scale, xi):
   """Kick and drift, both from the old momentum, of one part."""
-  return theta + h * r, kick(r, g, h, gamma, b, t, xi)
+  return theta + h * r, kick(r, g, h, drag, scale, xi)
 
 
 def euler_excess(r, g, old_g, h, gamma, b, t):
@@ -308,10 +313,17 @@ def euler_excess(r, g, old_g, h, gamma, b, t):
   return measured + rest, predicted + rest, 1. / (h * gamma)
 
 
-def baoa_step(theta, r, g, h, gamma, b, t, xi):
-  """The first four fifths of BAOAB, of one part; a half kick remains."""
-  r = r + h / 2. * g
-  theta = theta + h / 2. * r
-  variance = -tf.math.expm1(-2. * gamma * h) * (1. - b / gamma) * t
-  r = tf.exp(-gamma * h) * r + tf.sqrt(variance) * xi
-  return theta + h / 2. * r, r
+def baoab_noise(h, gamma, b, t):
+  """The standard deviation of the noise in the middle of BAOAB."""
+  return tf.sqrt(-tf.math.expm1(-2. * gamma * h) * (1. - b / gamma) * t)
+
+
+def baoa_step(theta, r, g, half, decay, scale, xi):
+  """The first four fifths of BAOAB, of one part; a half kick remains.
+
+  `half` is h / 2, `decay` e^(-gamma h), `scale` that of `baoab_noise`.
+  """
+  r = r + half * g
+  theta = theta + half * r
+  r = decay * r + scale * xi
+  return theta + half * r, r

@@ -204,7 +204,7 @@ class SGLD(base.LangevinKernel):
     chain_rank = previous.target_log_prob.shape.rank
     # The step's own G is known once its gradient is: the one before stands in.
     estimate, estimator_results = self._estimate(
-        parts, previous, seeds, gaussian_step(
+        parts, previous, seeds, lambda: gaussian_step(
             self._preconditioner.times(
                 step_size, previous.preconditioner_results, chain_rank),
             temperature))
@@ -227,8 +227,12 @@ def gaussian_step(
   """h G and sqrt(2 h T G) of `langevin_step`; there is no momentum."""
   zeros = [tf.zeros_like(hg) for hg in scale]
   return gradients_lib.GaussianStep(
-      zeros, zeros, scale,
-      [tf.sqrt(2. * hg * t) for hg, t in zip(scale, temperature)])
+      zeros, zeros, scale, base.each(noise_scale, scale, temperature))
+
+
+def noise_scale(hg, t):
+  """sqrt(2 h G T) of one part."""
+  return tf.sqrt(2. * hg * t)
 
 
 def langevin_step(
@@ -240,6 +244,7 @@ def langevin_step(
 ) -> list[tf.Tensor]:
   """theta + h G g + sqrt(2 h G T) xi; `scale` is h G, all lists over parts."""
   return [
-      theta + tf.sqrt(2. * hg * t) * xi + hg * g
-      for theta, g, hg, t, xi in zip(
-          parts, gradients, scale, temperature, noise)]
+      theta + s * xi + hg * g
+      for theta, g, hg, s, xi in zip(
+          parts, gradients, scale, base.each(noise_scale, scale, temperature),
+          noise)]

@@ -186,11 +186,11 @@ class SGNHT(base.LangevinKernel):
     chain_rank = previous.target_log_prob.shape.rank
     friction_force = self._thermostat.force(
         previous.thermostat, previous.momentum, chain_rank)
-    noise_scale = [
-        tf.sqrt(2. * a * t * h)
-        for a, t, h in zip(diffusion, temperature, step_size)]
+    noise_scale = base.each(
+        lambda a, t, h: tf.sqrt(2. * a * t * h),
+        diffusion, temperature, step_size)
     estimate, estimator_results = self._estimate(
-        parts, previous, seeds, gradients_lib.GaussianStep(
+        parts, previous, seeds, lambda: gradients_lib.GaussianStep(
             previous.momentum,
             [-h * f for h, f in zip(step_size, friction_force)],
             step_size, noise_scale))
@@ -201,7 +201,7 @@ class SGNHT(base.LangevinKernel):
             friction_force, noise_scale, noise)]
     parts = [
         theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
-    rate = [h / mu for h, mu in zip(step_size, mass)]
+    rate = base.each(lambda h, mu: h / mu, step_size, mass)
     thermostat = self._thermostat.update(
         previous.thermostat, momentum, rate, temperature, chain_rank)
     return parts, SGNHTResults(
