@@ -250,9 +250,8 @@ needed.
 Then float32 weights: a step moves them by about {(rate / num)**0.5:.0e}, a few
 times
 their spacing of {2**-23 * 2**-5:.0e}; ten times more examples would not fit in
-float32. Then counts: `indices` chooses among at most 2^30 examples and a
-tensor has
-fewer than 2^31 weights.
+float32. Then counts: `indices` chooses among at most 2^30 examples, and the
+noise of a step is of fewer than 2^31 numbers.
 
 **Not shown.** `TPUStrategy` cannot be started without a TPU, so that `fit`
 under it
