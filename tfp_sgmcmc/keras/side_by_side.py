@@ -245,6 +245,8 @@ class SideBySide:
       own = model.train_step
       self._train = train_function.TrainFunction(
           model, lambda data: self._optimizer_step(own, data), None)
+      if model.steps_per_execution == 1:
+        self._train.trace(iterator.element_spec)
     return self._train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
