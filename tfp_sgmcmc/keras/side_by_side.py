@@ -209,8 +209,9 @@ class SideBySide:
     """
     k = self.num_chains
     num_rows = network.num_rows(data)
-    shift = random.indices(
-        k, [1], random.fold_in(random.fold_in(self._seed, k), step))[0]
+    word = random.bits(
+        [], random.fold_in(random.fold_in(self._seed, k), step))
+    shift = tf.cast(tf.cast(word, tf.int64) % k, tf.int32)
 
     def rows(chain):
       index = (tf.range(-(-num_rows // k)) * k + (chain + shift) % k) % num_rows
