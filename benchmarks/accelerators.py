@@ -117,7 +117,7 @@ def measured(_):
   """Seconds of `fit` here, sampling over SGD: of the first step, of others.
 
   Of a network whose step takes longer than what `fit` does around five of
-  them; for small ones there is `keras_step_overhead.py`.
+  them; for small ones there is `python -m benchmarks --rows fit`.
   """
   batch, num_steps, repeats = 32, 5, 3
   found = {'machine': f'{platform.machine()}, {os.cpu_count()} cores',
