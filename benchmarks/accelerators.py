@@ -1,7 +1,8 @@
 """Compiles training steps for a TPU and a GPU that are not here.
 
   python benchmarks/accelerators.py --environments FOLDER
-      [--only compile measure precision tensorflow-tpu] [--cases perceptron]
+      [--only compile measure chains precision tensorflow-tpu]
+      [--cases perceptron]
 
 TensorFlow writes the program of a step (`programs.py`); the real compilers of
 the chips take it, in environments of their own (`compile_ahead.py`), which are
@@ -11,8 +12,9 @@ and estimates so many cycles. What it does not say: that the numbers are right
 there, and how fast the chip is.
 
 Beside that it measures, here: seconds of a step and of the first one over those
-of SGD with momentum; what products in bfloat16 do to the law of a chain; and
-that `fit` runs in the package `tensorflow-tpu`, on its CPU.
+of SGD with momentum, and by the number of chains; what products in bfloat16 do
+to the law of a chain; and that `fit` runs in the package `tensorflow-tpu`, on
+its CPU.
 
 What each part has found so far is kept in
 `benchmarks/results/accelerators.json`, and from all that is there
@@ -115,7 +117,7 @@ def measured(_):
   """Seconds of `fit` here, sampling over SGD: of the first step, of others.
 
   Of a network whose step takes longer than what `fit` does around five of
-  them; for small ones there is `keras_step_overhead.py`.
+  them; for small ones there is `python -m benchmarks --rows fit`.
   """
   batch, num_steps, repeats = 32, 5, 3
   found = {'machine': f'{platform.machine()}, {os.cpu_count()} cores',
@@ -134,6 +136,42 @@ def measured(_):
       later.append((time.process_time() - start) / num_steps)
     seconds[name] = first, float(np.median(later))
     print(f'{one.name}: first {first:.1f} s, later {later}', flush=True)
+  yield found
+
+
+def chains(_):
+  """CPU seconds of a step of `fit` by the number of chains side by side."""
+  import keras
+  import tensorflow_probability as tfp
+
+  from benchmarks import keras_step_overhead
+  import tfp_sgmcmc as sgmcmc
+
+  batch, num_steps, repeats = 100, 100, 5
+  found = {'machine': f'{platform.machine()}, {os.cpu_count()} cores',
+           'model': 'perceptron 784-100-10', 'batch': batch, 'seconds': {}}
+  rng = np.random.default_rng(0)
+  for k in (1, 1, 2, 4, 8):  # Once more, for what a process does but once.
+    x = rng.uniform(size=[k * batch * num_steps, 784]).astype(np.float32)
+    y = rng.integers(0, 10, len(x))
+    model = keras_step_overhead.perceptron()
+    model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True))
+    sampling = sgmcmc.keras.PosteriorSampling(
+        sgmcmc.SGHMC, num_examples=len(x), learning_rate=1e-3, momentum=0.9,
+        prior=tfp.distributions.Normal(0., 1.), num_chains=k, max_results=1,
+        seed=0)
+
+    def fit(rows, model=model, x=x, y=y, k=k, sampling=sampling):
+      start = time.process_time()
+      model.fit(x[:rows], y[:rows], batch_size=k * batch, epochs=1, verbose=0,
+                callbacks=[sampling])
+      return time.process_time() - start
+
+    first = fit(k * batch)
+    later = [fit(len(x)) / num_steps for _ in range(repeats)]
+    found['seconds'][str(k)] = first, float(np.median(later))
+    print(f'{k} chains: first {first:.1f} s, later {later}', flush=True)
   yield found
 
 
@@ -194,6 +232,7 @@ def in_tensorflow_tpu(arguments):
 PARTS = {
     'compile': compiled,
     'measure': measured,
+    'chains': chains,
     'precision': precision,
     'tensorflow-tpu': in_tensorflow_tpu,
 }

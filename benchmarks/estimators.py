@@ -1,6 +1,6 @@
 """What the gradient estimators cost: time of a step, gradients, memory.
 
-  python benchmarks/estimators.py [--repeats 5] [--steps 4000]
+  python -m benchmarks.estimators [--repeats 5] [--steps 4000]
 
 SGLD under XLA on logistic regression (N = 20,000, 20 coefficients, minibatches
 of n = 100), a single chain and 100 chains. For each estimator: microseconds a
@@ -26,28 +26,16 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-import tensorflow_probability as tfp  # noqa: E402
 
+from benchmarks import targets  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
-
-tfd = tfp.distributions
 
 NUM_EXAMPLES, NUM_FEATURES, BATCH_SIZE = 20_000, 20, 100
 
 
 def logistic_regression(num_examples):
-  rng = np.random.default_rng(0)
-  x = rng.standard_normal((num_examples, NUM_FEATURES), np.float32)
-  y = rng.integers(0, 2, num_examples).astype(np.float32)
-
-  def log_likelihood(theta, batch):
-    x, y = batch
-    logits = tf.einsum('...nd,...d->...n', x, theta)
-    return tfd.Bernoulli(logits=logits).log_prob(y)
-
-  return sgmcmc.Posterior(
-      tfd.MultivariateNormalDiag(tf.zeros(NUM_FEATURES)).log_prob,
-      log_likelihood, (x, y))
+  return targets.posterior(dict(
+      model='logistic', num_examples=num_examples, num_features=NUM_FEATURES))
 
 
 def estimators():
@@ -149,7 +137,8 @@ def peak_of_a_pass(chunk_size):
 def compare_passes():
   def measure(chunk_size):
     return float(subprocess.run(
-        [sys.executable, __file__, '--pass', str(chunk_size)], check=True,
+        [sys.executable, '-m', 'benchmarks.estimators', '--pass',
+         str(chunk_size)], check=True,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True).stdout)
   without = measure(0)

@@ -1,6 +1,6 @@
 """Cost of an exponentially weighted gradient over that of M + 1 plain ones.
 
-  python benchmarks/exponentially_weighted.py
+  python -m benchmarks.exponentially_weighted
 
 A loop of gradient estimates under XLA, each at a state that depends on the last
 gradient: `ExponentiallyWeighted(n, M)` against `Uniform(n)`, on logistic
@@ -17,10 +17,9 @@ import time
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
 import numpy as np  # noqa: E402
-from steps_per_second import logistic_regression  # noqa: E402
-from steps_per_second import perceptron  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
+from benchmarks import targets  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 
 
@@ -59,14 +58,17 @@ def main():
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--repeats', type=int, default=7)
   repeats = parser.parse_args().repeats
-  logistic = logistic_regression(100_000, num_features=54)
+  logistic = targets.posterior(
+      dict(model='logistic', num_examples=100_000, num_features=54))
+  network = dict(model='perceptron', num_examples=10_000)
+  perceptron = targets.posterior(network), targets.start(network)
   cases = {
       'logistic regression, n=100': (logistic, tf.zeros(54), 100, 4_000),
       'logistic regression, n=1,000': (logistic, tf.zeros(54), 1_000, 600),
       'logistic regression, n=50, 1,000 chains': (
           logistic, tf.zeros([1000, 54]), 50, 10),
-      'perceptron 784-100-10, n=100': (*perceptron(), 100, 300),
-      'perceptron 784-100-10, n=500': (*perceptron(), 500, 60),
+      'perceptron 784-100-10, n=100': (*perceptron, 100, 300),
+      'perceptron 784-100-10, n=500': (*perceptron, 500, 60),
   }
   print(f'{"":<44}{"plain":>12}' + ''.join(
       f'{f"M={m}":>10}' for m in (1, 2, 9)))

@@ -5,9 +5,9 @@
 
 Names what TensorFlow finds (a GPU, a TPU, else the CPU); compares the random
 numbers with those of the CPU; runs the tests of laws, which TensorFlow places
-on the accelerator; and makes the tables of `steps_per_second.py` and
-`keras_step_overhead.py`, without XLA in `fit` and with it. The report is
-Markdown, and says of what hardware it is; the exit code is 1 if a test failed.
+on the accelerator; and makes the rows of `python -m benchmarks` on chains and
+on `fit`, without the peers. The report is Markdown, and says of what hardware
+it is; the exit code is 1 if a test or a row failed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import pathlib
 import platform
 import subprocess
 import sys
+import tempfile
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
@@ -91,17 +92,15 @@ def main():
     failed, lines = run('-m', 'pytest', '-q', *arguments.tests)
     report += [f'    {line}' for line in lines
                if line.startswith(('FAILED', 'ERROR'))] + [f'    {lines[-1]}']
-  repeats = f'--repeats={arguments.repeats}'
-  for title, command in (
-      ('`sample_chain`', ['benchmarks/steps_per_second.py', repeats]),
-      ('`fit`', ['benchmarks/keras_step_overhead.py', repeats]),
-      ('`fit`, compiled by XLA',
-       ['benchmarks/keras_step_overhead.py', repeats, '--jit_compile'])):
-    code, lines = run(*command)
+  with tempfile.TemporaryDirectory() as folder:
+    code, lines = run(
+        '-m', 'benchmarks', '--no-peers', f'--rounds={arguments.repeats}',
+        f'--output={folder}', '--rows', 'one_chain', 'many_chains',
+        'perceptron', 'fit')
     failed = failed or code
-    kept = [line for line in lines if ' steps/s' in line or ' ratio ' in line]
-    report += ['', f'## Speed of {title}', '', *(
-        f'    {line}' for line in (kept if not code else lines[-5:]))]
+    table = pathlib.Path(folder) / 'speed.md'
+    report += ['', '## Speed', '', table.read_text() if table.exists() else
+               '\n'.join(lines[-5:])]
   text = '\n'.join(report) + '\n'
   print(text)
   if arguments.output:

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from benchmarks import keras_step_overhead
+from benchmarks import networks
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
@@ -24,13 +24,6 @@ layers = keras.layers
 NUM_EXAMPLES = 60_000
 PSGLD = functools.partial(
     sgmcmc.SGLD, preconditioner=sgmcmc.preconditioners.RMSProp())
-
-
-def wide_perceptron(width):
-  """784-width-width-10."""
-  return keras.Sequential([
-      keras.Input([784]), layers.Dense(width, activation='relu'),
-      layers.Dense(width, activation='relu'), layers.Dense(10)])
 
 
 def resnet20(make_norm=lambda: layers.GroupNormalization(8)):
@@ -169,8 +162,7 @@ def serialized(program, arguments):
       stage='stablehlo_serialized')
 
 
-perceptron = keras_step_overhead.perceptron
-convolutional = keras_step_overhead.convolutional
+perceptron, convolutional = networks.perceptron, networks.convolutional
 RESNET = dict(make_model=resnet20, image=(32, 32, 3))
 
 # By what they differ from the case before.
@@ -185,9 +177,9 @@ CASES = (
          sgmcmc.StochasticBouncyParticleSampler, dict(draw_interval=0.01)),
     Case('convolutional network', convolutional, 104),
     Case('perceptron of width 2,048',
-         functools.partial(wide_perceptron, 2048), 1024),
+         functools.partial(perceptron, 2048, 2048), 1024),
     Case('perceptron of width 8,192',
-         functools.partial(wide_perceptron, 8192), 1024),
+         functools.partial(perceptron, 8192, 8192), 1024),
     Case('ResNet-20', batch=512, **RESNET),
     Case('ResNet-20, mixed bfloat16', batch=512, policy='mixed_bfloat16',
          **RESNET),

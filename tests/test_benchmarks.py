@@ -1,10 +1,16 @@
-"""What benchmarks compute, and a small run of the one on uncertainty."""
+"""What benchmarks compute, and small runs of them."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as speed
+from benchmarks import data
+from benchmarks import laws
+from benchmarks import report
+from benchmarks import rows
 from benchmarks import uncertainty
 from benchmarks import uncertainty_data
 
@@ -71,3 +77,87 @@ def test_uncertainty_runs_and_resumes(tmp_path, monkeypatch):
        methods) for _, methods in uncertainty.FITS))
   uncertainty.main(arguments)
   assert fitted == [uncertainty.FITS[-1][1]]
+
+
+def _sgld(case, num_steps, noise=1., scale=1.):
+  """Draws of 400 chains of SGLD by NumPy, after as many steps as are kept."""
+  rng = np.random.default_rng(5)
+  x, y = data.examples(case)
+  n, h = case['batch_size'], case['step_size']
+  theta = np.tile(case['mode'], [400, 1])
+  draws = []
+  for step in range(2 * num_steps):
+    batch = rng.integers(0, len(x), [400, n])
+    logits = np.einsum('cnd,cd->cn', x[batch], theta)
+    gradient = scale * len(x) / n * np.einsum(
+        'cn,cnd->cd', y[batch] - 1. / (1. + np.exp(-logits)), x[batch]) - theta
+    theta = theta + h * gradient + noise * np.sqrt(2. * h) * rng.normal(
+        size=theta.shape)
+    if step >= num_steps:
+      draws.append(theta)
+  return np.concatenate(draws)
+
+
+@pytest.mark.parametrize('wrong, is_seen', [
+    ({}, False), (dict(noise=np.sqrt(0.5)), True), (dict(scale=2.), True)])
+def test_law_that_sides_are_held_to(wrong, is_seen):
+  # The errors that are planted: the noise of half the step; twice N / n.
+  case = dict(model='logistic', num_examples=2_000, num_features=3,
+              batch_size=20, replacement=True, step_size=4e-5)
+  x, y = (part.astype(np.float64) for part in data.examples(case))
+  case['mode'] = laws.newton(x, y).tolist()
+  draws = _sgld(case, 300, **wrong)
+  law = laws.logistic(case, 400 * 300)
+  complaint = law.complaint(dict(
+      mean=draws.mean(axis=0), sd=draws.std(axis=0)))
+  assert (complaint is not None) == is_seen, complaint
+
+
+def test_ratios_are_of_turns_of_the_same_round():
+  sides = {name: rows.Side(name, '', {}, work) for name, work in (
+      ('ours', 10.), ('theirs', 5.))}
+  turns = dict(
+      ours=[dict(wall=1., cpu=2., peak=3.), dict(wall=4., cpu=2., peak=3.),
+            dict(wall=1., cpu=2., peak=4.)],
+      theirs=[dict(wall=1., cpu=2., peak=2.), dict(wall=6., cpu=4., peak=2.),
+              dict(wall=4., cpu=2., peak=2.)])
+
+  def compare(*ratio):
+    return speed._compare(rows.Ratio('ours', 'theirs', *ratio), sides, turns)
+
+  found = compare(2.9)
+  assert found['reached']
+  np.testing.assert_allclose(
+      [found['least'], found['median'], found['largest']], [2., 3., 8.])
+  assert found['by_cpu']['median'] == 2.
+  found = compare(0.6, 'cpu')
+  assert found['median'] == 0.5 and found['reached']
+  assert compare(1.4, 'peak')['median'] == 1.5
+  assert not compare(1.4, 'peak')['reached']
+
+
+@pytest.mark.slow
+def test_speed_runs_without_peers(tmp_path):
+  arguments = ['--tiny', '--no-peers', '--rounds=2', f'--output={tmp_path}']
+  assert speed.main([*arguments, '--rows', 'bouncy', 'perceptron']) == 0
+  results = json.loads((tmp_path / 'speed.json').read_text())
+  for name in ('bouncy', 'perceptron'):
+    row = results[name]
+    assert row['ratios'] and all(
+        turn['wall'] > 0. for side in row['sides'].values()
+        for turn in side['turns'])
+  assert (tmp_path / 'speed.md').read_text() == report.markdown(results)
+  # A side that breaks is told of, and is no figure.
+  assert speed.main([*arguments, '--rows', 'effective_covertype']) == 1
+  results = json.loads((tmp_path / 'speed.json').read_text())
+  assert '--data' in results['effective_covertype']['failed']
+  assert 'sides' in results['bouncy']
+
+
+def test_readme_and_pages_show_the_results():
+  results = json.loads((speed.RESULTS / 'speed.json').read_text())
+  readme = (speed.RESULTS.parent.parent / 'README.md').read_text()
+  first, last = report.README_MARKS
+  shown = readme.split(first)[1].split(last)[0].strip()
+  assert shown == report.short(results)
+  assert (speed.RESULTS / 'speed.md').read_text() == report.markdown(results)

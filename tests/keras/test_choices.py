@@ -188,10 +188,9 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
   model = eager()
   fit(models.make_sampling(), 1, model=model)  # Metrics are there.
   search = temperature_search.TemperatureSearch()
-  draws = [[w + k for w in model.get_weights()] for k in (0., 0.5)]
-  for draw in draws:
-    model.set_weights(draw)
-    search.keep(model.trainable_variables)
+  draws = [[w + k for w in model.get_weights()] for k in (0., 0.5, 1.)]
+  search.keep([w[np.newaxis] for w in draws[0]])
+  search.keep([np.stack(pair) for pair in zip(*draws[1:])])  # Of two chains.
 
   class Score(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):

@@ -32,9 +32,10 @@ def regression(seed=0):
   return x, y[:, np.newaxis].astype(np.float32), mean, covariance
 
 
-def draw_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
-                    reduction='sum_over_batch_size', policy='float32'):
-  """Draws [draws, chains, 3] of the coefficients, through fit.
+def fit_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
+                   reduction='sum_over_batch_size', policy='float32',
+                   **arguments):
+  """The posterior of the coefficients, through fit.
 
   One output column is one chain: the columns of a linear layer with the same
   targets are independent under the posterior, with the same law.
@@ -48,16 +49,25 @@ def draw_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
       functools.partial(sgmcmc.SGHMC, step_size=0.002, friction=20.),
       num_examples=num_examples,
       prior=tfd.Normal(0., prior_scale or PRIOR_SCALE), num_burnin_steps=599,
-      num_steps_between_results=79, seed=batch_size)
+      num_steps_between_results=79, seed=batch_size, **arguments)
   keras.utils.set_random_seed(1)
   data = tf.data.Dataset.from_tensor_slices(
       (x, np.repeat(y, NUM_CHAINS, axis=1))).cache().shuffle(
           NUM_EXAMPLES, seed=0).batch(batch_size).repeat()
   model.fit(data, steps_per_epoch=1800, epochs=1, verbose=0, shuffle=False,
             callbacks=[sampling])
-  weights = list(sampling.posterior.weights.values())
+  return sampling.posterior
+
+
+def coefficients(posterior):
+  """Draws [draws, columns, 3]."""
+  weights = list(posterior.weights.values())
   return np.concatenate(
       [weights[0], weights[1][:, np.newaxis]], axis=1).transpose(0, 2, 1)
+
+
+def draw_regression(*arguments, **keywords):
+  return coefficients(fit_regression(*arguments, **keywords))
 
 
 def discrepancies(draws, mean, covariance):

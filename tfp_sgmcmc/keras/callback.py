@@ -30,6 +30,8 @@ from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import side_by_side
+from tfp_sgmcmc.keras import starts
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
@@ -155,16 +157,33 @@ class PosteriorSampling(keras.callbacks.Callback):
   compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
   known by its weights' shapes alone, and the data are not looked at.
 
-  The logs hold, at the end of an epoch, `draws`, the number of draws, and for
-  kernels with momentum `kinetic_temperature`, r' r / d, and `temperature`, T,
-  which is its mean. A mean above 1.5 T in the second half of burn-in, or after
-  burn-in, is warned of, as is a mean loss that grows by ten times d T / (2 N)
-  and twice its first value. Sampling stops, with the draws that it has, where
-  100 steps and a whole epoch were above 100 T without cooling, or the loss has
-  left all bounds. Callbacks that
-  change the optimizer's learning rate (`LearningRateScheduler`,
-  `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`; else
-  they have no effect on it, of which a warning tells once.
+  With `num_chains=k` there are k chains of the network side by side. Each has a
+  start of its own, chain 0 the model's weights and the others fresh ones by the
+  model's initialisers (or `initial_weights`); until `start_epoch` the optimizer
+  trains each by itself. Each batch is dealt out to them, n / k of its n rows to
+  each, so that the noise of their gradients is their own, and a step of all
+  takes as many gradients of examples as one of a single chain: for k chains as
+  good as one pass k times the `batch_size` and k times the `epochs`. Chain j is
+  the chain of a `fit` with seed `random.fold_in(seed, j)` on its rows of each
+  batch (`side_by_side`). The number of steps, burn-in and `max_results` are
+  those of each chain, and so is a learning rate that is found (`settings` has
+  the mean); T and a rate that is lowered are for all. The model in `fit`, and
+  so validation and what callbacks do to its weights, is chain 0; metrics are
+  means over the chains. `posterior.chains` are the chains, and
+  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on from a
+  `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
+  `sample_chains` each has a process, or a machine, of its own.
+
+  The logs hold, at the end of an epoch, `draws`, the number of draws (of all
+  chains), and for kernels with momentum `kinetic_temperature`, r' r / d, and
+  `temperature`, T, which is its mean. A mean above 1.5 T in the second half of
+  burn-in, or after burn-in, is warned of, as is a mean loss that grows by ten
+  times d T / (2 N) and twice its first value. Sampling stops, with the draws
+  that it has, where 100 steps and a whole epoch were above 100 T without
+  cooling, or the loss has left all bounds. Callbacks that change the
+  optimizer's learning rate (`LearningRateScheduler`, `ReduceLROnPlateau`) steer
+  the kernel if `learning_rate='optimizer'`; else they have no effect on it, of
+  which a warning tells once.
 
   #### Examples
 
@@ -213,6 +232,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       draw_interval: float | None = None,
       fingerprint: str | None = None,
       target_excess: float | None = None,
+      num_chains: int = 1,
+      initial_weights: Any = None,
   ):
     """Makes the callback.
 
@@ -251,7 +272,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         `fit` goes on with it (see above). `PosteriorSamples.load` reads the
         draws. One run at a time writes to a directory.
       max_results: None, or the number of draws after which no more are kept.
-      seed: Python `int` k, for the stateless seed `[k >> 32, k]`; a stateless
+      seed: Python `int` i, for the stateless seed `[i >> 32, i]`; a stateless
         seed (`int32[2]`); or None, for one from TensorFlow's global generator
         (a chain that goes on keeps the seed that it began with).
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
@@ -272,6 +293,11 @@ class PosteriorSampling(keras.callbacks.Callback):
         chain is another.
       target_excess: With `learning_rate='temperature'`, by what share of T the
         chain is to be too hot, between 0 and 1; None for a tenth.
+      num_chains: Python `int`, k, the number of chains (see above).
+      initial_weights: With several chains, the weights that they start from: a
+        list with one list of arrays for each chain, as `model.get_weights()`
+        gives. None for the model's own for chain 0, and fresh ones by the
+        model's initialisers for the others.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
@@ -319,6 +345,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         is_after_search=self._search is not None)
     if self._rate is not None and num_burnin_steps is not None:
       self._rate.plan(num_burnin_steps)
+    self._num_chains = checks.positive_integer('num_chains', num_chains)
+    self._initial_weights = starts.check(initial_weights, num_chains)
+    if num_chains > 1:
+      side_by_side.check(self._make_kernel)
     self._prior = prior
     self._directory = directory
     self._seed = seeds.to_stateless(seed)
@@ -343,7 +373,9 @@ class PosteriorSampling(keras.callbacks.Callback):
         num_steps_between_results=num_steps_between_results,
         start_epoch=start_epoch, temperature=temperature, seed=seed,
         learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
-        draw_interval=draw_interval, target_excess=target_excess)
+        draw_interval=draw_interval, target_excess=target_excess,
+        **({} if num_chains == 1 else dict(
+            num_chains=num_chains, initial_weights=self._initial_weights)))
 
   def __getstate__(self):
     if self._chain is not None:
@@ -416,8 +448,9 @@ class PosteriorSampling(keras.callbacks.Callback):
 
     Returns:
       summary: `diagnostics.Summary` of R-hat and effective draws of the
-        predictions, from the halves of the run, and, for kernels with momentum,
-        of the kinetic temperature after burn-in.
+        predictions, from the halves of the run, or of several chains as
+        `diagnostics.summary` compares them; and, for kernels with momentum, of
+        the kinetic temperature after burn-in (that of the hottest chain).
 
     Raises:
       ValueError: If there are fewer than 12 draws.
@@ -428,9 +461,12 @@ class PosteriorSampling(keras.callbacks.Callback):
       rows += summary_lib.kinetic(heat, self._search is not None),
     return verdicts.Summary(tuple(rows))
 
-  def step_seed(self, step: int) -> tf.Tensor:
-    """The seed of a step, 1, 2, ...; that of `bootstrap_results` for 0."""
-    return random.fold_in(self._seed, step)
+  def step_seed(self, step: int, chain: int = 0) -> tf.Tensor:
+    """The seed of a chain's step, 1, 2, ...; for 0 of `bootstrap_results`."""
+    seed = self._seed
+    if self._num_chains > 1:
+      seed = random.fold_in(seed, chain)
+    return random.fold_in(seed, step)
 
   def set_model(self, model):
     if self._has_begun and model is not self.model:
@@ -446,6 +482,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     replicas.check(model)
     if sharding.is_several(model.distribute_strategy):
       self._make_kernel.check_shards()
+      side_by_side.check_replicas(self._num_chains)
     likelihood = likelihood_lib.Likelihood(model)
     self._make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
@@ -485,7 +522,8 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if self._is_sampling or self._examples.wants_to_look:
+    if (self._is_sampling or self._num_chains > 1
+        or self._examples.wants_to_look):
       self._train_function.swap_in()
 
   def on_train_batch_end(self, batch, logs=None):
@@ -564,23 +602,10 @@ class PosteriorSampling(keras.callbacks.Callback):
     if (not self.params.get('verbose') or self._chain.inputs is None
         or not len(self._chain.draws)):
       return
-    if len(self._chain.draws) < summary_lib.FEWEST_DRAWS:
-      self._say(
-          f'{len(self._chain.draws)} draw(s) are too few to tell how good they '
-          f'are, {summary_lib.FEWEST_DRAWS} are needed: raise epochs.')
-      return
-    try:
-      rows = self.summary(summary_lib.few_rows(
-          self.posterior, self._chain.inputs)).rows
-    except ValueError:  # Of predictions that are not finite: warned of before.
-      return
-    numbers = ', '.join(f'{r.quantity} {r.value:.3g}' for r in rows)
-    all_rows = verdicts.Summary(tuple(rows))
-    worst = next(r for r in rows if r.verdict == all_rows.verdict)
-    self._say(f'{len(self.posterior)} draws: {numbers}.')
-    print('In all: ' + (
-        'fine.' if all_rows.verdict == 'fine'
-        else f'{all_rows.verdict}. {worst.quantity}: {worst.advice}'))
+    said = summary_lib.in_words(
+        self.summary, self.posterior, self._chain.inputs)
+    if said is not None:
+      self._say(said)
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
@@ -588,7 +613,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
       self._chain.check(iterator.element_spec)
-      return function.own(iterator)
+      return self._chain.chains.train(iterator, function)
     logs = self._chain.execute(iterator, function)
     done = self._num_batches + self.model.steps_per_execution
     if done >= (self.params.get('steps') or np.inf):
@@ -603,7 +628,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _note_rows(self):
     """Reads how many rows the epoch's loss is a mean of."""
     if self._num_rows is None and self._num_batches:
-      self._num_rows = int(network.loss_tracker(self.model).count.numpy())
+      self._num_rows = self._chain.chains.num_rows or int(
+          network.loss_tracker(self.model).count.numpy())
 
   def _begin_chain(self, likelihood):
     """Makes the chain: a new one, or that of the directory."""
@@ -624,7 +650,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         are_weights_checked=is_built, search=self._search,
         has_default_prior=self._chooses and self._prior is None,
         rate=self._rate,
-        say=self._say)
+        say=self._say,
+        make_chains=functools.partial(
+            side_by_side.make, self.model, self._num_chains,
+            self._initial_weights))
     self._seed = self._chain.seed
     self._posterior, self._train_function = None, None
 

@@ -25,6 +25,7 @@ from tfp_sgmcmc.keras import lookahead
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
+from tfp_sgmcmc.keras import side_by_side
 from tfp_sgmcmc.keras import statistics
 from tfp_sgmcmc.keras import step as step_lib
 from tfp_sgmcmc.keras import temperature
@@ -54,6 +55,7 @@ class Chain:
       has_default_prior: bool = False,
       rate: choices.LearningRate | adapted_rate.AdaptedRate | None = None,
       say: Callable[[str], None] = lambda text: None,
+      make_chains: Callable[[tf.Tensor], Any] = side_by_side.Alone,
   ):
     """Makes the chain, before its first step.
 
@@ -75,6 +77,8 @@ class Chain:
       rate: `LearningRate` to lower in burn-in, or `AdaptedRate` to find there;
         None where there is none.
       say: Callable of a sentence, to show it.
+      make_chains: Callable of a seed; returns `SideBySide`, or `Alone` of a
+        single chain.
 
     Raises:
       ValueError: If the chain to go on with is of another model, or failed.
@@ -107,11 +111,17 @@ class Chain:
       self._resume()
       checkpoint_lib.assign(
           self._resumed, draws.store.path, rate=self._optimizers_rate())
+    self._chains = make_chains(self._seed)
 
   @property
   def draws(self) -> draws_lib.ModelDraws:
     """The draws."""
     return self._draws
+
+  @property
+  def chains(self) -> Any:
+    """`SideBySide` of several chains, `Alone` of one."""
+    return self._chains
 
   @property
   def num_steps(self) -> int:
@@ -215,6 +225,7 @@ class Chain:
     """
     self._num_to_skip, self._has_skipped = 0, False
     self._horizon = horizon
+    self._chains.begin_epoch()
     if goes_on:
       store = self._draws.store
       if epoch < self._position.epoch and epoch in store.marks:
@@ -247,7 +258,7 @@ class Chain:
     """Scores the temperature of a trial, at an epoch's end."""
     if not self.is_searching or self._model.stop_training:
       return
-    said = self._search.end_epoch(self._model)
+    said = self._search.end_epoch(self._model, self._chains.assign)
     if said is not None:
       self._say(said)
     if self._search.is_over:
@@ -306,7 +317,7 @@ class Chain:
       return self._skip(iterator)
     before = self._num_steps
     interrupted = self._schedule.interrupts(
-        before, self._model.steps_per_execution, len(self._draws)) or (
+        before, self._model.steps_per_execution, self._num_draws) or (
             self.is_searching and self._search.interrupts(
                 before, self._model.steps_per_execution))
     if interrupted or self._ahead or self._step is None:
@@ -321,7 +332,7 @@ class Chain:
       logs = function.on_iterator(iterator)
     logs = {**logs, **replicas.metrics(self._model)}
     self._after_step(logs.pop(step_lib.STATUS))
-    self._watch(logs)
+    self._watch({**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
     self._count_batches(self._num_steps - before)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
@@ -337,7 +348,7 @@ class Chain:
       return
     reason = None if loss is None else self._heat.add_loss(loss)
     if self._search is None and self._heat.is_hot(self._epoch_start):
-      reason = self._heat.stop_reason()
+      reason = self._heat.stop_reason(self._epoch_start)
     self._epoch_start = self._num_steps + 1
     if reason is not None:
       self._model.stop_training = self._has_stopped = True
@@ -455,13 +466,19 @@ class Chain:
       self._stop(bad)
     elif self._schedule.is_continuous:
       self._draw_along_segment()
-    elif self._schedule.is_due(self._num_steps, len(self._draws)):
+    elif self._schedule.is_due(self._num_steps, self._num_draws):
       self._keep()
     elif self.is_searching and self._search.is_due(self._num_steps):
-      self._search.keep(self._model.trainable_variables)
+      self._search.keep(
+          self._chains.stacked(self._model.trainable_variables))
 
   def _keep(self):
-    self._draws.append(self._num_steps)
+    self._draws.append(self._num_steps, self._chains)
+
+  @property
+  def _num_draws(self):
+    """The number of draws of each chain."""
+    return len(self._draws) // self._chains.num_chains
 
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
@@ -483,23 +500,23 @@ class Chain:
       return
     self._model.stop_training = self._has_stopped = True
     weights = self._model.trainable_variables
-    state = [tf.convert_to_tensor(weight) for weight in weights]
     # The momentum may be the first to become so, a step before the weights.
     failure = errors.find_failure(
-        self._step.results(), state) or errors.Failure(
-            errors.NonFiniteError, 'the momentum is not finite',
+        self._step.results(), self._step.state()) or errors.Failure(
+            errors.NonFiniteError,
+            f'the momentum{self._step.where_bad()} is not finite',
             'Take a smaller step_size or learning_rate.')
     kept = f'The {len(self._draws)} draw(s) made before are kept'
     if len(self._draws):
-      last = self._draws.read([len(self._draws) - 1])
+      last = self._draws.read([len(self._draws) - self._chains.num_chains])
       network.assign(weights, [array[0] for array in last])
       kept += (
           ', and the weights are those of the last (the draws of the steps '
           'just before may be far from the posterior)')
     warnings.warn(
         f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
-        f'{failure.advice} It may also help to start from a trained model '
-        '(start_epoch).', RuntimeWarning, stacklevel=2)
+        f'{failure.advice}{self._chains.advice} It may also help to start from '
+        'a trained model (start_epoch).', RuntimeWarning, stacklevel=2)
 
   def _begin(self, data, iterator):
     """Builds what needs the model's weights, and the first results."""
@@ -516,10 +533,12 @@ class Chain:
     network.build_moving_average(model)
     if self.is_resumed:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
-    network.check_finite(model)
+    self._chains.begin(iterator.element_spec, self.is_resumed)
+    for _ in self._chains.one_by_one():
+      network.check_finite(model)
     num_examples = self._examples.number
     num_rows = int(network.num_rows(batch))
-    self._examples.check_batch(num_rows)
+    self._examples.check_batch(self._chains.rows_of(num_rows, self._say))
     epochs, steps = self._horizon
     self._horizon = epochs, steps or -(-num_examples // num_rows)
     self._plan()
@@ -529,11 +548,11 @@ class Chain:
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
     self._fix_statistics(x, iterator)
-    step = step_lib.SamplingStep(
+    step = self._chains.around(step_lib.SamplingStep(
         model, self._make_kernel,
         priors.WeightPrior(self._prior, model.trainable_variables),
-        self._likelihood, num_examples, self._seed)
-    step.bootstrap(_without_optionals(data))
+        self._likelihood, num_examples, self._chains.seed_of_turn))
+    step.bootstrap(network.without_optionals(data))
     self._heat = self._watch_heat()
     if self.is_resumed:
       path = self._draws.store.path
@@ -546,10 +565,11 @@ class Chain:
   def _whole(self, data):
     """A batch in one piece, without Keras' empty `Optional`s."""
     return replicas.whole(
-        self._model.distribute_strategy, _without_optionals(data))
+        self._model.distribute_strategy, network.without_optionals(data))
 
   def _watch_heat(self):
-    return temperature.HeatWatch(
+    return temperature.watch(
+        self._chains.num_chains,
         sum(v.shape.num_elements() for v in self._model.trainable_variables),
         self._examples.number, self._make_kernel.step_argument,
         self._make_kernel.constant_temperature if self._search is None
@@ -560,12 +580,15 @@ class Chain:
     """Estimates moving statistics at the weights with which sampling starts."""
     variables = statistics.moving_variables(self._model, x)
     self._draws.set_extras(variables)
+    if variables and self.is_searching:
+      self._chains.check_search()
     if not variables or self.is_resumed:
       return
-    ahead = self._ahead.fill(iterator)
-    statistics.estimate(self._model, [x, *(
+    inputs = [x, *(
         keras.utils.unpack_x_y_sample_weight(self._whole(data))[0]
-        for data in ahead)], variables)
+        for data in self._ahead.fill(iterator))]
+    for _ in self._chains.one_by_one():
+      statistics.estimate(self._model, inputs, variables)
 
   def _check_weights(self):
     """Raises where weights cannot be sampled, or have no prior."""
@@ -594,13 +617,6 @@ class Chain:
           'The model has regularisers or other added losses, and a prior is '
           'given: both count. Remove one of them if they mean the same.',
           stacklevel=2)
-
-
-def _without_optionals(data):
-  """The data with None where Keras has an empty `Optional`."""
-  return keras.tree.map_structure(
-      lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
-      else leaf, data)
 
 
 def _warn(message):

@@ -123,19 +123,21 @@ class ModelDraws:
     """The extras with their names: those of the draws before, if any."""
     return self._named_extras() if len(self) else extras_lib.named(self._extras)
 
-  def append(self, step: int) -> None:
+  def append(self, step: int, chains: Any) -> None:
     """Adds the model's trainable weights as they are now, and the extras.
 
     Args:
       step: Python `int`, the number of the step.
+      chains: `SideBySide`, or `Alone` of a single chain: a draw of each.
     """
-    variables = self._model.trainable_variables
+    stacked, number = chains.stacked, chains.num_chains
+    extras = self._kept_extras()
     keeper = self._chunks if self._store is None else self._store
     keeper.append(to_arrays(
-        {name: variable.numpy()[np.newaxis]
-         for name, variable in zip(self.names, variables)},
-        {name: variable.numpy()[np.newaxis]
-         for name, variable in self._kept_extras()}, [step]))
+        dict(zip(self.names, stacked(self._model.trainable_variables))),
+        dict(zip((name for name, _ in extras),
+                 stacked([variable for _, variable in extras]))),
+        [step] * number, range(number) if number > 1 else None))
 
   def open(self) -> None:
     """Makes a directory ready to be written to, after `close`."""

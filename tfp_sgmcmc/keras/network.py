@@ -38,6 +38,7 @@ __all__ = [
     'put_back',
     'values',
     'with_mask',
+    'without_optionals',
 ]
 
 Updates = Sequence[tuple[keras.Variable, tf.Tensor]]
@@ -126,6 +127,13 @@ def num_rows(data: Any) -> Any:
   """The number of examples of a batch: an `int` where it is known."""
   first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
   return compat.shape(first)[0]
+
+
+def without_optionals(data: Any) -> Any:
+  """The data with None where Keras has an empty `Optional`."""
+  return keras.tree.map_structure(
+      lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
+      else leaf, data)
 
 
 def of_any_length(tensor: Any) -> Any:

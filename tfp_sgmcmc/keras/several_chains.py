@@ -8,7 +8,6 @@ import hashlib
 import multiprocessing
 import os
 import pathlib
-import random as python_random
 from typing import Any
 from typing import NamedTuple
 import warnings
@@ -25,6 +24,7 @@ from tfp_sgmcmc.keras import callback
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import starts
 
 __all__ = ['sample_chains']
 
@@ -225,13 +225,8 @@ def _run(job: _Job) -> _Outcome:
   """Makes a chain, in the process that calls it."""
   make_model, *arguments = cloudpickle.loads(job.pickled)
   fit, sampling = (dict(a() if callable(a) else a) for a in arguments)
-  # Keras' initialisers draw their seeds of Python's generator.
-  state = python_random.getstate()
-  try:
-    python_random.seed(repr(job.seed))
+  with starts.initialisers_seed(job.seed):
     model = make_model()
-  finally:
-    python_random.setstate(state)
   if _digest(model) != job.digest:
     raise ValueError(
         'make_model returns models that differ in weights that are not '

@@ -12,6 +12,7 @@ with R the sum of the model's regularisers and other added losses. The seeds are
 """
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 import functools
 from typing import Any
 
@@ -58,14 +59,16 @@ class SamplingStep:
       prior: Prior over the trainable weights.
       likelihood: Likelihood of the outputs.
       num_examples: Python `int`, N.
-      seed: Stateless seed, `int32[2]`.
+      seed: Stateless seed, `int32[2]`; a variable where chains take turns.
     """
     self._model = model
     self._make_kernel = make_kernel
     self._prior = prior
     self._likelihood = likelihood
     self._num_examples = num_examples
-    self._seed = tf.get_static_value(seed)  # A constant of the program.
+    self._seed = seed
+    if not isinstance(seed, tf.Variable):
+      self._seed = tf.get_static_value(seed)  # A constant of the program.
     self._results = None
     self._structure = None
     self._segment_start = []
@@ -98,12 +101,33 @@ class SamplingStep:
   @property
   def status(self) -> tuple[tf.Tensor, tf.Tensor]:
     """The number of steps, and of the first with NaN or Inf, 0 for none."""
-    return tuple(tf.convert_to_tensor(v) for v in self._status_variables())
+    return tuple(tf.convert_to_tensor(v) for v in self.status_variables)
+
+  @property
+  def number(self) -> tf.Tensor:
+    """The number of steps."""
+    return tf.convert_to_tensor(self.status_variables[0])
+
+  @property
+  def result_variables(self) -> list[tf.Variable]:
+    """The variables with the kernel's results."""
+    return self._results
+
+  def packed(self, leaves: Sequence[tf.Tensor]) -> Any:
+    """Tensors, one for each result variable, as results of the kernel."""
+    return tf.nest.pack_sequence_as(self._structure, leaves)
 
   def results(self) -> Any:
     """The kernel's results after the last step."""
-    return tf.nest.pack_sequence_as(
-        self._structure, [tf.convert_to_tensor(v) for v in self._results])
+    return self.packed([tf.convert_to_tensor(v) for v in self._results])
+
+  def state(self) -> list[tf.Tensor]:
+    """The sampled weights."""
+    return self._parts()
+
+  def where_bad(self) -> str:
+    """In which chains there was NaN or Inf; nothing where there is one."""
+    return ''
 
   def segment(self) -> tuple[list[np.ndarray], float]:
     """Where the last segment of a path began, and its duration.
@@ -125,7 +149,7 @@ class SamplingStep:
       posterior = self._posterior(
           data, self._passes(data, parts), self._make_kernel.temperature(start))
       return self._make_kernel(posterior, start).bootstrap_results(
-          parts, seed=random.fold_in(self._seed, start))
+          parts, seed=self._step_seed(start))
 
     def bootstrap():
       return sharding.run(self._strategy, on_replica, data)
@@ -137,6 +161,9 @@ class SamplingStep:
       bootstrap = tf.function(
           bootstrap, autograph=False).get_concrete_function()
     results = bootstrap()
+    if self._results is not None:
+      network.assign(self._results, tf.nest.flatten(results))
+      return
     self._structure = results
     self._results = [
         replicas.variable(self._strategy, leaf, 'sampling_results')
@@ -149,7 +176,7 @@ class SamplingStep:
   def checkpoint(self) -> dict[str, np.ndarray]:
     """The state of the chain beside the model: what `restore` takes."""
     return checkpoint_lib.leaves(
-        results=self._results, status=self._status_variables())
+        results=self._results, status=self.status_variables)
 
   def restore(self, checkpoint: Mapping[str, np.ndarray], path: Any) -> None:
     """Takes the place of another object, after `bootstrap`.
@@ -163,7 +190,7 @@ class SamplingStep:
     """
     checkpoint_lib.assign(
         checkpoint, path, results=self._results,
-        status=self._status_variables())
+        status=self.status_variables)
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.
@@ -184,7 +211,7 @@ class SamplingStep:
     kernel = self._make_kernel(
         self._posterior(data, passes, temperature), results.step)
     parts, results = kernel.one_step(
-        start, results, seed=random.fold_in(self._seed, step))
+        start, results, seed=self._step_seed(step))
     finite, logs = _watch(parts, results, temperature)
     network.assign(self._segment_start, start)
     replicas.assign(self.variables, parts)
@@ -197,8 +224,12 @@ class SamplingStep:
     self._first_bad.assign(bad)
     return {**metrics, **logs, STATUS: (step, bad)}
 
-  def _status_variables(self):
-    """The number of steps, and of the first bad one."""
+  def _step_seed(self, step):
+    return random.fold_in(tf.convert_to_tensor(self._seed), step)
+
+  @property
+  def status_variables(self) -> list[tf.Variable]:
+    """Those with the number of steps, and of the first bad one."""
     results = tf.nest.pack_sequence_as(self._structure, self._results)
     return [results.step, self._first_bad]
 

@@ -22,6 +22,7 @@ elsewhere, and of 20 with chains that had hardly moved, each had one that was
 wrong.
 """
 
+from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
 
@@ -36,8 +37,8 @@ from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras import samples as samples_lib
 
 __all__ = [
-    'FEWEST_DRAWS', 'Agreement', 'agreement', 'few_rows', 'kinetic',
-    'rows_of_chains', 'rows_of_predictions']
+    'FEWEST_DRAWS', 'Agreement', 'agreement', 'few_rows', 'in_words',
+    'kinetic', 'rows_of_chains', 'rows_of_predictions']
 
 FEWEST_DRAWS = 12
 _MOST_DRAWS = 100
@@ -90,19 +91,21 @@ def agreement(values: np.ndarray) -> Agreement:
 
 def rows_of_predictions(
     posterior: samples_lib.PosteriorSamples, x: Any,
-) -> tuple[verdicts.Row, verdicts.Row]:
+) -> tuple[verdicts.Row, ...]:
   """The rows of the predictions on given inputs.
 
   Args:
-    posterior: `PosteriorSamples` of one chain, in its order.
+    posterior: `PosteriorSamples`, a chain's draws in its order.
     x: Inputs, as `predict` takes them.
 
   Returns:
-    rows: R-hat and effective draws.
+    rows: R-hat and effective draws; of several chains as `rows_of_chains`.
 
   Raises:
-    ValueError: If there are fewer than 12 draws.
+    ValueError: If a chain has fewer than 12 draws.
   """
+  if posterior.num_chains > 1:
+    return runs_lib.summary_of_runs(posterior, [posterior], x).rows
   found = agreement(_predictions(_some(posterior, len(posterior)), x))
   is_mixed, is_enough = found.r_hat <= 1.05, found.effective_draws >= _ENOUGH
   return (
@@ -155,6 +158,38 @@ def few_rows(posterior: samples_lib.PosteriorSamples, x: Any) -> Any:
   number = max(1, _MOST_NUMBERS // (size * min(len(posterior), _MOST_DRAWS)))
   return keras.tree.map_structure(
       lambda a: None if a is None else a[:number], x)
+
+
+def in_words(
+    summary: Callable[[Any], verdicts.Summary],
+    posterior: samples_lib.PosteriorSamples,
+    x: Any,
+) -> str | None:
+  """How good the draws of a `fit` are, in two lines.
+
+  Args:
+    summary: Callable of inputs.
+    posterior: `PosteriorSamples`, not empty.
+    x: Inputs, of which `few_rows` are taken.
+
+  Returns:
+    said: Python `str`; None where predictions are not finite, which has been
+      warned of before.
+  """
+  number = min(len(chain) for chain in posterior.chains)
+  if number < FEWEST_DRAWS:
+    each = ' a chain' if posterior.num_chains > 1 else ''
+    return (f'{number} draw(s){each} are too few to tell how good they are, '
+            f'{FEWEST_DRAWS} are needed: raise epochs.')
+  try:
+    found = summary(few_rows(posterior, x))
+  except ValueError:
+    return None
+  numbers = ', '.join(f'{r.quantity} {r.value:.3g}' for r in found.rows)
+  worst = next(r for r in found.rows if r.verdict == found.verdict)
+  return f'{len(posterior)} draws: {numbers}.\nIn all: ' + (
+      'fine.' if found.verdict == 'fine'
+      else f'{found.verdict}. {worst.quantity}: {worst.advice}')
 
 
 def rows_of_chains(

@@ -24,11 +24,12 @@ above the quantile 1 - 10^-4 of that law. Where d is 1, and the law not quite
 that, four of ten thousand chains at T were warned of; at d = 50, none.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ['HeatWatch']
+__all__ = ['HeatWatch', 'HeatWatches', 'watch']
 
 _WARM = 1.5
 # The normal quantile of a false alarm in ten thousand.
@@ -194,8 +195,9 @@ for an excess of a tenth, or larger batches.
     ratios = self._scale * self._since(since)
     return float(np.mean(ratios)) if np.any(ratios) else None
 
-  def stop_reason(self) -> str:
-    """Why a hot chain stops, and what to do."""
+  def stop_reason(self, since: int) -> str:
+    """Why a chain that is hot since a step stops, and what to do."""
+    del since
     self._read()
     return (
         f'the kinetic temperature is {self._ratios[-1]:.3g} times the '
@@ -312,3 +314,90 @@ for an excess of a tenth, or larger batches.
         float(kinetic) / float(target) if target > 0. else 0.
         for kinetic, target in self._waiting)
     self._waiting = []
+
+
+class HeatWatches:
+  """The watches of several chains, with the interface of one.
+
+  Each chain is judged by itself: a mean over chains would hide a hot one. The
+  losses are means over the chains.
+  """
+
+  def __init__(self, watches: Sequence[HeatWatch]):
+    """Makes the watch of chains.
+
+    Args:
+      watches: One for each chain.
+    """
+    self._watches = watches
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether it knows the loss of the first step."""
+    return self._watches[0].has_begun
+
+  def add(self, step: int, kinetic: Any, target: Any) -> None:
+    """Takes note of a step, with the kinetic temperatures of all chains."""
+    for watch, value in zip(self._watches, np.asarray(kinetic)):
+      watch.add(step, value, target)
+
+  def add_loss(self, loss: float) -> str | None:
+    """Takes note of a mean loss; says why sampling should stop, if so."""
+    said = [watch.add_loss(loss) for watch in self._watches]
+    return said[0]
+
+  def loss_warning(self, loss: float) -> str | None:
+    """What to say of an epoch's mean loss, once; None for nothing."""
+    return self._watches[0].loss_warning(loss)
+
+  def is_hot(self, since: int) -> bool:
+    """Whether one of the chains is far too hot, and does not cool."""
+    return any(watch.is_hot(since) for watch in self._watches)
+
+  def stop_reason(self, since: int) -> str:
+    """Why a hot chain stops, and what to do."""
+    chain, watch = next(
+        (k, watch) for k, watch in enumerate(self._watches)
+        if watch.is_hot(since))
+    return f'of chain {chain} {watch.stop_reason(since)}'
+
+  def excess(self, since: int) -> float | None:
+    """The mean over chains of by how much each is above T, over T."""
+    return _mean([watch.excess(since) for watch in self._watches])
+
+  def mean_ratio(self, since: int) -> float | None:
+    """The kinetic temperature over T of the hottest chain."""
+    found = [watch.mean_ratio(since) for watch in self._watches]
+    return None if None in found else max(found)
+
+  def warning(
+      self, which: str, since: int = 0, loss: float | None = None,
+  ) -> str | None:
+    """What to say of the chains that are too hot; None for nothing."""
+    said = {k: watch.warning(which, since, loss)
+            for k, watch in enumerate(self._watches)}
+    hot = {k: text for k, text in said.items() if text is not None}
+    if not hot:
+      return None
+    chain, text = next(iter(hot.items()))
+    others = [str(k) for k in hot if k != chain]
+    return f'Chain {chain}: {text}' + (
+        f' So it is with chain(s) {", ".join(others)}.' if others else '')
+
+
+def watch(num_chains: int, *arguments: Any) -> HeatWatch | HeatWatches:
+  """The watch of so many chains.
+
+  Args:
+    num_chains: Python `int`.
+    *arguments: Those of `HeatWatch`.
+
+  Returns:
+    watch: `HeatWatch` of one chain, `HeatWatches` of several.
+  """
+  watches = [HeatWatch(*arguments) for _ in range(num_chains)]
+  return watches[0] if num_chains == 1 else HeatWatches(watches)
+
+
+def _mean(values):
+  return None if None in values else float(np.mean(values))

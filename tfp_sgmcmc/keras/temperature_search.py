@@ -46,6 +46,7 @@ unlike those of training are worse.
      1 SE rule.
 """
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +57,6 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import leaves as leaves_lib
-from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictions
 from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import samples
@@ -162,15 +162,21 @@ class TemperatureSearch:
     """Whether one of several steps but the last makes a draw."""
     return any(self.is_due(step + k) for k in range(1, num_steps))
 
-  def keep(self, weights: Sequence[Any]) -> None:
-    """Takes a draw: the values of the weights."""
-    self._draws.append(network.values(weights))
+  def keep(self, weights: Sequence[np.ndarray]) -> None:
+    """Takes a draw of each chain: the values of the weights, `[k, ...]`."""
+    self._draws.append(list(weights))
 
-  def end_epoch(self, model: keras.Model) -> str | None:
+  def end_epoch(
+      self,
+      model: keras.Model,
+      assign: Callable[[Sequence[Any], Sequence[np.ndarray]], None],
+  ) -> str | None:
     """Scores the trial where it ends; may end the search.
 
     Args:
       model: The model, which `fit` has just evaluated on its validation data.
+      assign: Callable of the weights and of what `keep` took, to put the chains
+        where they were.
 
     Returns:
       what: What there is to say, None where there is nothing.
@@ -200,7 +206,7 @@ class TemperatureSearch:
     self._temperature.assign(TEMPERATURES[chosen])
     self._is_over = True
     if chosen < tried - 1:
-      network.assign(model.trainable_variables, self._ends[chosen])
+      assign(model.trainable_variables, self._ends[chosen])
     self._ends = []
     return f'{said}. Chosen: {TEMPERATURES[chosen]:g}.'
 
@@ -211,7 +217,7 @@ class TemperatureSearch:
   def _score(self, model):
     """Minus the log likelihoods of the pooled draws, and weights."""
     posterior = samples.PosteriorSamples.from_arrays(
-        model, [np.stack(values) for values in zip(*self._draws)])
+        model, [np.concatenate(values) for values in zip(*self._draws)])
     if self._predictor is not None:  # Compiled once.
       posterior._predictor = self._predictor
     self._predictor = posterior._predictor

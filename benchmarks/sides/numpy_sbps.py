@@ -8,14 +8,20 @@ only at a bounce.
 
 import numpy as np
 
+from benchmarks import data
+from benchmarks import worker
+
 _LEARNING_RATE, _NOISE_RATE, _NOISE_FLOOR = 0.02, 0.25, 0.03
 
 
-def run(x, y, batch_size, num_events, seed=0, confidence=3., refresh_rate=1.):
+def run(
+    x, y, batch_size, num_events, seed=0, start=None, confidence=3.,
+    refresh_rate=1.):
   """Returns the corners of the path and the durations of its segments."""
   rng = np.random.default_rng(seed)
   num_examples, d = x.shape
-  theta, v = np.zeros(d), _sphere(rng, d)
+  theta = np.zeros(d) if start is None else start
+  v = _sphere(rng, d)
   gradient, value, c2 = _evaluate(rng, x, y, batch_size, theta, v)
   slope_mean = gradient @ gradient * batch_size / num_examples / d
   slope_variance = slope_mean**2
@@ -145,3 +151,21 @@ def _first_arrival(knots, gamma, level):
       return knots[k] + passed, max(left + slope * passed, 0.)
     level -= piece
   return knots[-1], 0.
+
+
+def prepare(case):
+  x, y = data.examples(case)
+  start = np.array(case['mode'])
+
+  def turn(seed):
+    nonlocal start
+    states, durations = run(
+        x, y, case['batch_size'], case['num_events'], seed, start)
+    start = states[-1]
+    return data.along(states, durations)
+
+  return turn
+
+
+if __name__ == '__main__':
+  worker.serve(prepare)

@@ -1,0 +1,384 @@
+"""The rows of the table: what is timed, of whom, and what we want of it."""
+
+from collections.abc import Callable
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks import data
+from benchmarks import environments
+from benchmarks import laws
+
+
+class Side(NamedTuple):
+  """A program that takes turns.
+
+  Attributes:
+    title: What the table calls it.
+    module: Its file in `sides/`.
+    case: What it is given; see there.
+    work: How many units of the row's work a turn makes, unless it tells.
+    environment: Where it runs.
+    threads: How many it may use; None for what it takes by itself.
+    busy: Whether another process counts beside it.
+    draws: Whether it draws of the row's law.
+  """
+  title: str
+  module: str
+  case: dict
+  work: float = 1.
+  environment: str = environments.OURS
+  threads: int | None = None
+  busy: bool = False
+  draws: bool = True
+
+
+class Ratio(NamedTuple):
+  """A comparison of two sides.
+
+  Attributes:
+    over: Name of the side that is ours.
+    under: Name of the other.
+    target: What the ratio is to reach; None where nothing is asked.
+    quantity: 'speed' (work a second, the larger the better), or a cost: 'wall'
+      or 'cpu' seconds, or 'peak' memory.
+  """
+  over: str
+  under: str
+  target: float | None = None
+  quantity: str = 'speed'
+
+  def reached(self, value: float) -> bool | None:
+    if self.target is None:
+      return None
+    return (value >= self.target if self.quantity == 'speed'
+            else value <= self.target)
+
+
+class Row(NamedTuple):
+  """Sides that are timed in turns, and their ratios.
+
+  Attributes:
+    title: The work, in words.
+    unit: What is counted; None where seconds are.
+    sides: Side by name.
+    ratios: What is compared.
+    law: Callable of a side's case: what its draws have to show.
+    law_turns: Turns of each side that are compared with it.
+    skipped_turns: Turns before these, on the way to the law.
+    fresh: Whether each turn is the first of a new process.
+    one_by_one: Whether a side is done before the next one starts; for sides
+      that are not compared.
+    rounds: How many turns at most; None for those of the command.
+  """
+  title: str
+  unit: str | None
+  sides: dict[str, Side]
+  ratios: tuple[Ratio, ...]
+  law: Callable[[dict], laws.Law] | None = None
+  law_turns: int = 0
+  skipped_turns: int = 0
+  fresh: bool = False
+  one_by_one: bool = False
+  rounds: int | None = None
+
+
+def _ours(title, case, work=1., module='tfp_sgmcmc_chain', **more):
+  return Side(title, module, case, work, **more)
+
+
+def _mode(case):
+  return laws.newton(*(
+      part.astype(np.float64) for part in data.examples(case))).tolist()
+
+
+@functools.cache
+def _logistic_case(num_examples, num_features, batch_size):
+  case = dict(model='logistic', num_examples=num_examples,
+              num_features=num_features, batch_size=batch_size)
+  # Half of what moves the chain is the noise of its minibatches.
+  return {**case, 'mode': _mode(case),
+          'step_size': 8. * batch_size / num_examples**2}
+
+
+def one_chain(tiny: bool, folder: str | None = None) -> Row:
+  case = {**_logistic_case(*(
+      (1000, 3, 20) if tiny else (100_000, 20, 100))),
+          'num_draws': 100, 'thin': 20 if tiny else 1000}
+  work = case['num_draws'] * case['thin']
+  plain, distinct = (
+      {**case, 'replacement': replacement} for replacement in (True, False))
+  blackjax, scan = (
+      functools.partial(Side, name, module, plain, work, 'jax')
+      for name, module in (('blackjax', 'blackjax_chain'),
+                           ('JAX scan', 'jax_scan')))
+  ours = functools.partial(_ours, 'sample_chain', distinct, work)
+  return Row(
+      'SGLD, logistic regression (N = 100,000, d = 20, n = 100), one chain',
+      'steps',
+      {'ours': ours(),
+       'ours, with replacement': _ours('sample_chain', plain, work),
+       'ours, sample': _ours(
+           'sample', {**distinct, 'driver': 'sample'}, work),
+       'blackjax': blackjax(), 'JAX scan': scan(),
+       'SGMCMCJax': Side(
+           'SGMCMCJax', 'sgmcmcjax_chain', plain, work, 'old_jax'),
+       'ours, one thread': ours(threads=1),
+       'blackjax, one thread': blackjax(threads=1),
+       'JAX scan, one thread': scan(threads=1),
+       'ours, one busy core': ours(busy=True),
+       'blackjax, one busy core': blackjax(busy=True),
+       'JAX scan, one busy core': scan(busy=True),
+       'ours, one thread, one busy core': ours(threads=1, busy=True)},
+      (Ratio('ours', 'blackjax', 3.), Ratio('ours', 'JAX scan'),
+       Ratio('ours', 'SGMCMCJax', 0.8),
+       Ratio('ours, with replacement', 'blackjax'),
+       Ratio('ours, sample', 'blackjax'),
+       Ratio('ours, one thread', 'blackjax, one thread'),
+       Ratio('ours, one thread', 'JAX scan, one thread'),
+       Ratio('ours, one busy core', 'blackjax, one busy core'),
+       Ratio('ours, one busy core', 'JAX scan, one busy core'),
+       Ratio('ours, one busy core', 'ours, one thread, one busy core', 0.85)),
+      functools.partial(
+          laws.logistic, num_steps=(3 if tiny else 5) * work),
+      3 if tiny else 5)
+
+
+def many_chains(tiny: bool, folder: str | None = None) -> Row:
+  case = {**_logistic_case(*(
+      (1000, 3, 20) if tiny else (100_000, 20, 100))),
+          'num_chains': 20 if tiny else 1000, 'num_draws': 2, 'thin': 100}
+  steps = case['num_draws'] * case['thin']
+  work = case['num_chains'] * steps
+  plain, distinct = (
+      {**case, 'replacement': replacement} for replacement in (True, False))
+  return Row(
+      'the same, 1,000 chains with minibatches of their own',
+      'steps of a chain',
+      {'ours': _ours('sample_chain', distinct, work),
+       'ours, with replacement': _ours('sample_chain', plain, work),
+       'JAX vmap': Side('JAX vmap', 'jax_scan', plain, work, 'jax'),
+       'ours, one thread': _ours('sample_chain', distinct, work, threads=1),
+       'ours, with replacement, one thread': _ours(
+           'sample_chain', plain, work, threads=1),
+       'JAX vmap, one thread': Side(
+           'JAX vmap', 'jax_scan', plain, work, 'jax', threads=1)},
+      (Ratio('ours, with replacement', 'JAX vmap', 1.5),
+       Ratio('ours', 'JAX vmap', 1.2),
+       Ratio('ours, with replacement, one thread', 'JAX vmap, one thread'),
+       Ratio('ours, one thread', 'JAX vmap, one thread')),
+      functools.partial(
+          laws.logistic, num_steps=10 * case['num_chains'] * steps),
+      law_turns=10, skipped_turns=10)
+
+
+def perceptron(tiny: bool, folder: str | None = None) -> Row:
+  case = dict(
+      model='perceptron', num_examples=1000 if tiny else 10_000, batch_size=100,
+      width=8 if tiny else 100, step_size=1e-6, num_draws=10,
+      thin=5 if tiny else 100, replacement=False)
+  work = case['num_draws'] * case['thin']
+  return Row(
+      'SGLD, perceptron 784-100-10 (N = 10,000, n = 100)', 'steps',
+      {'ours': _ours('sample_chain', case, work),
+       'JAX scan': Side('JAX scan', 'jax_scan', case, work, 'jax'),
+       'posteriors': Side(
+           'posteriors', 'posteriors_chain', case, work, 'torch'),
+       'bare gradient': Side(
+           'bare gradient', 'tensorflow_gradient', case, work, draws=False)},
+      (Ratio('ours', 'JAX scan', 1.7), Ratio('ours', 'posteriors', 6.5),
+       Ratio('ours', 'bare gradient', 0.7)),
+      laws.perceptron, 1)
+
+
+def _fit_side(network, num_steps, sampling, **more):
+  return Side(
+      'PosteriorSampling' if sampling else 'SGD', 'keras_fit',
+      dict(network=network, num_steps=num_steps, batch_size=100,
+           sampling=sampling, **{
+               key: value for key, value in more.items() if key != 'threads'}),
+      num_steps, threads=more.get('threads'))
+
+
+def fit(tiny: bool, folder: str | None = None) -> Row:
+  """CPU time and wall of `fit`, over SGD's."""
+  small, large = ('8', '8-8') if tiny else ('100', '256-256')
+  cases = {
+      '784-100-10': (small, 500, {}),
+      '784-100-10, 10 steps an execution': (
+          small, 500, dict(steps_per_execution=10)),
+      '784-100-10, compiled by XLA': (small, 500, dict(jit_compile=True)),
+      '784-256-256-10': (large, 500, {}),
+      '784-256-256-10, 10 steps an execution': (
+          large, 500, dict(steps_per_execution=10)),
+      '784-256-256-10, one thread': (large, 500, dict(threads=1)),
+      'convolutional network': ('convolutional', 50, {})}
+  if tiny:
+    cases = dict(list(cases.items())[:2])
+  sides, ratios = {}, []
+  for name, (network, num_steps, more) in cases.items():
+    num_steps = 20 if tiny else num_steps
+    ours, theirs = f'ours, {name}', f'SGD, {name}'
+    sides[ours] = _fit_side(network, num_steps, True, **more)
+    sides[theirs] = _fit_side(network, num_steps, False, **more)
+    ratios += [Ratio(ours, theirs, 1.15, 'cpu')]
+  return Row(
+      'a step of fit, SGHMC over SGD with momentum, n = 100', None, sides,
+      tuple(ratios))
+
+
+def predict(tiny: bool, folder: str | None = None) -> Row:
+  cases = {
+      'convolutional network': (
+          '8' if tiny else 'convolutional', 50 if tiny else 4_000, 0.65),
+      'perceptron 784-100-10': (
+          '8' if tiny else '100', 50 if tiny else 10_000, 0.5)}
+  sides, ratios = {}, []
+  for name, (network, num_examples, target) in cases.items():
+    for sampling, who in ((True, 'ours'), (False, 'model.predict')):
+      sides[f'{who}, {name}'] = Side(
+          'PosteriorSamples.predict' if sampling else 'model.predict',
+          'keras_predict', dict(
+              network=network, num_examples=num_examples, num_draws=30,
+              batch_size=128, sampling=sampling))
+    ratios.append(Ratio(
+        f'ours, {name}', f'model.predict, {name}', target, 'wall'))
+  return Row(
+      'PosteriorSamples.predict of 30 draws, over 30 times model.predict', None,
+      sides, tuple(ratios), rounds=3)
+
+
+def bouncy(tiny: bool, folder: str | None = None) -> Row:
+  case = dict(model='bouncy', num_examples=1000, num_features=20,
+              batch_size=100)
+  case['mode'] = _mode(case)
+  events, steps = (200, 20) if tiny else (20_000, 500)
+  chains = 5 if tiny else 100
+  return Row(
+      'SBPS, logistic regression (N = 1,000, d = 20, n = 100)', 'events',
+      {'ours': _ours(
+          'one chain', {**case, 'num_chains': 1, 'num_events': events}, events,
+          'tfp_sgmcmc_bouncy'),
+       'ours, 100 chains': _ours(
+           '100 chains', {**case, 'num_chains': chains, 'num_events': steps},
+           chains * steps, 'tfp_sgmcmc_bouncy'),
+       'NumPy': Side(
+           'NumPy', 'numpy_sbps', {**case, 'num_events': events // 5},
+           events // 5)},
+      (Ratio('ours', 'NumPy', 10.), Ratio('ours, 100 chains', 'NumPy', 50.)),
+      None if tiny else laws.bouncy, 5, 2)
+
+
+_EFFECTIVE = {
+    'SGLD': dict(
+        batch_size=100, num_chains=50, num_draws=400, thin=5, num_trials=1,
+        step_sizes=[0.15, 0.1, 0.07, 0.05, 0.03, 0.02]),
+    'SGHMC': dict(
+        batch_size=100, num_chains=50, num_draws=400, thin=5, num_trials=1,
+        friction=2., step_sizes=[0.8, 0.5, 0.3, 0.2, 0.1, 0.05]),
+    'HMC': dict(
+        num_draws=30, num_adaptation_steps=30, step_size=0.4,
+        num_leapfrog_steps=3),
+    'NUTS': dict(num_draws=15, num_adaptation_steps=30, step_size=0.4)}
+
+
+def _effective(title, case, tiny, num_exact_chains=100):
+  from benchmarks import whitened  # TensorFlow, for this row alone.
+  case = {**case, 'reference': whitened.reference(case)}
+  sides = {}
+  for method, more in _EFFECTIVE.items():
+    if tiny:
+      more = {**more, 'num_chains': 20, 'num_draws': 100}
+    elif 'step_size' in more:
+      more = {**more, 'num_chains': num_exact_chains}
+    sides[method] = Side(
+        method, 'effective_draws', {**case, 'method': method, **more})
+  return Row(
+      title, 'effective draws', sides,
+      tuple(Ratio(ours, theirs, 10.) for ours in ('SGLD', 'SGHMC')
+            for theirs in ('HMC', 'NUTS')), rounds=3)
+
+
+def effective(tiny: bool, folder: str | None) -> Row:
+  case = dict(model='logistic', num_features=20)
+  case['num_examples'] = 20_000 if tiny else 1_000_000
+  return _effective(
+      'effective draws, logistic regression (N = 1,000,000, d = 20), control '
+      'variates with n = 100 against all rows', case, tiny, 10)
+
+
+def effective_covertype(tiny: bool, folder: str | None) -> Row:
+  if folder is None:
+    raise ValueError('Covertype is not downloaded: name its folder by --data.')
+  case = dict(model='covertype', data=str(folder))
+  if tiny:
+    case['num_rows'] = 5_000
+  return _effective(
+      'the same, Covertype (N = 74,370, d = 54)', case, tiny)
+
+
+def first_fit(tiny: bool, folder: str | None = None) -> Row:
+  network = '8' if tiny else 'mobile_net'
+  case = dict(network=network, num_steps=1, batch_size=16)
+  return Row(
+      'the first fit of MobileNetV2 (0.35, 64 x 64, 158 variables), n = 16, in '
+      'a process of its own', None,
+      {'ours': Side('PosteriorSampling', 'keras_fit', {
+          **case, 'sampling': True}),
+       'SGD': Side('SGD', 'keras_fit', {**case, 'sampling': False})},
+      (Ratio('ours', 'SGD', 1.5, 'cpu'), Ratio('ours', 'SGD', 1.5, 'peak')),
+      fresh=True, rounds=2)
+
+
+# By what they differ from one chain, N = 100,000, d = 20, n = 100.
+_GROWTH = {
+    'N': ('num_examples', (1_000, 10_000, 100_000, 1_000_000)),
+    'n': ('batch_size', (10, 100, 1_000, 10_000)),
+    'd': ('num_features', (2, 20, 200, 1_000)),
+    'chains': ('num_chains', (10, 100, 1_000)),
+    'width': ('width', (10, 100, 1_000)),
+    'indices of N': ('num_examples', (1_000, 100_000, 1_000_000))}
+
+
+def _growth_side(axis, key, value):
+  case = dict(
+      model='logistic', num_examples=100_000, num_features=20, batch_size=100,
+      replacement=False, num_draws=2, step_size=1e-8)
+  module = 'tfp_sgmcmc_chain'
+  if axis == 'd':
+    case['num_examples'] = 20_000
+  if axis == 'width':
+    case.update(model='perceptron', num_examples=10_000)
+  if axis == 'indices of N':
+    module = 'tfp_sgmcmc_indices'
+  case[key] = value
+  if case['model'] == 'logistic':
+    case['mode'] = [0.] * case['num_features']
+  chains = case.get('num_chains', 1)
+  # What takes a tenth of a second, or a few.
+  load = chains * case['batch_size'] * (
+      4_000 * value if axis == 'width' else 20 + case['num_features'])
+  case['thin'] = max(5, int(1e8 / load))
+  return Side(f'{axis} = {value:,}', module, case,
+              chains * case['num_draws'] * case['thin'])
+
+
+def growth(tiny: bool, folder: str | None = None) -> Row:
+  """Steps a second of ours by the sizes of the problem, which are plotted."""
+  sides = {}
+  for axis, (key, values) in _GROWTH.items():
+    for value in values[:1] if tiny else values:
+      side = _growth_side(axis, key, value)
+      sides[side.title] = side
+  return Row(
+      'growth: SGLD, one chain, N = 100,000, d = 20, n = 100 (d: N = 20,000; '
+      'width: of a perceptron 784-width-10, N = 10,000), but for one of these',
+      'steps of a chain', sides, (), one_by_one=True, rounds=3)
+
+
+ROWS: dict[str, Callable[[bool, str | None], Row]] = dict(
+    one_chain=one_chain, many_chains=many_chains, perceptron=perceptron,
+    fit=fit, predict=predict, bouncy=bouncy, first_fit=first_fit,
+    effective=effective, effective_covertype=effective_covertype,
+    growth=growth)

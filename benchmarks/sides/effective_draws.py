@@ -1,0 +1,140 @@
+"""Effective draws of a regression's posterior, in Laplace's coordinates.
+
+TFP's HMC and NUTS adapt their step by dual averaging. Ours, with control
+variates at the mode, take the largest step of a grid that keeps the means
+within 0.1 sd and the sds within 5% of the reference, as far as a trial run of
+a second or so shows. The effective sample size is the smaller of those of z and
+of z^2, over all coordinates, of all chains together.
+"""
+
+import time
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from benchmarks import whitened
+from benchmarks import worker
+import tfp_sgmcmc as sgmcmc
+
+MEAN_ERROR, SD_ERROR = 0.1, 0.05
+
+
+def prepare(case):
+  problem = whitened.problem(case)
+  make = _of_ours if case['method'] in ('SGLD', 'SGHMC') else _of_tfp
+  sample = make(case, problem)
+
+  def turn(seed):
+    start = time.perf_counter(), time.process_time()
+    draws = sample(seed).numpy()
+    seconds = dict(wall=time.perf_counter() - start[0],
+                   cpu=time.process_time() - start[1])
+    return dict(
+        seconds, work=effective_size(draws), **errors(draws, case['reference']))
+
+  return turn
+
+
+def effective_size(draws: np.ndarray) -> float:
+  """Of draws `[K, chains, d]`: the smallest of z and z^2."""
+  return min(
+      float(tf.reduce_min(tfp.mcmc.effective_sample_size(
+          values, filter_beyond_positive_pairs=True, cross_chain_dims=1)))
+      for values in (draws, draws**2))
+
+
+def errors(draws, reference):
+  mean, sd = (np.array(reference[name]) for name in ('mean', 'sd'))
+  flat = draws.reshape([-1, draws.shape[-1]]).astype(np.float64)
+  return dict(
+      mean_error=np.abs((flat.mean(axis=0) - mean) / sd).max(),
+      sd_error=np.abs(flat.std(axis=0) / sd - 1.).max())
+
+
+def _of_ours(case, problem):
+  posterior, d = problem.posterior, len(problem.mode)
+  estimator = sgmcmc.gradients.ControlVariate(
+      case['batch_size'], anchor=tf.zeros(d))
+
+  def kernel(h):
+    if case['method'] == 'SGLD':
+      return sgmcmc.SGLD(posterior, h, estimator)
+    return sgmcmc.SGHMC(
+        posterior, h, friction=case['friction'], gradient_estimator=estimator,
+        integrator='baoab')
+
+  @tf.function(jit_compile=True, autograph=False)
+  def run(state, h, seed):
+    return tfp.mcmc.sample_chain(
+        case['num_draws'], state, kernel=kernel(h), trace_fn=None, seed=seed,
+        num_steps_between_results=case['thin'] - 1)
+
+  start = tf.zeros([case['num_chains'], d])
+  for h in case['step_sizes']:
+    h = tf.constant(h)
+    start = run(start, h, tf.constant([1, 0]))[-1]
+    draws = np.concatenate([
+        run(start, h, tf.constant([1, 1 + trial]))
+        for trial in range(case['num_trials'])])
+    off = errors(draws, case['reference'])
+    if off['mean_error'] < MEAN_ERROR and off['sd_error'] < SD_ERROR:
+      break
+  else:
+    raise ValueError(
+        f'No step of {case["step_sizes"]} is small enough for the bias: at the '
+        f'last the errors are {off}.')
+
+  def sample(seed):
+    nonlocal start
+    draws = run(start, h, tf.constant([2, seed]))
+    start = draws[-1]
+    return draws
+
+  return sample
+
+
+def _of_tfp(case, problem):
+  def kernel():
+    if case['method'] == 'NUTS':
+      inner = tfp.mcmc.NoUTurnSampler(
+          problem.log_prob, step_size=case['step_size'])
+    else:
+      inner = tfp.mcmc.HamiltonianMonteCarlo(
+          problem.log_prob, step_size=case['step_size'],
+          num_leapfrog_steps=case['num_leapfrog_steps'])
+    return tfp.mcmc.DualAveragingStepSizeAdaptation(
+        inner, case['num_adaptation_steps'])
+
+  def advance(num, state, results, seed):
+    states, _, results = tfp.mcmc.sample_chain(
+        num, state, kernel=kernel(), previous_kernel_results=results,
+        seed=seed, return_final_kernel_results=True,
+        trace_fn=lambda *_: tf.zeros([]))
+    return states, results
+
+  start = tf.zeros([case['num_chains'], len(problem.mode)])
+  results = kernel().bootstrap_results(start)
+
+  @tf.function(jit_compile=True, autograph=False)
+  def adapt(state, results, seed):
+    return advance(case['num_adaptation_steps'], state, results, seed)
+
+  @tf.function(jit_compile=True, autograph=False)
+  def run(state, results, seed):
+    return advance(case['num_draws'], state, results, seed)
+
+  states, results = adapt(start, results, tf.constant([1, 0]))
+  start = states[-1]
+
+  def sample(seed):
+    nonlocal start, results
+    draws, results = run(start, results, tf.constant([2, seed]))
+    start = draws[-1]
+    return draws
+
+  return sample
+
+
+if __name__ == '__main__':
+  worker.serve(prepare)

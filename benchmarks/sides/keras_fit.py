@@ -1,0 +1,42 @@
+"""Steps of `fit`: SGD with momentum, or PosteriorSampling with SGHMC."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from benchmarks import networks
+from benchmarks import worker
+import tfp_sgmcmc as sgmcmc
+
+
+def prepare(case):
+  model = networks.named(case['network'])
+  num_steps, size = case['num_steps'], case['batch_size']
+  rng = np.random.default_rng(0)
+  x = rng.uniform(size=[num_steps * size, *model.input_shape[1:]])
+  data = tf.data.Dataset.from_tensor_slices((
+      x.astype(np.float32), rng.integers(0, 10, len(x)))).batch(
+          size, drop_remainder=True)
+  callbacks = []
+  if case['sampling']:
+    callbacks = [sgmcmc.keras.PosteriorSampling(
+        sgmcmc.SGHMC, num_examples=len(x),
+        prior=tfp.distributions.Normal(0., 1.), learning_rate=1e-3,
+        momentum=0.9, num_burnin_steps=num_steps - 1,
+        num_steps_between_results=num_steps - 1, seed=0)]
+  model.compile(
+      keras.optimizers.SGD(1e-3, momentum=0.9),
+      keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      metrics=['accuracy'], jit_compile=case.get('jit_compile', False),
+      steps_per_execution=case.get('steps_per_execution', 1))
+
+  def turn(seed):
+    del seed
+    model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
+
+  return turn
+
+
+if __name__ == '__main__':
+  worker.serve(prepare)
