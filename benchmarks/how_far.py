@@ -156,9 +156,7 @@ step:
         "over one chain"], rows)}
 
 The chains take turns within a step, which is traced once for all of them, and
-optimised by TensorFlow for each. Of a network as small as this k chains take
-less
-than k times as long as one. To have their gradients by `tf.vectorized_map`
+optimised by TensorFlow for each. To have their gradients by `tf.vectorized_map`
 does not pay on a CPU: for four chains of this network it took 2.6 ms, one after
 the other 1.6 to 3.0. On a GPU or TPU it may; it is not there.
 '''
@@ -274,9 +272,8 @@ needed.
 Then float32 weights: a step moves them by about {(rate / num)**0.5:.0e}, a few
 times
 their spacing of {2**-23 * 2**-5:.0e}; ten times more examples would not fit in
-float32. Then counts: `indices` chooses among at most 2^30 examples and a
-tensor has
-fewer than 2^31 weights.
+float32. Then counts: `indices` chooses among at most 2^30 examples, and the
+noise of a step is of fewer than 2^31 numbers.
 
 **Not shown.** `TPUStrategy` cannot be started without a TPU, so that `fit`
 under it

@@ -111,6 +111,12 @@ def test_parts_are_pieces_of_one_vector():
     place += -(-len(flat) // 16) * 16
 
 
+def test_too_many_normals():
+  parts = [tf.TensorSpec([2**30]), tf.TensorSpec([2**15, 2**15])]
+  with pytest.raises(ValueError, match='2,147,483,648 numbers.*fewer chains'):
+    random.normal_like(parts, SEED)
+
+
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 def test_uniform_distribution(dtype):
   u = random.uniform([1_000_000], SEED, dtype).numpy()

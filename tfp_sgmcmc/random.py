@@ -446,6 +446,8 @@ def normal_like(
 
   Raises:
     TypeError: If a part's dtype is no float dtype.
+    ValueError: If there are more elements (where that is known before the graph
+      runs).
 
   #### Examples
 
@@ -457,7 +459,13 @@ def normal_like(
     offsets.append(total)
     size = compat.size(part)
     total += -(-size // _ALIGNMENT) * _ALIGNMENT
-  if compat.in_xla_context() or not isinstance(total, int):
+  is_known = isinstance(total, int)
+  if is_known and total >= 2**31:
+    raise ValueError(
+        f'The parts have shapes {[str(part.shape) for part in parts]}, '
+        f'{total:,} numbers in all, and normal numbers are drawn for fewer '
+        'than 2^31 at once: run fewer chains at a time.')
+  if compat.in_xla_context() or not is_known:
     return [
         _normals_from(offset, compat.shape(part), seed, part.dtype)
         for part, offset in zip(parts, offsets)]

@@ -1,5 +1,6 @@
 """The swap of a model's train function, and its restoration."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -67,6 +68,19 @@ def test_stale_after_compile():
   model.compile('sgd', model.loss)
   model.make_train_function()
   assert function.is_stale()
+
+
+def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
+  """Bit for bit: which steps do depends on where a process was begun."""
+  def draws():
+    sampling = models.make_sampling()
+    models.fit(models.classifier(), sampling, epochs=2)
+    return list(sampling.posterior.weights.values())
+
+  given = draws()
+  monkeypatch.setattr(train_function, '_STEPS_A_WEIGHT', 1)
+  for ours, theirs in zip(given, draws()):
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_many_chains_in_one_program_are_not_warned_of(caplog):

@@ -14,6 +14,9 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 
+# The most numbers of a part that is joined with others to be summed up.
+_SMALL = 2**17
+
 
 def to_parts(state: Any, name: str = 'state') -> list[tf.Tensor]:
   """The state's parts as float tensors.
@@ -147,3 +150,30 @@ def num_coordinates(parts: Sequence[tf.Tensor], chain_rank: int) -> Any:
   """d: the number of coordinates of one chain, over all parts."""
   return sum(
       tf.reduce_prod(compat.shape(part)[chain_rank:]) for part in parts)
+
+
+def joined(
+    parts: Sequence[tf.Tensor], chain_rank: int = 0) -> list[tf.Tensor]:
+  """The same numbers in fewer tensors under XLA, for a sum over all.
+
+  A sum over each part is a loop of its own there, which by the estimate of the
+  compiler for TPUs costs 1,825 cycles before the first number, as much as
+  90,000 numbers; outside XLA to join them would be a copy.
+
+  Args:
+    parts: List of tensors with leading axes of chains.
+    chain_rank: Python `int`, how many these are.
+
+  Returns:
+    tensors: List of tensors with the same leading axes.
+  """
+  if not compat.in_xla_context():
+    return list(parts)
+  large, small = [], {}
+  for part in parts:
+    size = part.shape.num_elements()
+    if size is None or size > _SMALL:
+      large.append(part)
+    else:
+      small.setdefault(part.dtype, []).append(part)
+  return large + [flatten(group, chain_rank) for group in small.values()]

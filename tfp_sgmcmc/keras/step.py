@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
 from tfp_sgmcmc.keras import kernel_maker
@@ -36,9 +37,6 @@ __all__ = ['STATUS', 'SamplingStep']
 # The entry of the step's logs with its number and that of the first bad step:
 # two numbers, since to join them would be loops of their own on a TPU.
 STATUS = 'sampling_status'
-
-# The most numbers of a weight that is joined with others to be summed up.
-_SMALL = 2**17
 
 
 class SamplingStep:
@@ -305,31 +303,20 @@ def _scale_gradient(tensor, scale):
   return scaled(tensor)
 
 
-def _joined(tensors):
-  """All numbers of float tensors, under XLA small tensors as one vector.
-
-  A sum over each is a loop of its own there, which by the estimate of the
-  compiler for TPUs costs 1,825 cycles before the first number, as much as
-  90,000 numbers; outside XLA to join them would be a copy.
-  """
-  tensors = [tf.cast(tensor, tf.float32) for tensor in tensors]
-  small = [t for t in tensors if t.shape.num_elements() <= _SMALL]
-  if not small or not compat.in_xla_context():
-    return tensors
-  return [
-      *(t for t in tensors if t.shape.num_elements() > _SMALL),
-      tf.concat([tf.reshape(t, [-1]) for t in small], axis=0)]
-
-
 def _watch(parts, results, temperature):
   """Whether the weights are finite, r' r / d over all coordinates, and T."""
   # A sum is NaN or infinite if a term is, and cheaper than to ask each.
   momentum = compat.find_result(results, 'momentum')
   if momentum is None:
     return tf.math.is_finite(tf.add_n(
-        [tf.reduce_sum(part) for part in _joined(parts)])), {}
+        [tf.reduce_sum(part) for part in _in_float32(parts)])), {}
   # The weights move by the momentum, so they stay finite while it does.
-  total = 2. * tf.add_n([tf.nn.l2_loss(r) for r in _joined(momentum)])
+  total = 2. * tf.add_n([tf.nn.l2_loss(r) for r in _in_float32(momentum)])
   number = sum(r.shape.num_elements() for r in momentum)
   return tf.math.is_finite(total), {
       'kinetic_temperature': total / number, 'temperature': temperature}
+
+
+def _in_float32(parts):
+  """All their numbers, to be summed up."""
+  return states.joined([tf.cast(part, tf.float32) for part in parts])

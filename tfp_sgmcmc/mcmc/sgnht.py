@@ -227,12 +227,19 @@ class _Scalar:
   @staticmethod
   def update(xi, momentum, rate, temperature, chain_rank):
     """Averages h (p_i^2 - T) over all coordinates of all parts of a chain."""
-    excess = [
-        h * (tf.square(p) - t) for p, h, t in zip(momentum, rate, temperature)]
-    total = sum(
-        tf.cast(states.sum_event(e, chain_rank), xi.dtype) for e in excess)
-    return xi + total / tf.cast(
-        states.num_coordinates(momentum, chain_rank), xi.dtype)
+    def total(tensors):
+      return sum(
+          tf.cast(states.sum_event(x, chain_rank), xi.dtype) for x in tensors)
+
+    number = tf.cast(states.num_coordinates(momentum, chain_rank), xi.dtype)
+    if any(x.shape.rank != 0 for x in (*rate, *temperature)):
+      return xi + total(
+          h * (tf.square(p) - t)
+          for p, h, t in zip(momentum, rate, temperature)) / number
+    # One sum of squares, which whoever watches the momentum wants too.
+    mean = total(map(tf.square, states.joined(momentum, chain_rank))) / number
+    h, t = (tf.cast(x[0], xi.dtype) for x in (rate, temperature))
+    return xi + h * (mean - t)
 
 
 class _Diagonal:
