@@ -85,7 +85,7 @@ def short(results: dict) -> str:
         for ratio in row['ratios'] if ratio['target'] is not None]
     if said:
       lines.append(f'| {row["title"]} | {"; ".join(said)} |')
-  return '\n'.join(lines)
+  return '\n'.join([*lines, '', _load(results)])
 
 
 def update_readme(results: dict, path: pathlib.Path) -> None:
