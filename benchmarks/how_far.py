@@ -156,9 +156,7 @@ step:
         "over one chain"], rows)}
 
 The chains take turns within a step, which is traced once for all of them, and
-optimised by TensorFlow for each. Of a network as small as this k chains take
-less
-than k times as long as one. To have their gradients by `tf.vectorized_map`
+optimised by TensorFlow for each. To have their gradients by `tf.vectorized_map`
 does not pay on a CPU: for four chains of this network it took 2.6 ms, one after
 the other 1.6 to 3.0. On a GPU or TPU it may; it is not there.
 '''

@@ -27,9 +27,8 @@ def starts(num_chains=NUM_CHAINS, make_model=models.classifier):
 
 def rows_of(chain, step, num_rows, seed, num_chains=NUM_CHAINS):
   """The rows of a chain, written again from the docstring."""
-  shift = int(sgmcmc.random.indices(
-      num_chains, [1], sgmcmc.random.fold_in(
-          sgmcmc.random.fold_in(seed, num_chains), step))[0])
+  shift = int(sgmcmc.random.bits([], sgmcmc.random.fold_in(
+      sgmcmc.random.fold_in(seed, num_chains), step))) % num_chains
   length = -(-num_rows // num_chains)
   return (np.arange(length) * num_chains + (chain + shift) % num_chains
           ) % num_rows

@@ -162,14 +162,14 @@ class PosteriorSampling(keras.callbacks.Callback):
   model's initialisers (or `initial_weights`); until `start_epoch` the optimizer
   trains each by itself. Each batch is dealt out to them, n / k of its n rows to
   each, so that the noise of their gradients is their own, and a step of all
-  costs what one of a single chain does: for k chains as good as one pass k
-  times the `batch_size` and k times the `epochs`. Chain j is the chain of a
-  `fit` with seed `random.fold_in(seed, j)` on its rows of each batch
-  (`side_by_side`). The number of steps, burn-in and `max_results` are those of
-  each chain, and so is a learning rate that is found (`settings` has the mean);
-  T and a rate that is lowered are for all. The model in `fit`, and so
-  validation and what callbacks do to its weights, is chain 0; metrics are means
-  over the chains. `posterior.chains` are the chains, and
+  takes as many gradients of examples as one of a single chain: for k chains as
+  good as one pass k times the `batch_size` and k times the `epochs`. Chain j is
+  the chain of a `fit` with seed `random.fold_in(seed, j)` on its rows of each
+  batch (`side_by_side`). The number of steps, burn-in and `max_results` are
+  those of each chain, and so is a learning rate that is found (`settings` has
+  the mean); T and a rate that is lowered are for all. The model in `fit`, and
+  so validation and what callbacks do to its weights, is chain 0; metrics are
+  means over the chains. `posterior.chains` are the chains, and
   `diagnostics.summary(posterior, x, y)` compares them. All of it goes on from a
   `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
   `sample_chains` each has a process, or a machine, of its own.

@@ -209,8 +209,9 @@ class SideBySide:
     """
     k = self.num_chains
     num_rows = network.num_rows(data)
-    shift = random.indices(
-        k, [1], random.fold_in(random.fold_in(self._seed, k), step))[0]
+    word = random.bits(
+        [], random.fold_in(random.fold_in(self._seed, k), step))
+    shift = tf.cast(tf.cast(word, tf.int64) % k, tf.int32)
 
     def rows(chain):
       index = (tf.range(-(-num_rows // k)) * k + (chain + shift) % k) % num_rows
@@ -245,6 +246,8 @@ class SideBySide:
       own = model.train_step
       self._train = train_function.TrainFunction(
           model, lambda data: self._optimizer_step(own, data), None)
+      if model.steps_per_execution == 1:
+        self._train.trace(iterator.element_spec)
     return self._train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
