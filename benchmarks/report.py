@@ -85,7 +85,7 @@ def short(results: dict) -> str:
         for ratio in row['ratios'] if ratio['target'] is not None]
     if said:
       lines.append(f'| {row["title"]} | {"; ".join(said)} |')
-  return '\n'.join(lines)
+  return '\n'.join([*lines, '', _load(results)])
 
 
 def update_readme(results: dict, path: pathlib.Path) -> None:
@@ -148,7 +148,7 @@ What each side did. Imports and first turns are CPU seconds, the first turn with
 the making of the data, tracing and compiling; the others are of the wall.
 
 {sides(results)}
-
+{_GROWTH if 'sides' in results.get('growth', {}) else ''}
 When each row was measured (UTC), beside what load (processes that wanted to
 run), and in how many minutes:
 
@@ -159,6 +159,12 @@ run), and in how many minutes:
 Environments:
 
 {said}
+"""
+
+
+# The path is that from docs/, whose page includes the text.
+_GROWTH = """
+![Steps a second by the sizes of the problem](uncertainty/speed_growth.png)
 """
 
 

@@ -271,32 +271,29 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
 
 
 _EFFECTIVE = {
-    'SGLD': dict(
-        batch_size=100, num_chains=50, num_draws=400, thin=5, num_trials=1,
-        step_sizes=[0.15, 0.1, 0.07, 0.05, 0.03, 0.02]),
-    'SGHMC': dict(
-        batch_size=100, num_chains=50, num_draws=400, thin=5, num_trials=1,
-        friction=2., step_sizes=[0.8, 0.5, 0.3, 0.2, 0.1, 0.05]),
+    'SGLD, n = 100': dict(method='SGLD', batch_size=100),
+    'SGLD, n = 1,000': dict(method='SGLD', batch_size=1000),
     'HMC': dict(
-        num_draws=30, num_adaptation_steps=30, step_size=0.4,
+        method='HMC', num_draws=30, num_adaptation_steps=30, step_size=0.4,
         num_leapfrog_steps=3),
-    'NUTS': dict(num_draws=15, num_adaptation_steps=30, step_size=0.4)}
+    'NUTS': dict(
+        method='NUTS', num_draws=15, num_adaptation_steps=30, step_size=0.4)}
+_STEPS = dict(
+    num_chains=50, num_draws=400,
+    step_sizes=[0.15, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002])
 
 
 def _effective(title, case, tiny, num_exact_chains=100):
   from benchmarks import whitened  # TensorFlow, for this row alone.
   case = {**case, 'reference': whitened.reference(case)}
   sides = {}
-  for method, more in _EFFECTIVE.items():
-    if tiny:
-      more = {**more, 'num_chains': 20, 'num_draws': 100}
-    elif 'step_size' in more:
-      more = {**more, 'num_chains': num_exact_chains}
-    sides[method] = Side(
-        method, 'effective_draws', {**case, 'method': method, **more})
+  for name, more in _EFFECTIVE.items():
+    more = (_STEPS if more['method'] == 'SGLD'
+            else dict(num_chains=20 if tiny else num_exact_chains)) | more
+    sides[name] = Side(name, 'effective_draws', case | more)
   return Row(
       title, 'effective draws', sides,
-      tuple(Ratio(ours, theirs, 10.) for ours in ('SGLD', 'SGHMC')
+      tuple(Ratio(ours, theirs, 10.) for ours in list(sides)[:2]
             for theirs in ('HMC', 'NUTS')), rounds=3)
 
 

@@ -116,7 +116,7 @@ class Worker:
         'BENCHMARK_STARTED': repr(time.time())}
     if threads is not None:
       environment.update(dict.fromkeys(_THREADS, str(threads)))
-    self._name = f'{module} {case}'
+    self._module = module
     self._said = tempfile.TemporaryFile('w+')
     self._process = subprocess.Popen(
         [python, '-m', module], cwd=ROOT, env=environment, text=True,
@@ -155,6 +155,7 @@ class Worker:
     line = self._process.stdout.readline()
     if not line:
       self._said.seek(0)
+      said = self._said.read().strip()
       raise RuntimeError(
-          f'{self._name} has ended. It said:\n{self._said.read()[-2000:]}')
+          f'{self._module} has ended: {said.splitlines()[-1:]}\n{said}')
     return json.loads(line)
