@@ -321,12 +321,12 @@ def test_draws_come_after_a_fit_without_any(tmp_path):
   kept = draws_lib.ModelDraws(model, store=draws_lib.new_store(tmp_path))
   kept.close()
   kept.open()
-  kept.append(7)
+  kept.append(7, [0])
   assert len(kept) == 1 and kept.steps == [7]
   kept.store.commit(7, {})
   kept.close()
   kept.open()
-  kept.append(9)
+  kept.append(9, [0])
   assert kept.steps == [7, 9]
 
 
