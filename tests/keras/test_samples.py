@@ -13,6 +13,7 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import predictions
+from tfp_sgmcmc.keras import side_by_side
 
 NUM_DRAWS = 5
 
@@ -318,15 +319,16 @@ def test_draws_wait_for_a_commit_no_longer_than_an_epoch(tmp_path):
 
 def test_draws_come_after_a_fit_without_any(tmp_path):
   model = models.classifier()
+  alone = side_by_side.Alone([0, 0])
   kept = draws_lib.ModelDraws(model, store=draws_lib.new_store(tmp_path))
   kept.close()
   kept.open()
-  kept.append(7, [0])
+  kept.append(7, alone)
   assert len(kept) == 1 and kept.steps == [7]
   kept.store.commit(7, {})
   kept.close()
   kept.open()
-  kept.append(9, [0])
+  kept.append(9, alone)
   assert kept.steps == [7, 9]
 
 
