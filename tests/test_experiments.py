@@ -113,14 +113,14 @@ def test_page_keeps_quotations_apart(tmp_path):
   record = dict(
       name='double_well', title='Title.', size='full', seconds=1.,
       cpu_seconds=2., machine='2 cores', columns=['x'], rows=[[1.]],
-      claims=claims, notes='')
+      claims=claims, notes='', versions=dict(commit='0123abc'))
   (tmp_path / 'double_well.full.json').write_text(json.dumps(record))
   text = page.write(tmp_path, experiments.NAMES).read_text()
   quoted, rest = text.split('## What we claim')
   assert 'Of what the papers claim, 1 of 1 held' in quoted
   assert '| Doe (2000), Fig. 1 | "it works" | holds |' in quoted
   assert 'a \\| b' in quoted and '| ours | **no verdict** | 2 |' in rest
-  assert '(double_well.full.png)' in rest
+  assert '(double_well.full.png)' in rest and '0123abc' in rest
 
 
 @pytest.mark.parametrize('error, is_right', [
