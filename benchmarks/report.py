@@ -53,17 +53,17 @@ def _target(ratio):
 def ratios(results: dict) -> str:
   """The table of ratios."""
   lines = [
-      '| work | ours / the other | of | ratio | by CPU time | target | |',
-      '|---|---|---|---|---|---|---|']
+      '| work | ours / the other | ratio | by CPU time | target |',
+      '|---|---|---|---|---|']
   for row in _measured(results):
     title = row['title']
     for ratio in row['ratios']:
       by_cpu = ratio.get('by_cpu')
+      target = f'{_target(ratio)} ' if ratio['target'] else ''
       lines.append(
-          f'| {title} | {_pair(ratio)} | {_QUANTITY[ratio["quantity"]]} | '
+          f'| {title} | {_pair(ratio)} ({_QUANTITY[ratio["quantity"]]}) | '
           f'{_spread(ratio)} | {_spread(by_cpu) if by_cpu else ""} | '
-          f'{_target(ratio) if ratio["target"] else ""} | '
-          f'{_VERDICT[ratio["reached"]]} |')
+          f'{target}{_VERDICT[ratio["reached"]]} |')
       title = ''
   return '\n'.join(lines)
 
