@@ -74,7 +74,7 @@ def linear_regression(dtype=np.float32, num_examples=125):
       covariance @ x.T @ y, np.sqrt(np.diag(covariance)), covariance)
 
 
-def errors(run, law, dtype=np.float32, num_events=2000, numbers=()):
+def errors(run, law, dtype=np.float32, num_events=3000, numbers=()):
   """Largest error of the means in sds, and of the sds relatively."""
   moments = run(
       logistic.start(law, 800, 0, dtype), law.mean, num_events, (7, 0), numbers)
