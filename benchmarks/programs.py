@@ -9,6 +9,7 @@ from collections.abc import Callable
 import functools
 from typing import Any
 from typing import NamedTuple
+from unittest import mock
 
 import keras
 import numpy as np
@@ -17,6 +18,7 @@ import tensorflow_probability as tfp
 
 from benchmarks import networks
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import compat
 
 tfd = tfp.distributions
 layers = keras.layers
@@ -158,8 +160,9 @@ def make(case):
 
 def serialized(program, arguments):
   """The program as the compilers of accelerators take it, as bytes."""
-  return program.experimental_get_compiler_ir(*arguments)(
-      stage='stablehlo_serialized')
+  with mock.patch.object(compat, 'sees_tpus', lambda: True):
+    return program.experimental_get_compiler_ir(*arguments)(
+        stage='stablehlo_serialized')
 
 
 perceptron, convolutional = networks.perceptron, networks.convolutional

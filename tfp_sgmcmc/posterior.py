@@ -15,6 +15,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
 from tfp_sgmcmc.internal import model_checks
+from tfp_sgmcmc.internal import rows
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
 
@@ -375,7 +376,7 @@ class Posterior:
   def gather(self, indices: tf.Tensor) -> Any:
     """The examples at `indices`, in the structure of the data."""
     return tf.nest.map_structure(
-        lambda leaf: tf.gather(leaf, indices), self.data)
+        lambda leaf: rows.take(leaf, indices), self.data)
 
   def transform(self, bijector: Any) -> 'Posterior':
     """The posterior of unconstrained parameters.

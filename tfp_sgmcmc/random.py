@@ -243,7 +243,8 @@ def _indices_with_replacement(shape, seed, *, num_examples, columns):
   high, low = (tf.cast(w, tf.uint64) for w in _words(
       shape, seed, 0, columns))
   n = tf.constant(num_examples, tf.uint64)
-  return tf.cast(_right(high * n + _right(low * n, 32), 32), tf.int32)
+  index = _right(high * n + _right(low * n, 32), 32)
+  return _computed_once(tf.cast(index, tf.int32), num_examples)
 
 
 @_compiled
@@ -252,8 +253,19 @@ def _indices_without_replacement(shape, seed, *, num_examples, columns):
   keys = [
       word[..., tf.newaxis] for word in _words(shape[:-1], seed, 0, columns)]
   positions = tf.bitcast(tf.range(batch_size), tf.uint32)
-  return tf.bitcast(
-      _permute(positions, keys, num_examples), tf.int32)
+  index = _permute(positions, keys, num_examples)
+  return _computed_once(tf.bitcast(index, tf.int32), num_examples)
+
+
+def _computed_once(index, num_examples):
+  """Indices below `num_examples`, as they are.
+
+  XLA on CPU fuses all that it takes for cheap with the gather that comes next,
+  and would draw an index anew for each number of its row. It does not take a
+  remainder for cheap: with one here, a step of 1,000 chains on rows of 20
+  numbers takes half the time.
+  """
+  return tf.truncatemod(index, num_examples)
 
 
 def _permute(x, key, size):

@@ -23,6 +23,7 @@ from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import rows
 from tfp_sgmcmc.internal import states
 
 __all__ = ['SAGA', 'SAGAResults']
@@ -168,27 +169,27 @@ def saga_step(
   chain_rank = value.shape.rank
   scale = target.num_examples / indices.shape[-1]
   rows_stand_for = target.num_examples / target.num_rows
-  rows = _rows_of_table(indices, compat.shape(value))
+  places = _places_in_table(indices, compat.shape(value))
   estimate, table, total = [], [], []
   for part, gradient, alpha, all_alpha, here in zip(
       state_parts, gradients, results.table, results.total, new):
     flat = tf.reshape(
         alpha, tf.concat([[-1], tf.shape(part)[chain_rank:]], axis=0))
-    before = tf.gather(flat, rows)
+    before = rows.take(flat, places)
     estimate.append(
         gradient - scale * tf.reduce_sum(before, axis=chain_rank)
         + rows_stand_for * all_alpha)
     # Added, so that what is read comes before what is written, and XLA can
     # write in place.
     change = here - before
-    flat = tf.tensor_scatter_nd_add(flat, rows[..., tf.newaxis], change)
+    flat = tf.tensor_scatter_nd_add(flat, places[..., tf.newaxis], change)
     table.append(tf.reshape(flat, tf.shape(alpha)))
     total.append(all_alpha + tf.reduce_sum(change, axis=chain_rank))
   return base.GradientEstimate(value, estimate), results._replace(
       table=table, total=total)
 
 
-def _rows_of_table(indices, chains):
+def _places_in_table(indices, chains):
   """Where `[N] + chains` in one axis has each chain's examples."""
   num_chains = tf.cast(tf.reduce_prod(chains), tf.int64)
   chain = tf.reshape(
@@ -221,10 +222,10 @@ def gradient_table(
   # The last chunk begins with rows of the one before.
   first_of_last = (num_chunks - 1) * length
   seen = num_chunks * length - target.num_rows
-  rows = [array.concat() for array in arrays]
+  tables = [array.concat() for array in arrays]
   return [
-      tf.concat([r[:first_of_last], r[first_of_last + seen:]], axis=0)
-      for r in rows]
+      tf.concat([t[:first_of_last], t[first_of_last + seen:]], axis=0)
+      for t in tables]
 
 
 def per_example_gradients(

@@ -24,6 +24,7 @@ __all__ = [
     'maximum',
     'num_rows_of_arrays',
     'positions',
+    'sees_tpus',
     'shape',
     'size',
     'validation_batches',
@@ -138,6 +139,12 @@ def jit_compile() -> bool | None:
   except (tf.errors.NotFoundError, tf.errors.UnimplementedError):
     return None
   return True
+
+
+@functools.cache
+def sees_tpus() -> bool:
+  """Whether programs may be for a TPU, of which the machine has one."""
+  return bool(tf.config.list_physical_devices('TPU'))
 
 
 def size(tensor: tf.Tensor) -> Any:
