@@ -350,10 +350,14 @@ def claims(results, panels, chosen, times):
   tuned = [results[chosen[name]].kl[:, -1] for name in ('SGHMC', 'EWSG')]
 
   def ratios(found):
-    mean = np.nanmean(found, axis=0) if np.any(np.isfinite(found)) else []
-    return (f"EWSG's KL over SGHMC's, by EWSG's step "
-            f'{show(TIMED_STEPS)}: {show(mean)}; of {np.isfinite(found).sum()} '
-            f'pairs, {np.sum(found < 1.)} are below 1')
+    by_step = [column[np.isfinite(column)] for column in found.T]
+    pairs = np.concatenate(by_step)
+    means = ', '.join(
+        f'{h:g}: ' + (f'{np.mean(values):.3g}' if len(values) else 'no pair')
+        for h, values in zip(TIMED_STEPS, by_step))
+    return (f"EWSG's KL over SGHMC's, by EWSG's step {means}; of {len(pairs)} "
+            f'pairs, {np.sum(pairs < 1.)} are below 1; there is a pair where '
+            "EWSG's time is between those of SGHMC's steps")
 
   def is_below(found):
     found = found[np.isfinite(found)]

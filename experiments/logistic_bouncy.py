@@ -240,7 +240,7 @@ def mixing(law, record, coordinate):
 
 
 def cpu_seconds(problem, epochs, repeats):
-  """Seconds of one chain, the samplers in turn, the best of some runs."""
+  """Of a processor, by one chain; the samplers in turn, the best of some."""
   size = problem.posterior.num_examples
   cases = {'SBPS': (
       logistic.sbps(problem), int(epochs * size / logistic.BATCH_SIZE))}
@@ -263,9 +263,9 @@ def cpu_seconds(problem, epochs, repeats):
   best = dict.fromkeys(runners, float('inf'))
   for repeat in range(repeats + 1):
     for name, chain in runners.items():
-      begin = time.perf_counter()
+      begin = time.process_time()
       chain(tf.constant([0, repeat]))
-      seconds = time.perf_counter() - begin
+      seconds = time.process_time() - begin
       if repeat:  # The first call compiles.
         best[name] = min(best[name], seconds)
   return best

@@ -52,6 +52,7 @@ def _load_mnist(data_dir):
   return mnist.load_mnist(data_dir)
 
 
+@pytest.mark.filterwarnings('error:Mean of empty slice')
 @pytest.mark.parametrize('name', experiments.NAMES)
 def test_runs(name, tmp_path, capsys, monkeypatch, _without_xla):
   monkeypatch.setattr(sgmcmc.datasets, 'load_mnist', _load_mnist)
