@@ -105,18 +105,21 @@ def start(seed):
       for k, shape in enumerate(SHAPES)]
 
 
-def sample(name, step_size, data, strata, passes, seed, jit_compile):
-  """A chain: its `Curve`."""
+def sampler(name, data, strata, jit_compile):
+  """A function of a step size, passes and a seed: the `Curve` of a chain.
+
+  Its program takes the step size, so that it is compiled once a sampler.
+  """
   (x, y), (x_test, y_test) = data
   posterior = sgmcmc.Posterior(log_prior, log_likelihood, (x, y))
-  kernel = make_kernel(name, posterior, step_size, strata)
   num_minibatches = 2 if name == 'EWSG' else 1
   # A record every second pass.
   num_steps = 2 * len(y) // (BATCH_SIZE * num_minibatches)
   shown = tf.constant(x[:len(y_test)])
 
   @tf.function(jit_compile=jit_compile, autograph=False)
-  def advance(state, results, seed):
+  def advance(step_size, state, results, seed):
+    kernel = make_kernel(name, posterior, step_size, strata)
     _, state, results = tf.while_loop(
         lambda step, *_: step < num_steps,
         lambda step, state, results: (step + 1, *kernel.one_step(
@@ -125,23 +128,28 @@ def sample(name, step_size, data, strata, passes, seed, jit_compile):
     return state, results, tf.argmax(logits(*state, shown), -1), (
         tf.nn.softmax(logits(*state, x_test)))
 
-  state = start(sgmcmc.random.fold_in(seed, 0))
-  results = kernel.bootstrap_results(state, sgmcmc.random.fold_in(seed, 1))
-  accuracy, mean, num_records = [], 0., passes // 2
-  for record in range(num_records):
-    state, results, chosen, probabilities = advance(
-        state, results, sgmcmc.random.fold_in(seed, 2 + record))
-    accuracy.append(100. * np.mean(chosen.numpy() == y[:len(y_test)]))
-    if record >= num_records // 2:
-      mean = mean + probabilities.numpy() / (num_records - num_records // 2)
-  used = results.gradient_estimator_results
-  with np.errstate(divide='ignore'):
-    log_prob = np.mean(np.log(mean[np.arange(len(y_test)), y_test]))
-  acceptance = getattr(used, 'acceptance', None)
-  return Curve(
-      2. * np.arange(1, num_records + 1), np.array(accuracy),
-      100. * np.mean(np.argmax(mean, axis=-1) == y_test), log_prob,
-      None if acceptance is None else float(np.mean(acceptance)))
+  def sample(step_size, passes, seed):
+    step_size = tf.constant(step_size)
+    kernel = make_kernel(name, posterior, step_size, strata)
+    state = start(sgmcmc.random.fold_in(seed, 0))
+    results = kernel.bootstrap_results(state, sgmcmc.random.fold_in(seed, 1))
+    accuracy, mean, num_records = [], 0., passes // 2
+    for record in range(num_records):
+      state, results, chosen, probabilities = advance(
+          step_size, state, results, sgmcmc.random.fold_in(seed, 2 + record))
+      accuracy.append(100. * np.mean(chosen.numpy() == y[:len(y_test)]))
+      if record >= num_records // 2:
+        mean = mean + probabilities.numpy() / (num_records - num_records // 2)
+    used = results.gradient_estimator_results
+    with np.errstate(divide='ignore'):
+      log_prob = np.mean(np.log(mean[np.arange(len(y_test)), y_test]))
+    acceptance = getattr(used, 'acceptance', None)
+    return Curve(
+        2. * np.arange(1, num_records + 1), np.array(accuracy),
+        100. * np.mean(np.argmax(mean, axis=-1) == y_test), log_prob,
+        None if acceptance is None else float(np.mean(acceptance)))
+
+  return sample
 
 
 def run(arguments):
@@ -152,11 +160,13 @@ def run(arguments):
       data[0][0].reshape([-1, 28, 28])[:, ::2, ::2], NUM_STRATA,
       arguments.seed)
 
+  @functools.cache
+  def of(name):
+    return sampler(name, data, strata, arguments.size != 'tiny')
+
   def run_one(item):
     (name, step_size), use = item
-    return sample(
-        name, step_size, data, strata, passes,
-        common.seed_of(arguments, use), arguments.size != 'tiny')
+    return of(name)(step_size, passes, common.seed_of(arguments, use))
 
   items = [(key, use) for key in RUNS for use in range(num_seeds)]
   curves = {}
