@@ -86,7 +86,8 @@ def measure(row: rows.Row, rounds: int, peers: bool = True) -> dict:
       sides={
           name: dict(
               title=side.title, work=side.work, threads=side.threads,
-              busy=side.busy, environment=side.environment,
+              busy=side.busy, whole_loops=side.whole_loops,
+              environment=side.environment,
               started=started[name], turns=turns[name])
           for name, side in sides.items()},
       ratios=[
@@ -101,14 +102,14 @@ def _order(sides, number):
 def _start(side):
   return worker.Worker(
       environments.python(side.environment), f'benchmarks.sides.{side.module}',
-      side.case, side.threads)
+      side.case, side.threads, side.whole_loops)
 
 
 def _hold_to_law(row, sides, workers):
   """Compares the draws of all sides, the same case and program once."""
   seen = []
   for name, side in sides.items():
-    key = side.module, side.environment, side.case
+    key = side.module, side.environment, side.case, side.whole_loops
     if row.law is None or not side.draws or key in seen:
       continue
     seen.append(key)

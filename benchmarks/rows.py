@@ -22,6 +22,7 @@ class Side(NamedTuple):
     environment: Where it runs.
     threads: How many it may use; None for what it takes by itself.
     busy: Whether another process counts beside it.
+    whole_loops: Whether XLA is told to compile each loop as one function.
     draws: Whether it draws of the row's law.
   """
   title: str
@@ -31,6 +32,7 @@ class Side(NamedTuple):
   environment: str = environments.OURS
   threads: int | None = None
   busy: bool = False
+  whole_loops: bool = False
   draws: bool = True
 
 
@@ -124,6 +126,8 @@ def one_chain(tiny: bool, folder: str | None = None) -> Row:
        'blackjax': blackjax(), 'JAX scan': scan(),
        'SGMCMCJax': Side(
            'SGMCMCJax', 'sgmcmcjax_chain', plain, work, 'old_jax'),
+       'ours, loops whole': ours(whole_loops=True),
+       'ours, loops whole, one busy core': ours(whole_loops=True, busy=True),
        'ours, one thread': ours(threads=1),
        'blackjax, one thread': blackjax(threads=1),
        'JAX scan, one thread': scan(threads=1),
@@ -133,13 +137,17 @@ def one_chain(tiny: bool, folder: str | None = None) -> Row:
        'ours, one thread, one busy core': ours(threads=1, busy=True)},
       (Ratio('ours', 'blackjax', 3.), Ratio('ours', 'JAX scan'),
        Ratio('ours', 'SGMCMCJax', 0.8),
+       Ratio('ours, loops whole', 'blackjax', 3.),
+       Ratio('ours, loops whole', 'SGMCMCJax', 0.8),
        Ratio('ours, with replacement', 'blackjax'),
        Ratio('ours, sample', 'blackjax'),
        Ratio('ours, one thread', 'blackjax, one thread'),
        Ratio('ours, one thread', 'JAX scan, one thread'),
        Ratio('ours, one busy core', 'blackjax, one busy core'),
        Ratio('ours, one busy core', 'JAX scan, one busy core'),
-       Ratio('ours, one busy core', 'ours, one thread, one busy core', 0.85)),
+       Ratio('ours, one busy core', 'ours, one thread, one busy core', 0.85),
+       Ratio('ours, loops whole, one busy core',
+             'ours, one thread, one busy core', 0.85)),
       functools.partial(
           laws.logistic, num_steps=(3 if tiny else 5) * work),
       3 if tiny else 5)
@@ -260,13 +268,17 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
       {'ours': _ours(
           'one chain', {**case, 'num_chains': 1, 'num_events': events}, events,
           'tfp_sgmcmc_bouncy'),
+       'ours, loops whole': _ours(
+           'one chain', {**case, 'num_chains': 1, 'num_events': events}, events,
+           'tfp_sgmcmc_bouncy', whole_loops=True),
        'ours, 100 chains': _ours(
            '100 chains', {**case, 'num_chains': chains, 'num_events': steps},
            chains * steps, 'tfp_sgmcmc_bouncy'),
        'NumPy': Side(
            'NumPy', 'numpy_sbps', {**case, 'num_events': events // 5},
            events // 5)},
-      (Ratio('ours', 'NumPy', 10.), Ratio('ours, 100 chains', 'NumPy', 50.)),
+      (Ratio('ours', 'NumPy', 10.), Ratio('ours, loops whole', 'NumPy', 10.),
+       Ratio('ours, 100 chains', 'NumPy', 50.)),
       None if tiny else laws.bouncy, 5, 2)
 
 

@@ -19,6 +19,11 @@ from typing import Any
 import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Loops that look at fewer bytes a turn are compiled as one function each.
+_WHOLE_LOOPS = (
+    '--xla_backend_extra_options='
+    'xla_cpu_small_while_loop_byte_threshold=1000000000')
+
 # All that these frameworks read the number of their threads from.
 _THREADS = (
     'NPROC', 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS',
@@ -108,14 +113,17 @@ class Worker:
     module: Name of the side's program.
     case: What it is to do.
     threads: How many it may use; None for what it takes by itself.
+    whole_loops: Whether XLA compiles each loop as one function.
   """
 
-  def __init__(self, python, module, case, threads=None):
+  def __init__(self, python, module, case, threads=None, whole_loops=False):
     environment = {
         **os.environ, 'PYTHONPATH': ROOT, 'TF_CPP_MIN_LOG_LEVEL': '3',
         'BENCHMARK_STARTED': repr(time.time())}
     if threads is not None:
       environment.update(dict.fromkeys(_THREADS, str(threads)))
+    if whole_loops:
+      environment['XLA_FLAGS'] = _WHOLE_LOOPS
     self._module = module
     self._said = tempfile.TemporaryFile('w+')
     self._process = subprocess.Popen(
