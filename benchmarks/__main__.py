@@ -122,9 +122,11 @@ def _hold_to_law(row, sides, workers):
 def _compare(ratio, sides, turns):
   """The ratios of the turns of each round, by its quantity and by CPU time."""
   def values(name, quantity):
-    return np.array([
-        turn[quantity] / turn.get('work', sides[name].work)
-        if quantity != 'peak' else turn[quantity] for turn in turns[name]])
+    cost = np.array([turn[quantity] for turn in turns[name]])
+    if quantity == 'peak':
+      return cost
+    with np.errstate(divide='ignore'):  # Of who gets nothing done.
+      return cost / [turn.get('work', sides[name].work) for turn in turns[name]]
 
   def of(quantity):
     over, under = (

@@ -291,8 +291,8 @@ _EFFECTIVE = {
     'NUTS': dict(
         method='NUTS', num_draws=15, num_adaptation_steps=30, step_size=0.4)}
 _STEPS = dict(
-    num_chains=50, num_draws=400,
-    step_sizes=[0.15, 0.1, 0.05, 0.03, 0.02, 0.01, 0.005, 0.002])
+    num_chains=50, num_draws=200,
+    step_sizes=[0.15, 0.1, 0.05, 0.02, 0.01, 0.005])
 
 
 def _effective(title, case, tiny, num_exact_chains=100):

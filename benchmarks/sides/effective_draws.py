@@ -3,8 +3,9 @@
 TFP's HMC and NUTS adapt their step by dual averaging. Ours, with control
 variates at the mode, take the largest step of a grid that keeps the means
 within 0.1 sd and the sds within 5% of the reference, in a trial run of
-thousands of effective draws. The effective sample size is the smaller of those
-of z and of z^2, over all coordinates, of all chains together.
+thousands of effective draws; where no step of it does, they have none. The
+effective sample size is the smaller of those of z and of z^2, over all
+coordinates, of all chains together.
 """
 
 import time
@@ -26,6 +27,8 @@ def prepare(case):
   sample = make(case, problem)
 
   def turn(seed):
+    if sample is None:
+      return dict(work=0., wall=1., cpu=1.)
     start = time.perf_counter(), time.process_time()
     draws = sample(seed).numpy()
     seconds = dict(wall=time.perf_counter() - start[0],
@@ -64,20 +67,18 @@ def _of_ours(case, problem):
         kernel=sgmcmc.SGLD(posterior, h, estimator),
         num_steps_between_results=thinning - 1)
 
-  for h in case['step_sizes']:
+  start = tf.zeros([case['num_chains'], d])
+  for k, h in enumerate(case['step_sizes']):
     # A draw is all but forgotten after 2 / h steps: a quarter from one to the
-    # next.
+    # next. The first draws still know of the start, or of the last step size.
     arguments = tf.constant(h), tf.constant(max(1, round(0.5 / h)))
-    start = run(
-        tf.zeros([case['num_chains'], d]), *arguments, tf.constant([1, 0]))[-1]
-    draws = run(start, *arguments, tf.constant([1, 1])).numpy()
-    off = errors(draws, case['reference'])
+    draws = run(start, *arguments, tf.constant([1, k])).numpy()
+    start = draws[-1]
+    off = errors(draws[len(draws) // 4:], case['reference'])
     if off['mean_error'] < MEAN_ERROR and off['sd_error'] < SD_ERROR:
       break
   else:
-    raise ValueError(
-        f'No step of {case["step_sizes"]} is small enough for the bias: at the '
-        f'last the errors are {off}.')
+    return None
 
   def sample(seed):
     nonlocal start
