@@ -290,23 +290,22 @@ _EFFECTIVE = {
         num_leapfrog_steps=3),
     'NUTS': dict(
         method='NUTS', num_draws=15, num_adaptation_steps=30, step_size=0.4)}
-_STEPS = dict(
-    num_chains=50, num_draws=200,
-    step_sizes=[0.15, 0.1, 0.05, 0.02, 0.01, 0.005])
 
 
-def _effective(title, case, tiny, num_exact_chains=100):
+def _effective(title, case, tiny, step_sizes, num_exact_chains):
   from benchmarks import whitened  # TensorFlow, for this row alone.
   case = {**case, 'reference': whitened.reference(case)}
   sides = {}
   for name, more in _EFFECTIVE.items():
-    more = (_STEPS if more['method'] == 'SGLD'
-            else dict(num_chains=20 if tiny else num_exact_chains)) | more
+    more = (
+        dict(num_chains=50, num_draws=200, step_sizes=step_sizes)
+        if more['method'] == 'SGLD'
+        else dict(num_chains=20 if tiny else num_exact_chains)) | more
     sides[name] = Side(name, 'effective_draws', case | more)
   return Row(
       title, 'effective draws', sides,
       tuple(Ratio(ours, theirs, 10.) for ours in list(sides)[:2]
-            for theirs in ('HMC', 'NUTS')), rounds=3)
+            for theirs in ('HMC', 'NUTS')), rounds=2)
 
 
 def effective(tiny: bool, folder: str | None) -> Row:
@@ -314,7 +313,8 @@ def effective(tiny: bool, folder: str | None) -> Row:
   case['num_examples'] = 20_000 if tiny else 1_000_000
   return _effective(
       'effective draws, logistic regression (N = 1,000,000, d = 20), control '
-      'variates with n = 100 against all rows', case, tiny, 10)
+      'variates with n = 100 against all rows', case, tiny,
+      [0.12, 0.08, 0.05, 0.02], 4)
 
 
 def effective_covertype(tiny: bool, folder: str | None) -> Row:
@@ -324,7 +324,8 @@ def effective_covertype(tiny: bool, folder: str | None) -> Row:
   if tiny:
     case['num_rows'] = 5_000
   return _effective(
-      'the same, Covertype (N = 74,370, d = 54)', case, tiny)
+      'the same, Covertype (N = 74,370, d = 54)', case, tiny,
+      [0.02, 0.01, 0.005], 100)
 
 
 def first_fit(tiny: bool, folder: str | None = None) -> Row:
