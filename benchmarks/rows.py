@@ -368,7 +368,7 @@ def _growth_side(axis, key, value):
   chains = case.get('num_chains', 1)
   # What takes a tenth of a second, or a few.
   load = chains * case['batch_size'] * (
-      4_000 * value if axis == 'width' else 20 + case['num_features'])
+      40 * value if axis == 'width' else 20 + case['num_features'])
   case['thin'] = max(5, int(1e8 / load))
   return Side(f'{axis} = {value:,}', module, case,
               chains * case['num_draws'] * case['thin'])

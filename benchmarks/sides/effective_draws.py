@@ -92,8 +92,9 @@ def _of_ours(case, problem):
 def _of_tfp(case, problem):
   def kernel():
     if case['method'] == 'NUTS':
+      # In these coordinates a path of 2^5 steps has long turned back.
       inner = tfp.mcmc.NoUTurnSampler(
-          problem.log_prob, step_size=case['step_size'])
+          problem.log_prob, step_size=case['step_size'], max_tree_depth=5)
     else:
       inner = tfp.mcmc.HamiltonianMonteCarlo(
           problem.log_prob, step_size=case['step_size'],
