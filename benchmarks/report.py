@@ -75,12 +75,23 @@ def _pair(ratio):
   return f'{ratio["over"]} / {ratio["under"]}'
 
 
+def _short_pair(ratio):
+  """What both sides' names say alike is said once."""
+  over, under = ratio['over'].split(', '), ratio['under'].split(', ')
+  alike = []
+  while min(len(over), len(under)) > 1 and over[-1] == under[-1]:
+    alike.insert(0, over.pop())
+    under.pop()
+  pair = f'{", ".join(over)} / {", ".join(under)}'
+  return f'({", ".join(alike)}) {pair}' if alike else pair
+
+
 def short(results: dict) -> str:
   """What README shows: of each row the ratios that have a target."""
   lines = ['| work | ours over the other |', '|---|---|']
   for row in _measured(results):
     said = [
-        f'{_pair(ratio)}: {_show(ratio["median"])} '
+        f'{_short_pair(ratio)}: {_show(ratio["median"])} '
         f'({_QUANTITY[ratio["quantity"]]})'
         for ratio in row['ratios'] if ratio['target'] is not None]
     if said:
