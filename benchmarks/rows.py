@@ -263,14 +263,12 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
   case['mode'] = _mode(case)
   events, steps = (200, 20) if tiny else (20_000, 500)
   chains = 5 if tiny else 100
+  one = functools.partial(
+      _ours, 'one chain', {**case, 'num_chains': 1, 'num_events': events},
+      events, 'tfp_sgmcmc_bouncy')
   return Row(
       'SBPS, logistic regression (N = 1,000, d = 20, n = 100)', 'events',
-      {'ours': _ours(
-          'one chain', {**case, 'num_chains': 1, 'num_events': events}, events,
-          'tfp_sgmcmc_bouncy'),
-       'ours, loops whole': _ours(
-           'one chain', {**case, 'num_chains': 1, 'num_events': events}, events,
-           'tfp_sgmcmc_bouncy', whole_loops=True),
+      {'ours': one(), 'ours, loops whole': one(whole_loops=True),
        'ours, 100 chains': _ours(
            '100 chains', {**case, 'num_chains': chains, 'num_events': steps},
            chains * steps, 'tfp_sgmcmc_bouncy'),

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Loops that look at fewer bytes a turn are compiled as one function each.
+# For XLA: loops that look at fewer bytes a turn become one function each.
 _WHOLE_LOOPS = (
     '--xla_backend_extra_options='
     'xla_cpu_small_while_loop_byte_threshold=1000000000')
-
 # All that these frameworks read the number of their threads from.
 _THREADS = (
     'NPROC', 'TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS',

@@ -49,6 +49,6 @@ def _block(table):
       not table.shape[1:].is_fully_defined()):
     return 1
   length = math.prod(table.shape[1:])
-  return next(
-      size for size in range(_MAX_BLOCK, 0, -1)
-      if size == 1 or length in _IN_BLOCKS and length % size == 0)
+  if length not in _IN_BLOCKS:
+    return 1
+  return max(size for size in range(1, _MAX_BLOCK + 1) if length % size == 0)
