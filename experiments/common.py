@@ -118,16 +118,18 @@ def main(
   print(f'{description.strip()}\n')
   versions = {
       'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0', 'commit': commit()}
-  begin, used = time.monotonic(), processor_time()
+  begin = time.monotonic(), parts.processor_time()
   result = run(arguments)
-  seconds = time.monotonic() - begin
+  end = time.monotonic(), parts.processor_time()
+  seconds, cpu_seconds = (
+      b - a + before for a, b, before in zip(begin, end, arguments.used_before))
   record = {
       'name': name,
       'title': description.strip().splitlines()[0],
       'size': arguments.size,
       'seed': arguments.seed,
       'seconds': round(seconds, 1),
-      'cpu_seconds': round(processor_time() - used, 1),
+      'cpu_seconds': round(cpu_seconds, 1),
       'settings': result.settings,
       'columns': list(result.columns),
       'rows': [list(row) for row in result.rows],
@@ -176,13 +178,8 @@ def parse(
   parser.add_argument('--seed', type=int, default=1, help='default: 1')
   parser.add_argument('--quiet', action='store_true', help='no progress bars')
   arguments = parser.parse_args(argv)
-  arguments.name = name
+  arguments.name, arguments.used_before = name, [0., 0.]
   return arguments
-
-
-def processor_time() -> float:
-  """Seconds of a processor, of this process and of those that it started."""
-  return sum(os.times()[:4])
 
 
 def commit() -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from collections.abc import Sequence
 import hashlib
 import inspect
+import os
 import pathlib
 import pickle
 import shutil
@@ -19,7 +20,7 @@ from typing import Any
 
 import tqdm
 
-__all__ = ['directory', 'each', 'forget']
+__all__ = ['directory', 'each', 'forget', 'processor_time']
 
 
 def each(
@@ -34,7 +35,8 @@ def each(
     function: Callable of an item. With --full what it returns is pickled.
     items: The items, of which each takes about as long; their `repr` has to
       tell one from another.
-    arguments: The command line's.
+    arguments: The command line's. The seconds, by the clock and of a
+      processor, that parts on disk took are added to its `used_before`.
     name: What the items are, for the progress bar and the folder.
 
   Returns:
@@ -49,19 +51,24 @@ def each(
     path = directory(arguments, name, function) / (
         hashlib.sha256(repr(item).encode()).hexdigest()[:16] + '.pickle')
     if path.exists():
-      results.append(pickle.loads(path.read_bytes()))
+      result, *used = pickle.loads(path.read_bytes())
+      results.append(result)
+      arguments.used_before = [
+          a + b for a, b in zip(arguments.used_before, used)]
       print(f'{name}: part {k + 1} of {len(items)} is on disk', flush=True)
       continue
-    begin = time.monotonic()
+    begin, begin_used = time.monotonic(), processor_time()
     results.append(function(item))
-    spent, num_made = spent + time.monotonic() - begin, num_made + 1
+    seconds = time.monotonic() - begin
+    spent, num_made = spent + seconds, num_made + 1
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix('.unfinished')
-    unfinished.write_bytes(pickle.dumps(results[-1]))
+    unfinished.write_bytes(pickle.dumps(
+        [results[-1], seconds, processor_time() - begin_used]))
     unfinished.replace(path)
     left = (len(items) - k - 1) * spent / num_made
     print(f'{name}: part {k + 1} of {len(items)} done, '
-          f'{time.monotonic() - begin:.0f} s; the others take about '
+          f'{seconds:.0f} s; the others take about '
           f'{left / 60.:.0f} minutes', flush=True)
   return results
 
@@ -79,6 +86,11 @@ def directory(
   key = hashlib.sha256(f'{source} {arguments.seed}'.encode()).hexdigest()[:16]
   words = ''.join(c if c.isalnum() else '_' for c in name)
   return _folder(arguments) / f'{words}-{key}'
+
+
+def processor_time() -> float:
+  """Seconds of a processor, of this process and of those that it started."""
+  return sum(os.times()[:4])
 
 
 def forget(arguments: argparse.Namespace) -> None:

@@ -93,11 +93,13 @@ def test_a_full_run_says_how_long_and_goes_on(tmp_path, capsys):
   with pytest.raises(KeyboardInterrupt):
     parts.each(square, range(4), arguments, 'squares')
   assert 'part 1 of 4 done' in capsys.readouterr().out
+  assert arguments.used_before == [0., 0.]
   made.clear()
   assert parts.each(
       lambda item: made.append(item) or item**2, range(4), arguments,
       'squares') == [0, 1, 4, 9]
-  assert made == [2, 3]  # The first two were on disk.
+  assert made == [2, 3]  # The first two were on disk,
+  assert arguments.used_before[0] > 0.  # and what they took counts.
   assert 'the others take about' in capsys.readouterr().out
   arguments.seed += 1
   parts.each(lambda item: made.append(item), range(1), arguments, 'squares')
