@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import lock
+from tfp_sgmcmc.internal import manifest as manifest_lib
 
 ARGUMENTS = {'seed': '1'}
 DRAWS = 'draws_00000000-00000001.npz'
@@ -51,7 +53,7 @@ def change_manifest(directory, **changes):
   content = {**json.loads(manifest.read_text()), **changes}
   del content['digest']
   manifest.write_text(
-      json.dumps({**content, 'digest': store_lib._digest(content)}))
+      json.dumps({**content, 'digest': manifest_lib.digest(content)}))
 
 
 def names(directory):
@@ -81,7 +83,7 @@ def test_reads_what_was_written(tmp_path):
 
 def test_memory_reads_as_files_do(tmp_path):
   """What waits for a commit, too."""
-  memory = store_lib.Chunks()
+  memory = chunks_lib.Chunks()
   with open_store(tmp_path) as store:
     for k in range(6):
       memory.append(draws(k, 1))
@@ -110,10 +112,10 @@ def test_dtypes(tmp_path, dtype):
 
 
 def test_refuses_what_is_not_numbers_or_not_as_before(tmp_path):
-  chunks = store_lib.Chunks()
+  chunks = chunks_lib.Chunks()
   with pytest.raises(TypeError, match='trace/0 is an array of dtype object'):
     chunks.append({'trace/0': tf.constant(['a'])})
-  chunks = store_lib.Chunks()
+  chunks = chunks_lib.Chunks()
   chunks.append(draws(0, 2))
   with pytest.raises(ValueError, match=r'step was int64\[\] and is float32\['):
     chunks.append({**draws(2, 1), 'step': np.zeros([1, 2], np.float32)})

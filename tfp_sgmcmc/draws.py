@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
 
 __all__ = ['Draws']
@@ -40,7 +40,7 @@ class Draws:
 
   def __init__(
       self,
-      chunks: store_lib.Chunks,
+      chunks: chunks_lib.Chunks,
       structure: Any,
       final_state: Any,
       kernel_results: Any,

@@ -24,6 +24,7 @@ from tfp_sgmcmc import sharding
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
@@ -360,7 +361,7 @@ class _Run:
     self._store = store
     self._structure = structure
     self._position = start
-    self._chunks = store_lib.Chunks() if store is None else store.draws
+    self._chunks = chunks_lib.Chunks() if store is None else store.draws
     self._step = 0
     if store is not None and not store.is_new:
       self._go_on_from(store)
@@ -368,7 +369,7 @@ class _Run:
       self._store, self._chunks = None, self._chunks.copy()
 
   def _go_on_from(self, store):
-    difference = store_lib.spec_difference(
+    difference = chunks_lib.spec_difference(
         store.draws.specs, self._program.specs)
     if len(store.draws) and difference is not None:
       raise ValueError(

@@ -15,31 +15,24 @@ next writer removes them. The names of files are made from numbers: no path is
 ever read from a file.
 """
 
-import bisect
-from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
-import hashlib
-import itertools
-import json
 import os
 import pathlib
 import re
 import time
 from typing import Any
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import fingerprint
+from tfp_sgmcmc.internal import manifest as manifest_lib
 from tfp_sgmcmc.internal.lock import Lock
 
-__all__ = ['Chunks', 'Store', 'read_draws', 'spec_difference']
+__all__ = ['Store', 'read_draws']
 
-_FORMAT = 'tfp_sgmcmc draws, version 1'
-_MANIFEST = 'manifest.json'
 _DRAWS = re.compile(r'draws_([0-9]{8,})-([0-9]{8,})\.npz')
 _CHECKPOINT = re.compile(r'checkpoint_([0-9]{8,})\.npz')
 _NUM_MARKED = 2
@@ -47,192 +40,6 @@ _NUM_MARKED = 2
 _SECONDS = 1.
 _DURATIONS = 20.
 _BYTES = 64 * 2**20
-
-
-class Chunks:
-  """Draws in chunks, each in memory or in a file, read alike.
-
-  What is in a file is read when it is asked for.
-
-  #### Examples
-
-  >>> chunks = Chunks()
-  >>> chunks.append({'x': np.zeros([3, 2])})
-  >>> chunks.append({'x': np.ones([1, 2])})
-  >>> len(chunks), [chunk['x'].shape for chunk in chunks]
-  (4, [(3, 2), (1, 2)])
-  >>> chunks.read([2, 3])['x'][:, 0].tolist()
-  [0.0, 1.0]
-  """
-
-  def __init__(
-      self,
-      chunks: Sequence[Any] = (),
-      specs: Mapping[str, tf.TensorSpec] | None = None,
-  ):
-    """Makes a sequence of chunks.
-
-    Args:
-      chunks: The first chunks.
-      specs: Dictionary with the `TensorSpec` of each array of a draw; by
-        default those of the first draws that are appended.
-    """
-    self._chunks = list(chunks)
-    self._ends = list(itertools.accumulate(c.num_draws for c in self._chunks))
-    self._specs = dict(specs) if specs else None
-    self._layout = None
-    self._cached = (None, {})
-
-  @property
-  def specs(self) -> dict[str, tf.TensorSpec]:
-    """The `TensorSpec` of each array of a draw."""
-    return dict(self._specs or {})
-
-  def __len__(self) -> int:
-    """The number of draws."""
-    return self._ends[-1] if self._ends else 0
-
-  def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
-    """Goes through the chunks, dictionaries of arrays `[draws, ...]`."""
-    for chunk in self._chunks:
-      yield chunk.read(self.specs)
-
-  def copy(self) -> 'Chunks':
-    """The same chunks, to which others can be appended."""
-    return Chunks(self._chunks, self._specs)
-
-  def append(self, arrays: Mapping[str, Any]) -> None:
-    """Adds draws in memory.
-
-    Args:
-      arrays: Dictionary of tensors or arrays `[draws, ...]`.
-
-    Raises:
-      TypeError: If an array has no numbers, but strings or objects.
-      ValueError: If names, dtypes or shapes are not those of earlier draws.
-    """
-    self._add_checked(_InMemory(arrays))
-
-  def read(
-      self, indices: Sequence[int], names: Sequence[str] | None = None,
-  ) -> dict[str, np.ndarray]:
-    """Some draws.
-
-    Args:
-      indices: The draws' numbers, from 0.
-      names: The names of the arrays to read; by default all.
-
-    Returns:
-      arrays: Dictionary of arrays `[len(indices), ...]`.
-
-    Raises:
-      IndexError: If there is no such draw.
-      ValueError: If a file is missing or damaged.
-    """
-    names = list(self.specs) if names is None else list(names)
-    for index in indices:
-      if not 0 <= index < len(self):
-        raise IndexError(
-            f'There is no draw {index}: there are {len(self)}, from 0.')
-    pieces = {name: [] for name in names}
-    places = ((bisect.bisect(self._ends, i), i) for i in indices)
-    for k, group in itertools.groupby(places, key=lambda place: place[0]):
-      first = self._ends[k] - self._chunks[k].num_draws
-      rows = [index - first for _, index in group]
-      arrays = self._read_cached(k, names)
-      for name in names:
-        pieces[name].append(arrays[name][rows])
-    return {
-        name: np.concatenate(parts) if parts else np.zeros(
-            [0, *self._specs[name].shape],
-            self._specs[name].dtype.as_numpy_dtype)
-        for name, parts in pieces.items()}
-
-  def _read_cached(self, k, names):
-    """Reads a chunk, and keeps it until another one is read."""
-    chunk = self._chunks[k]
-    cached, arrays = self._cached
-    if cached is not chunk:
-      arrays = {}
-    missing = {n: self._specs[n] for n in names if n not in arrays}
-    arrays = {**arrays, **chunk.read(missing)}
-    self._cached = (chunk, arrays)
-    return arrays
-
-  def _add_checked(self, chunk):
-    if self._specs is None:
-      self._specs = chunk.specs()
-    if self._layout is None:
-      self._layout = {
-          name: (np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape))
-          for name, spec in self._specs.items()}
-    if chunk.layout != self._layout:
-      difference = spec_difference(self._specs, chunk.specs())
-      raise ValueError(f'These draws are not as those before: {difference}.')
-    self._add(chunk)
-
-  def _add(self, chunk):
-    self._chunks.append(chunk)
-    self._ends.append(len(self) + chunk.num_draws)
-
-  def _replace_last(self, number, chunk):
-    """Puts one chunk in place of the last `number` chunks."""
-    first = len(self._chunks) - number
-    del self._chunks[first:], self._ends[first:]
-    self._add(chunk)
-
-
-class _InMemory:
-  """Draws in memory."""
-
-  def __init__(self, arrays):
-    self._arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    (self.num_draws,) = {len(array) for array in self._arrays.values()}
-
-  @property
-  def layout(self):
-    """The dtype and shape of each array of a draw."""
-    return {name: (array.dtype, array.shape[1:])
-            for name, array in self._arrays.items()}
-
-  @property
-  def num_bytes(self):
-    return sum(array.nbytes for array in self._arrays.values())
-
-  def specs(self):
-    return {name: _spec(name, dtype, shape)
-            for name, (dtype, shape) in self.layout.items()}
-
-  def read(self, specs):
-    return {name: self._arrays[name] for name in specs}
-
-
-class _File(NamedTuple):
-  """Draws in a file."""
-  path: pathlib.Path
-  num_draws: int
-
-  def read(self, specs):
-    return array_files.read(self.path, {
-        name: tf.TensorSpec([self.num_draws, *spec.shape], spec.dtype)
-        for name, spec in specs.items()})
-
-
-class _Commit(NamedTuple):
-  """Where a run stood when it was committed."""
-  number: int
-  step: int
-  num_draws: int
-  mark: int | None
-
-
-class _Manifest(NamedTuple):
-  """What `manifest.json` holds."""
-  made_by: str
-  commits: list[_Commit]
-  draw: dict[str, tf.TensorSpec]
-  checkpoint: dict[str, tf.TensorSpec]
-  arguments: dict[str, str]
 
 
 class Store:
@@ -279,8 +86,9 @@ class Store:
     self._read()
 
   def _read(self):
-    manifest = _read_manifest(self._path / _MANIFEST)
-    self._commits, self._draws, self._checkpoint_specs = [], Chunks(), {}
+    manifest = manifest_lib.read(self._path / manifest_lib.NAME)
+    self._commits, self._checkpoint_specs = [], {}
+    self._draws = chunks_lib.Chunks()
     self._waiting, self._num_bytes_waiting = [], 0
     if manifest is None or not manifest.commits:
       return
@@ -297,7 +105,7 @@ class Store:
             'directory.')
     self._commits = manifest.commits
     self._checkpoint_specs = manifest.checkpoint
-    self._draws = Chunks(
+    self._draws = chunks_lib.Chunks(
         _counted_files(self._path, self._commits[-1].num_draws), manifest.draw)
 
   @property
@@ -306,7 +114,7 @@ class Store:
     return self._path
 
   @property
-  def draws(self) -> Chunks:
+  def draws(self) -> chunks_lib.Chunks:
     """All draws, those too that wait for a commit."""
     return self._draws
 
@@ -356,7 +164,7 @@ class Store:
       ValueError: If it is missing, damaged or has other specs.
     """
     if specs is not None:
-      difference = spec_difference(self._checkpoint_specs, specs)
+      difference = chunks_lib.spec_difference(self._checkpoint_specs, specs)
       if difference is not None:
         raise ValueError(
             f'The checkpoint in {self._path} is not one that this call can go '
@@ -399,19 +207,19 @@ class Store:
 
   def _begin(self):
     if self._has_committed:
-      manifest = _read_manifest(self._path / _MANIFEST)
+      manifest = manifest_lib.read(self._path / manifest_lib.NAME)
       if manifest is None or manifest.commits != self._commits:
         raise RuntimeError(
             f'{self._path} has been written to by another run since this one '
             'did: give another directory.')
       return
     self._read()
-    if not (self._path / _MANIFEST).exists():
+    if not (self._path / manifest_lib.NAME).exists():
       for path in sorted(self._path.iterdir()):
         if _DRAWS.fullmatch(path.name) or _CHECKPOINT.fullmatch(path.name):
           raise ValueError(
-              f'{path} is there, and no {_MANIFEST} that says what run it is '
-              'of. Put that back, or give another directory.')
+              f'{path} is there, and no {manifest_lib.NAME} that says what run '
+              'it is of. Put that back, or give another directory.')
     if self.is_new:  # From now on files with our names are ours.
       self._write_manifest([])
     self._sweep()
@@ -433,8 +241,8 @@ class Store:
       arrays: Dictionary of tensors or arrays `[draws, ...]`.
     """
     self._check_open()
-    chunk = _InMemory(arrays)
-    self._draws._add_checked(chunk)
+    chunk = chunks_lib.InMemory(arrays)
+    self._draws.add(chunk)
     self._waiting.append(chunk)
     self._num_bytes_waiting += chunk.num_bytes
 
@@ -459,12 +267,12 @@ class Store:
     number = self._commits[-1].number + 1 if self._commits else 1
     checkpoint = {name: np.asarray(a) for name, a in checkpoint.items()}
     specs = {
-        name: _spec(name, array.dtype, array.shape)
+        name: chunks_lib.spec_of(name, array.dtype, array.shape)
         for name, array in checkpoint.items()}
     array_files.write(self._path / _checkpoint_name(number), checkpoint)
     self._checkpoint_specs = specs
     marked = [c for c in self._commits if c.mark is not None][-_NUM_MARKED:]
-    commit = _Commit(number, int(step), len(self._draws), mark)
+    commit = manifest_lib.Commit(number, int(step), len(self._draws), mark)
     self._write_manifest([*marked, commit])
     self._committed_at = time.monotonic()
     self._duration = self._committed_at - start
@@ -478,7 +286,8 @@ class Store:
     array_files.write(path, {
         name: np.concatenate([column[name] for column in columns])
         for name in specs})
-    self._draws._replace_last(len(self._waiting), _File(path, end - first))
+    self._draws.replace_last(
+        len(self._waiting), chunks_lib.InFile(path, end - first))
     self._waiting, self._num_bytes_waiting = [], 0
 
   def rewind(self, mark: int) -> None:
@@ -496,22 +305,16 @@ class Store:
           f'{self._path} has no commit marked {mark}, only {self.marks}.')
     last = max(k for k, c in enumerate(self._commits) if c.mark == mark)
     self._write_manifest(self._commits[:last + 1])
-    self._draws = Chunks(
+    self._draws = chunks_lib.Chunks(
         _counted_files(self._path, self.num_draws), self._draws.specs)
     self._waiting, self._num_bytes_waiting = [], 0
     self._sweep()
 
   def _write_manifest(self, commits):
     """Makes `commits` those that count, and removes other checkpoints."""
-    content = {
-        'format': _FORMAT, 'made_by': self._made_by,
-        'commits': [commit._asdict() for commit in commits],
-        'draw': _to_json(self._draws.specs),
-        'checkpoint': _to_json(self._checkpoint_specs),
-        'arguments': self._arguments or {}}
-    with array_files.replacing(self._path / _MANIFEST) as file:
-      file.write(json.dumps(
-          {**content, 'digest': _digest(content)}, indent=1).encode())
+    manifest_lib.write(self._path / manifest_lib.NAME, manifest_lib.Manifest(
+        self._made_by, commits, self._draws.specs, self._checkpoint_specs,
+        self._arguments or {}))
     before = {commit.number for commit in self._commits}
     self._commits = commits
     self._has_committed = self._has_committed or bool(commits)
@@ -532,7 +335,7 @@ class Store:
       elif checkpoint is not None:
         is_left = is_partial or name not in counted
       else:
-        is_left = is_partial and name == _MANIFEST
+        is_left = is_partial and name == manifest_lib.NAME
       if is_left and (path.is_file() or path.is_symlink()):
         path.unlink()
 
@@ -543,7 +346,9 @@ class Store:
           'closed, or another run of this process has taken it.')
 
 
-def read_draws(directory: str | os.PathLike, made_by: str) -> Chunks:
+def read_draws(
+    directory: str | os.PathLike, made_by: str,
+) -> chunks_lib.Chunks:
   """The draws in a directory, of whatever call; takes no lock.
 
   Args:
@@ -562,78 +367,6 @@ def read_draws(directory: str | os.PathLike, made_by: str) -> Chunks:
     raise FileNotFoundError(
         f'There are no draws in {store.path}, or none were committed.')
   return store.draws
-
-
-def spec_difference(
-    before: Mapping[str, tf.TensorSpec], now: Mapping[str, tf.TensorSpec],
-) -> str | None:
-  """Says in a sentence which specs differ, None where none do."""
-  return fingerprint.difference(
-      {name: _show(spec) for name, spec in before.items()},
-      {name: _show(spec) for name, spec in now.items()})
-
-
-def _show(spec):
-  return f'{spec.dtype.name}[{",".join(map(str, spec.shape))}]'
-
-
-def _spec(name, dtype, shape):
-  if dtype.kind in 'OSUMm':
-    raise TypeError(
-        f'{name} is an array of dtype {dtype}, and only numbers can be kept: '
-        'leave it out, or make numbers of it.')
-  return tf.TensorSpec(shape, tf.as_dtype(dtype))
-
-
-def _to_json(specs):
-  return {
-      name: [spec.dtype.name, spec.shape.as_list()]
-      for name, spec in specs.items()}
-
-
-def _from_json(specs):
-  return {
-      name: tf.TensorSpec([_count(size) for size in shape], tf.as_dtype(dtype))
-      for name, (dtype, shape) in specs.items()}
-
-
-def _count(value):
-  if type(value) is not int or value < 0:
-    raise ValueError(f'{value!r} is no count')
-  return value
-
-
-def _read_manifest(path):
-  """The manifest, None where there is none; raises where it is none of ours."""
-  try:
-    content = json.loads(path.read_bytes())
-  except (FileNotFoundError, NotADirectoryError):
-    return None
-  except (ValueError, RecursionError) as error:
-    raise array_files.damaged(path, error) from error
-  if not isinstance(content, dict) or content.get('format') != _FORMAT:
-    found = content.get('format') if isinstance(content, dict) else None
-    raise ValueError(
-        f'{path} is not one of draws that this version of the library reads: '
-        f'its format is {found!r}, and has to be {_FORMAT!r}. Give another '
-        'directory.')
-  if content.pop('digest', None) != _digest(content):
-    raise array_files.damaged(path, 'its digest is of another content')
-  try:
-    commits = [
-        _Commit(*(_count(commit[n]) for n in ('number', 'step', 'num_draws')),
-                None if commit['mark'] is None else _count(commit['mark']))
-        for commit in content['commits']]
-    return _Manifest(
-        str(content['made_by']), commits, _from_json(content['draw']),
-        _from_json(content['checkpoint']), dict(content['arguments']))
-  except (KeyError, TypeError, ValueError, AttributeError) as error:
-    raise array_files.damaged(path, error) from error
-
-
-def _digest(content):
-  return hashlib.sha256(
-      json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _draws_name(first, last):
@@ -660,9 +393,10 @@ def _counted_files(path, num_draws):
       following = min((f for f in last_of if f > end), default=num_draws)
       raise ValueError(
           f'{path} has no file with the draws {end} to {following - 1} '
-          f'(counted from 0), and {_MANIFEST} counts {num_draws}: put it back, '
-          'or give another directory.')
+          f'(counted from 0), and {manifest_lib.NAME} counts {num_draws}: '
+          'put it back, or give another directory.')
     last = last_of[end]
-    files.append(_File(path / _draws_name(end, last), last + 1 - end))
+    files.append(
+        chunks_lib.InFile(path / _draws_name(end, last), last + 1 - end))
     end = last + 1
   return files

@@ -14,10 +14,10 @@ import tensorflow as tf
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc import store
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import leaves
 
 summary = sgmcmc.diagnostics.summary
@@ -81,7 +81,7 @@ def run(seed=(1, 2), **errors):
   trace = temperatures.EnergyTrace(log_prob, square)
   structure = tf.nest.map_structure(
       lambda x: tf.TensorSpec(x.shape[1:], x.dtype), (states, trace))
-  chunks = store.Chunks()
+  chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=states, trace=trace))
   return sgmcmc.Draws(chunks, structure, *position, num_chain_axes=1)
 
@@ -91,7 +91,7 @@ def part_of(draws, num_draws, num_chains=NUM_CHAINS):
   trim = lambda tree, *slices: tf.nest.map_structure(
       lambda x: x[slices] if x.shape.rank else x, tree)
   chains = slice(num_chains)
-  chunks = store.Chunks()
+  chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(
       state=draws.states[:num_draws, chains],
       trace=trim(draws.trace, slice(num_draws), chains)))
@@ -128,7 +128,7 @@ def test_several_runs_and_one_elsewhere():
   for quantity in (CONFIGURATIONAL, KINETIC):  # Of all chains.
     assert row_of(found.rows, quantity).standard_error < 0.03
   apart = runs[0].states + 3. * tf.math.reduce_std(runs[0].states, axis=[0, 1])
-  chunks = store.Chunks()
+  chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=apart, trace=runs[0].trace))
   runs[0] = sgmcmc.Draws(
       chunks, runs[0]._structure, runs[0].final_state,
@@ -177,7 +177,7 @@ def test_one_coordinate_that_is_too_wide_is_seen():
   a, b = draws.states
   wide = np.ones([3, 5], np.float32)
   wide[0, 2] = 1.4
-  chunks = store.Chunks()
+  chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=[a, b * wide]))
   planted = sgmcmc.Draws(
       chunks, draws._structure, draws.final_state, draws.kernel_results,
@@ -293,7 +293,7 @@ def test_index_chains_and_momenta():
   for acceptance, scale, wanted in (
       (0.52, 1., ('doubtful', 'fine')), (0.8, 1.5, ('fine', 'wrong'))):
     trace = {'momentum': [scale * noise]}
-    chunks = store.Chunks()
+    chunks = chunks_lib.Chunks()
     chunks.append(leaves.named(state=draws.states, trace=trace))
     results = draws.kernel_results._replace(
         gradient_estimator_results=(

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import network
@@ -127,7 +128,7 @@ def assign(
     now = {
         f'{group}/{k}': tf.TensorSpec(v.shape, tf.as_dtype(v.dtype))
         for k, v in enumerate(variables)}
-    difference = store_lib.spec_difference(before, now)
+    difference = chunks_lib.spec_difference(before, now)
     if difference is not None:
       raise ValueError(
           f'{path} holds the chain of another model: {difference}. Make the '

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.keras import extras as extras_lib
 from tfp_sgmcmc.keras import network
 
@@ -31,7 +32,7 @@ class ModelDraws:
   def __init__(
       self,
       model: keras.Model,
-      chunks: store_lib.Chunks | None = None,
+      chunks: chunks_lib.Chunks | None = None,
       store: store_lib.Store | None = None,
   ):
     """Makes draws of what there is, or of none yet.
@@ -47,14 +48,14 @@ class ModelDraws:
     """
     self._model = model
     self._store = store
-    self._chunks = store_lib.Chunks() if chunks is None else chunks
+    self._chunks = chunks_lib.Chunks() if chunks is None else chunks
     self._names = None
     self._extras = []
     if len(self.chunks) and network.is_built(model):
       self._names = _match(self.chunks.specs, model)
 
   @property
-  def chunks(self) -> store_lib.Chunks:
+  def chunks(self) -> chunks_lib.Chunks:
     """The draws, with all arrays that they have."""
     return self._chunks if self._store is None else self._store.draws
 
@@ -184,7 +185,7 @@ def to_arrays(
 def in_memory(
     model: keras.Model, arrays: dict[str, np.ndarray]) -> ModelDraws:
   """Draws of a model from what `to_arrays` gives of some."""
-  chunks = store_lib.Chunks()
+  chunks = chunks_lib.Chunks()
   if len(arrays.get('step', ())):
     chunks.append(arrays)
   return ModelDraws(model, chunks)
