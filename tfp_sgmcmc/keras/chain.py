@@ -19,6 +19,7 @@ from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import examples as examples_lib
+from tfp_sgmcmc.keras import judge
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import lookahead
@@ -94,9 +95,7 @@ class Chain:
     self._num_steps = 0
     self._draws = draws
     self._ahead = lookahead.Lookahead()
-    self._heat = None
-    self._has_stopped = False
-    self._num_watched, self._epoch_start = 0, 1
+    self._judge = judge.Judge(model, schedule, search, rate, say)
     self._position = checkpoint_lib.Position()
     self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
@@ -250,9 +249,7 @@ class Chain:
   @property
   def heat(self) -> float | None:
     """The mean kinetic temperature over T after burn-in, None if unknown."""
-    if self._heat is None or not self._schedule.is_planned:
-      return None
-    return self._heat.mean_ratio(self._schedule.num_burnin_steps + 1)
+    return self._judge.heat
 
   def end_trial(self) -> None:
     """Scores the temperature of a trial, at an epoch's end."""
@@ -262,7 +259,7 @@ class Chain:
     if said is not None:
       self._say(said)
     if self._search.is_over:
-      self._heat = self._watch_heat()  # That of the trials is no verdict.
+      self._judge.forget()  # The heat of the trials is no verdict.
 
   def _plan(self):
     """Says when draws are due, as soon as it is known."""
@@ -332,58 +329,20 @@ class Chain:
       logs = function.on_iterator(iterator)
     logs = {**logs, **replicas.metrics(self._model)}
     self._after_step(logs.pop(step_lib.STATUS))
-    self._watch({**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
+    self._judge.watch(
+        self._num_steps, {**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
     self._count_batches(self._num_steps - before)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
     return logs
 
   def judge_epoch(self, loss: float | None) -> None:
-    """Says what the epoch's temperature and loss mean, and may stop training.
-
-    Args:
-      loss: The mean loss of the epoch, None where it is not known.
-    """
-    if self._heat is None or self._model.stop_training:
-      return
-    reason = None if loss is None else self._heat.add_loss(loss)
-    if self._search is None and self._heat.is_hot(self._epoch_start):
-      reason = self._heat.stop_reason(self._epoch_start)
-    self._epoch_start = self._num_steps + 1
-    if reason is not None:
-      self._model.stop_training = self._has_stopped = True
-      warnings.warn(
-          f'Training stops at step {self._num_steps} of the chain: {reason} '
-          f'The {len(self._draws)} draw(s) made before are kept, and are not '
-          'of the posterior.', RuntimeWarning, stacklevel=2)
-    elif loss is not None:
-      _warn(self._heat.loss_warning(loss))
+    """Says what the epoch's temperature and mean loss mean."""
+    self._judge.end_epoch(self._num_steps, len(self._draws), loss)
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
-    # What T was chosen by holds the heat of the minibatches too.
-    if self._heat is not None and not (self._has_stopped or self._search):
-      _warn(self._heat.warning(
-          'after burn-in', since=self._schedule.num_burnin_steps + 1))
-
-  def _watch(self, logs):
-    """Takes note of a step's temperature; warns at the end of burn-in."""
-    before, self._num_watched = self._num_watched, self._num_steps
-    if not self._heat.has_begun:
-      self._heat.add_loss(float(logs['loss']))
-    if 'kinetic_temperature' in logs:
-      self._heat.add(
-          self._num_steps, logs['kinetic_temperature'], logs['temperature'])
-    burnin = self._schedule.num_burnin_steps
-    said = None if self._rate is None or self._search else self._rate.watch(
-        before, self._num_steps, heat=self._heat, logs=logs)
-    if said is not None:
-      self._heat = self._watch_heat()
-      self._say(said)
-    if burnin and before < burnin <= self._num_steps and not self._search:
-      _warn(self._heat.warning(
-          'of the second half of burn-in', burnin // 2 + 1,
-          float(logs['loss'])))
+    self._judge.end_fit()
 
   def _count_batches(self, number):
     self._position = self._position._replace(
@@ -429,7 +388,7 @@ class Chain:
     store = self._draws.store
     self._resumed = kept = store.checkpoint()
     self._num_steps, bad = (int(kept[f'status/{k}']) for k in range(2))
-    self._num_watched, self._epoch_start = self._num_steps, self._num_steps + 1
+    self._judge.go_on(self._num_steps)
     if bad:
       raise ValueError(
           f'The chain in {store.path} became NaN or infinite at step {bad}, '
@@ -498,7 +457,7 @@ class Chain:
     """Ends training after NaN or Inf."""
     if self._model.stop_training:
       return
-    self._model.stop_training = self._has_stopped = True
+    self._judge.stop()
     weights = self._model.trainable_variables
     # The momentum may be the first to become so, a step before the weights.
     failure = errors.find_failure(
@@ -529,7 +488,8 @@ class Chain:
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
     self._check_weights()
-    self._choose_prior(bool(model.losses))
+    self._prior = priors.chosen(
+        self._prior, self._has_default_prior, bool(model.losses), self._say)
     network.build_moving_average(model)
     if self.is_resumed:
       checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
@@ -553,7 +513,7 @@ class Chain:
         priors.WeightPrior(self._prior, model.trainable_variables),
         self._likelihood, num_examples, self._chains.seed_of_turn))
     step.bootstrap(network.without_optionals(data))
-    self._heat = self._watch_heat()
+    self._judge.begin(self._watch_heat)
     if self.is_resumed:
       path = self._draws.store.path
       step.restore(self._resumed, path)
@@ -596,29 +556,3 @@ class Chain:
       network.check_weights(self._model)
       priors.WeightPrior(self._prior, self._model.trainable_variables)
       self._are_weights_checked = True
-
-  def _choose_prior(self, has_losses):
-    """Takes the prior, and warns where nothing, or two things, say it."""
-    if self._has_default_prior:
-      if not has_losses:
-        self._prior = priors.bounded_normal
-      self._say('the prior is ' + (
-          "the model's regularisers and other added losses." if has_losses
-          else 'N(0, 1) for each weight, narrower where a kernel has more '
-          'than 128 inputs: N(0, 128 / inputs).'))
-      return
-    if self._prior is None and not has_losses:
-      warnings.warn(
-          'There is no prior and the model has no regularisers: the prior is '
-          'constant, and the posterior may not be one that can be sampled. '
-          'Pass prior=tfd.Normal(0., 1.), say.', stacklevel=2)
-    if self._prior is not None and has_losses:
-      warnings.warn(
-          'The model has regularisers or other added losses, and a prior is '
-          'given: both count. Remove one of them if they mean the same.',
-          stacklevel=2)
-
-
-def _warn(message):
-  if message is not None:
-    warnings.warn(message, stacklevel=2)

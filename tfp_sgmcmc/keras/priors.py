@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import math
 import re
 from typing import Any
+import warnings
 
 import keras
 import tensorflow as tf
@@ -16,7 +17,7 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import scale_mixture
 
-__all__ = ['WeightPrior', 'bounded_normal', 'he_normal']
+__all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
 
 # The largest number of inputs at which N(0, 1) was found to do.
 _MOST_INPUTS = 128
@@ -97,6 +98,40 @@ def bounded_normal(variable: keras.Variable) -> tfd.Distribution:
   return tfd.Normal(
       tf.zeros([], dtype),
       tf.constant(min(1., (_MOST_INPUTS / fan_in)**0.5), dtype))
+
+
+def chosen(
+    prior: Any, is_default: bool, has_losses: bool, say: Callable[[str], None],
+) -> Any:
+  """The prior to take; warns where nothing, or two things, say it.
+
+  Args:
+    prior: The user's, as `WeightPrior` takes it; None for none.
+    is_default: Python `bool`, whether it was left to us.
+    has_losses: Python `bool`, whether the model has regularisers or other
+      added losses, which are a prior.
+    say: Callable of a sentence, to show it.
+
+  Returns:
+    prior: As `WeightPrior` takes it.
+  """
+  if is_default:
+    say('the prior is ' + (
+        "the model's regularisers and other added losses." if has_losses
+        else 'N(0, 1) for each weight, narrower where a kernel has more than '
+        '128 inputs: N(0, 128 / inputs).'))
+    return prior if has_losses else bounded_normal
+  if prior is None and not has_losses:
+    warnings.warn(
+        'There is no prior and the model has no regularisers: the prior is '
+        'constant, and the posterior may not be one that can be sampled. Pass '
+        'prior=tfd.Normal(0., 1.), say.', stacklevel=2)
+  if prior is not None and has_losses:
+    warnings.warn(
+        'The model has regularisers or other added losses, and a prior is '
+        'given: both count. Remove one of them if they mean the same.',
+        stacklevel=2)
+  return prior
 
 
 class WeightPrior:

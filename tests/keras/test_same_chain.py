@@ -1,0 +1,125 @@
+"""However `fit` is run, the chain is the same."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+
+
+def chain(x=None, **compile_arguments):
+  model = models.classifier(**compile_arguments)
+  sampling = models.make_sampling(
+      num_burnin_steps=1, num_steps_between_results=1)
+  if x is None:
+    history = models.fit(model, sampling, epochs=3)
+  else:
+    history = model.fit(
+        x, epochs=3, verbose=0, callbacks=[sampling], shuffle=False)
+  return sampling.posterior, history.history
+
+
+def assert_same_draws(ours, theirs, **tolerance):
+  assert ours.steps == theirs.steps
+  for a, b in zip(ours.weights.values(), theirs.weights.values()):
+    np.testing.assert_allclose(
+        a, b, **{'rtol': 1e-4, 'atol': 1e-5, **tolerance})
+
+
+@pytest.fixture(scope='module')
+def reference():
+  return chain()
+
+
+def test_jit_compile_gives_the_same_chain(reference):
+  posterior, history = chain(jit_compile=True)
+  assert_same_draws(posterior, reference[0])
+  np.testing.assert_allclose(
+      history['loss'], reference[1]['loss'], rtol=1e-4)
+
+
+@pytest.mark.parametrize('jit_compile', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
+def test_steps_per_execution_gives_the_same_draws(reference, jit_compile):
+  posterior, _ = chain(steps_per_execution=2, jit_compile=jit_compile)
+  assert_same_draws(posterior, reference[0])
+
+
+def test_eager_gives_the_same_chain(reference):
+  assert_same_draws(chain(run_eagerly=True)[0], reference[0])
+
+
+def test_dataset_gives_the_same_chain(reference):
+  x, y = models.classes()
+  data = tf.data.Dataset.from_tensor_slices((x, y)).batch(20)
+  assert_same_draws(chain(data)[0], reference[0])
+
+
+def test_data_of_unknown_length_give_the_same_chain(reference):
+  x, y = models.classes()
+
+  def batches():
+    for start in range(0, len(x), 20):
+      yield x[start:start + 20], y[start:start + 20]
+
+  data = tf.data.Dataset.from_generator(
+      batches, output_signature=(
+          tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64)))
+  assert_same_draws(chain(data)[0], reference[0])
+
+
+@pytest.mark.parametrize('policy, tolerance', [
+    ('mixed_bfloat16', 0.1), ('mixed_float16', 0.02)])
+def test_mixed_precision(reference, policy, tolerance):
+  keras.config.set_dtype_policy(policy)
+  try:
+    posterior, _ = chain()
+  finally:
+    keras.config.set_dtype_policy('float32')
+  assert_same_draws(posterior, reference[0], atol=tolerance)
+
+
+def test_fit_again_goes_on_with_the_chain(reference):
+  del reference
+  once, twice = models.classifier(), models.classifier()
+  long, short = models.make_sampling(), models.make_sampling()
+  models.fit(once, long, epochs=4)
+  models.fit(twice, short, epochs=2)
+  models.fit(twice, short, epochs=2)
+  assert short.num_steps == 12
+  assert_same_draws(short.posterior, long.posterior)
+
+
+def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
+  scheduler = keras.callbacks.LearningRateScheduler(
+      lambda epoch: 0.1 / (epoch + 1))
+  sampling = models.make_sampling(
+      num_burnin_steps=1, num_steps_between_results=1)
+  with pytest.warns(UserWarning, match="learning_rate='optimizer'") as caught:
+    models.fit(models.classifier(), sampling, epochs=3, callbacks=[scheduler])
+  assert sum('no effect' in str(w.message) for w in caught) == 1
+  assert_same_draws(sampling.posterior, reference[0])
+  followed, expected = models.classifier(), models.classifier()
+  arguments = dict(kernel=sgmcmc.SGHMC, momentum=0.9)
+  ours = models.make_sampling(learning_rate='optimizer', **arguments)
+  models.fit(followed, ours, epochs=3, callbacks=[scheduler])
+  theirs = models.make_sampling(
+      learning_rate=lambda step: 0.1 / (
+          tf.cast(step // 3, tf.float32) + 1.), **arguments)
+  models.fit(expected, theirs, epochs=3)
+  assert_same_draws(ours.posterior, theirs.posterior)
+
+
+def test_sgnht_takes_the_units_of_sgd():
+  ours = models.make_sampling(
+      kernel=sgmcmc.SGNHT, learning_rate=0.02, momentum=0.9)
+  h = (0.02 / models.NUM_EXAMPLES)**0.5
+  theirs = models.make_sampling(kernel=functools.partial(
+      sgmcmc.SGNHT, step_size=h, diffusion=0.1 / h))
+  for sampling in (ours, theirs):
+    models.fit(models.classifier(), sampling)
+  assert_same_draws(ours.posterior, theirs.posterior)
