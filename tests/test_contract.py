@@ -16,6 +16,7 @@ from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sharding
+from tfp_sgmcmc.internal import one_kernel
 
 gradients = sgmcmc.gradients
 KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
@@ -58,11 +59,34 @@ def assert_close(one, other, tolerance):
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+def one_step_as_one_kernel(kernel, start):
+  """`one_step`, compiled as `sample` does it; None where it is not small."""
+  position = (start, kernel.bootstrap_results(start))
+
+  def on_leaves(leaves, seed):
+    return tf.nest.flatten(kernel.one_step(
+        *tf.nest.pack_sequence_as(position, leaves), seed=seed))
+
+  small = one_kernel.small_step(
+      on_leaves, tf.nest.flatten(position), tf.constant([3, 4]))
+  if small is None:
+    return None
+  return tf.function(
+      lambda *where, seed: tf.nest.pack_sequence_as(
+          position, small(tf.nest.flatten(where), seed)),
+      jit_compile=True, autograph=False)
+
+
 @pytest.mark.slow
 @all_kernels
 def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps."""
   kernel, start, eager = eager_run(name)
+  one_step = one_step_as_one_kernel(kernel, start)
+  assert (one_step is None) == (name == 'firefly')  # Which scatters.
+  if one_step is not None:
+    other = steps(kernel, start, [3, 4], one_step=one_step)
+    assert_close(eager, other, 1e-7)
   for jit_compile in (False, True):
     one_step = tf.function(
         kernel.one_step, jit_compile=jit_compile, autograph=False)

@@ -28,6 +28,7 @@ from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
+from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal.progress import Progress
 
@@ -63,14 +64,15 @@ def sample(
   Where the data are shared out among devices (`shard`), each step is made on
   all of them.
 
-  The steps are compiled once, and run in chunks of `chunk_size` draws; how long
-  a chunk is has no influence on the draws. With a `directory` each chunk is on
-  disk before the next begins, memory does not grow with `num_results`, and
-  after a kill the same call goes on from the last chunk and ends with the same
-  draws, bit for bit, on the same machine. (Not with `gradients.Stream`, whose
-  position in its pipeline is not part of the chain.) The same call on a
-  finished directory only reads; with a larger `num_results` it adds draws of
-  the same chain. One run at a time writes to a directory.
+  The steps are compiled once, on a CPU as one kernel where they are small, and
+  run in chunks of `chunk_size` draws; how long a chunk is has no influence on
+  the draws. With a `directory` each chunk is on disk before the next begins,
+  memory does not grow with `num_results`, and after a kill the same call goes
+  on from the last chunk and ends with the same draws, bit for bit, on the same
+  machine. (Not with `gradients.Stream`, whose position in its pipeline is not
+  part of the chain.) The same call on a finished directory only reads; with a
+  larger `num_results` it adds draws of the same chain. One run at a time writes
+  to a directory.
 
   Whether a call is the same is told by a description of its arguments, which
   is kept in the directory: all that makes the draws what they are, so neither
@@ -287,17 +289,38 @@ class _Program:
     self.specs = leaves_lib.named(state=state, trace=trace)
     self._seed = seed
     self._start = start
-    self._strategy = strategy
     self._first_step = _steps_made(start.kernel_results)
+
+    def one_step(leaves, seed):
+      position = tf.nest.pack_sequence_as(start, leaves)
+      return tf.nest.flatten(kernel.one_step(*position, seed=seed))
+
+    self._trace_fn, self._chunk_size = trace_fn, chunk_size
+    self._jit_compile = jit_compile
+    self._many_kernels = functools.partial(sharding.run, strategy, one_step)
+    small = jit_compile and one_kernel.small_step(
+        one_step, tf.nest.flatten(start), seed)
+    self._compile(small or self._many_kernels)
+
+  def _compile(self, one_step):
+    self._one_step = one_step
     self._advance = tf.function(
-        lambda *args: self._trace(kernel, trace_fn, chunk_size, *args),
-        autograph=False, jit_compile=jit_compile)
+        self._trace, autograph=False, jit_compile=self._jit_compile)
 
   def __call__(self, position, step, first, thinning, num_draws) -> _Outcome:
     numbers = (self._first_step + step, first, thinning, num_draws)
-    num_steps, num_complete, is_finite, draws, leaves = self._advance(
+    arguments = (
         tf.nest.flatten(position), self._seed,
         *(tf.constant(number, tf.int64) for number in numbers))
+    try:
+      outcome = self._advance(*arguments)
+    except (tf.errors.InternalError, tf.errors.UnimplementedError):
+      if self._one_step is self._many_kernels:
+        raise
+      # XLA cannot make one kernel of a step.
+      self._compile(self._many_kernels)
+      outcome = self._advance(*arguments)
+    num_steps, num_complete, is_finite, draws, leaves = outcome
     num_complete = int(num_complete)
     with tf.device('CPU:0'):
       draws = [tf.identity(leaf[:num_complete]) for leaf in draws]
@@ -305,20 +328,13 @@ class _Program:
         int(num_steps), num_complete, bool(is_finite), draws,
         tf.nest.pack_sequence_as(self._start, leaves))
 
-  def _trace(
-      self, kernel, trace_fn, chunk_size, leaves, seed, step, first, thinning,
-      num_draws):
+  def _trace(self, leaves, seed, step, first, thinning, num_draws):
     """Makes draws until there are `num_draws` or a state is not finite."""
     start_step = step
 
-    def on_device(leaves, seed):
-      position = tf.nest.pack_sequence_as(self._start, leaves)
-      return tf.nest.flatten(kernel.one_step(*position, seed=seed))
-
     def one_step(left, step, is_finite, leaves):
       del is_finite
-      leaves = sharding.run(
-          self._strategy, on_device, leaves, random.fold_in(seed, step + 1))
+      leaves = self._one_step(leaves, random.fold_in(seed, step + 1))
       position = tf.nest.pack_sequence_as(self._start, leaves)
       return left - 1, step + 1, _is_finite(position.state), leaves
 
@@ -331,8 +347,8 @@ class _Program:
           parallel_iterations=1)
       position = tf.nest.pack_sequence_as(self._start, leaves)
       kept = [position.state]
-      if trace_fn is not None:
-        kept.append(_traced(trace_fn, position))
+      if self._trace_fn is not None:
+        kept.append(_traced(self._trace_fn, position))
       arrays = [
           array.write(tf.cast(draw, tf.int32), leaf)
           for array, leaf in zip(arrays, tf.nest.flatten(kept))]
@@ -340,7 +356,7 @@ class _Program:
               arrays)
 
     arrays = [
-        tf.TensorArray(spec.dtype, chunk_size, element_shape=spec.shape)
+        tf.TensorArray(spec.dtype, self._chunk_size, element_shape=spec.shape)
         for spec in self.specs.values()]
     draw, step, is_finite, leaves, arrays = tf.while_loop(
         lambda draw, step, is_finite, *_: (draw < num_draws) & is_finite,

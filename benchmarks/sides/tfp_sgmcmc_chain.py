@@ -1,10 +1,9 @@
 """SGLD of this library, by `tfp.mcmc.sample_chain` under XLA or by `sample`."""
 
-import time
-
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from benchmarks import driver
 from benchmarks import targets
 from benchmarks import worker
 import tfp_sgmcmc as sgmcmc
@@ -38,25 +37,17 @@ def _sample_chain(case, kernel, state):
 
 
 def _sample(case, kernel, state):
-  """Times a long call less a short one: each call compiles its steps."""
-  def call(state, num_draws, seed):
-    start = time.perf_counter(), time.process_time()
-    draws = sgmcmc.sample(
-        kernel, num_draws, state, num_burnin_steps=case['thin'] - 1,
-        num_steps_between_results=case['thin'] - 1,
-        chunk_size=case['num_draws'], seed=seed, progress_bar=False)
-    states = [part.numpy() for part in draws.states]
-    return states, time.perf_counter() - start[0], (
-        time.process_time() - start[1])
-
-  calls = 2
-
   def turn(seed):
     nonlocal state
-    _, *short = call(state, case['num_draws'], seed)
-    draws, *long = call(state, (1 + calls) * case['num_draws'], seed)
+
+    def call(num_draws):
+      return [part.numpy() for part in sgmcmc.sample(
+          kernel, num_draws, state, num_burnin_steps=case['thin'] - 1,
+          num_steps_between_results=case['thin'] - 1,
+          chunk_size=case['num_draws'], seed=seed, progress_bar=False).states]
+
+    draws, wall, cpu = driver.timed(call, case['num_draws'], times=8)
     state = [part[-1] for part in draws]
-    wall, cpu = ((b - a) / calls for a, b in zip(short, long))
     return dict(draws=_out(draws), wall=wall, cpu=cpu)
 
   return turn

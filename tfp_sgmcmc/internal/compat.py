@@ -8,12 +8,15 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+from tensorflow.compiler.tf2xla.python import xla
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
 from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
 
 __all__ = [
     'all_layers',
+    'call_as_one_kernel',
     'dataset_of',
     'find_result',
     'in_graph',
@@ -24,6 +27,7 @@ __all__ = [
     'maximum',
     'num_rows_of_arrays',
     'positions',
+    'sees_accelerators',
     'sees_tpus',
     'shape',
     'size',
@@ -142,6 +146,14 @@ def jit_compile() -> bool | None:
 
 
 @functools.cache
+def sees_accelerators() -> bool:
+  """Whether the machine has a GPU or a TPU, for which programs may be."""
+  return any(
+      device.device_type not in ('CPU', 'XLA_CPU')
+      for device in tf.config.list_physical_devices())
+
+
+@functools.cache
 def sees_tpus() -> bool:
   """Whether programs may be for a TPU, of which the machine has one."""
   return bool(tf.config.list_physical_devices('TPU'))
@@ -152,6 +164,35 @@ def size(tensor: tf.Tensor) -> Any:
   if tensor.shape.is_fully_defined():
     return tensor.shape.num_elements()
   return tf.size(tensor)
+
+
+def call_as_one_kernel(
+    function: Any, module: str, operands: list[tf.Tensor]) -> list[tf.Tensor]:
+  """Calls a function by a StableHLO module, with attributes that XLA reads.
+
+  Args:
+    function: `tf.types.experimental.ConcreteFunction`.
+    module: The module, which calls the function.
+    operands: The function's inputs, captured ones too.
+
+  Returns:
+    tensors: What the module returns.
+  """
+  # An XLA FrontendAttributes message: a map of two short strings to others.
+  message = b''
+  for name, value in (('inlineable', 'false'), ('xla_cpu_small_call', 'true')):
+    entry = b''.join(
+        bytes([tag, len(word)]) + word.encode()
+        for tag, word in ((0x0a, name), (0x12, value)))
+    message += bytes([0x0a, len(entry)]) + entry
+  graph = tf.compat.v1.get_default_graph()
+  function.add_to_graph(graph)
+  with graph._attr_scope({
+      '_XlaFrontendAttributes': attr_value_pb2.AttrValue(s=message)}):
+    return list(xla.call_module(
+        operands, version=9, module=module, platforms=['CPU'],
+        Tout=[t.dtype for t in function.outputs],
+        Sout=[t.shape for t in function.outputs], function_list=[function]))
 
 
 def positions(size: Any) -> tf.Tensor:

@@ -1,0 +1,152 @@
+"""A small step is one kernel of the compiled program, and moves as many do.
+
+`tests/test_contract.py` compares the steps of all kernels.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests import catalogue
+from tests import oracle
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import one_kernel
+
+
+def compiled(fn, *args):
+  """The function as one kernel, in a program; None where it is not small."""
+  small = one_kernel.small_step(fn, *args)
+  return small and tf.function(small, jit_compile=True, autograph=False)
+
+
+def sgld(estimator=catalogue.UNIFORM):
+  return sgmcmc.SGLD(oracle.GaussianModel().posterior(), 0.05, estimator)
+
+
+def draws(kernel, num_results=20):
+  return sgmcmc.sample(
+      kernel, num_results, tf.zeros([3]), num_steps_between_results=2, seed=1,
+      progress_bar=False).states.numpy()
+
+
+def twice_sine(x):
+  return tf.while_loop(lambda k, x: k < 2, lambda k, x: (k + 1, tf.sin(x)), (
+      0, x))[1]
+
+
+@pytest.mark.parametrize('fn', [
+    lambda x, y: [x + y],
+    # XLA ends the process where a kernel's parameter is not used.
+    lambda x, y: [x + 1.],
+    lambda x, y: [tf.constant([1., 2., 3.])],
+    lambda x, y: [tf.zeros_like(x), y],
+    lambda x, y: [y, x],
+    lambda x, y: [x, x, x * y, x * y],
+    lambda x, y: [tf.where(x > 0., x, y), tf.cast(y > 0., tf.int32)],
+    lambda x, y: [tf.while_loop(
+        lambda k, x: k < 3, lambda k, x: (k + 1, tf.sin(x) * y), (0, x))[1]],
+    lambda x, y: [tf.cond(
+        x[0] > 0., lambda: twice_sine(tf.zeros([3])),
+        lambda: twice_sine(tf.ones([3])))],
+    lambda x, y: [tf.cond(
+        x[0] > 1., lambda: x,
+        lambda: tf.cond(y[0] > 0., lambda: twice_sine(y), lambda: x))],
+    lambda x, y: [tf.gather(tf.tanh(x), [2, 0, 0]), tf.cumsum(y)],
+    lambda x, y: [tf.einsum('i,j->ij', x, y)],
+])
+def test_any_function_of_what_it_is_given(fn):
+  x, y = tf.constant([0.1, 0.2, 0.3]), tf.constant([0.5, -0.2, 0.3])
+  one = compiled(fn, x, y)
+  for ours, plain in zip(one(x, y), fn(x, y), strict=True):
+    assert ours.dtype == plain.dtype
+    np.testing.assert_allclose(ours, plain, rtol=1e-6)
+  hlo = one.experimental_get_compiler_ir(x, y)(stage='optimized_hlo')
+  assert 'xla_cpu_small_call="true"' in hlo
+
+
+@pytest.mark.parametrize('equation, shapes, is_small', [
+    ('mk,kn->mn', ([16, 32], [32, 32]), True),
+    ('mk,kn->mn', ([17, 31], [31, 29]), True),
+    ('bmk,bkn->bmn', ([2, 16, 16], [2, 16, 7]), True),
+    ('mk,k->m', ([128, 100], [100]), True),
+    ('mk,kn->mn', ([64, 64], [64, 64]), False),
+    ('mk,k->m', ([200, 100], [100]), False)])
+def test_matrix_products(equation, shapes, is_small):
+  """Larger ones are a library's, with many threads."""
+  rng = np.random.default_rng(0)
+  a, b = (tf.constant(rng.normal(size=shape)) for shape in shapes)
+  fn = lambda a, b: [tf.tanh(tf.einsum(equation, a, b))]
+  one = compiled(fn, a, b)
+  assert (one is not None) == is_small
+  if is_small:
+    np.testing.assert_allclose(one(a, b)[0], fn(a, b)[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize('fn', [
+    lambda x: [tf.sort(x)],
+    lambda x: [tf.math.unsorted_segment_sum(x, [0, 1, 1], 2)],
+    lambda x: [tf.linalg.cholesky(tf.linalg.diag(x))],
+    lambda x: [tf.nn.conv1d(
+        x[tf.newaxis, :, tf.newaxis], tf.ones([2, 1, 1]), 1, 'SAME')],
+    lambda x: [tf.reduce_sum(tf.ones([200, 1]) * tf.ones([1, 100]) * x[0])],
+    lambda x: [tf.zeros([0])],
+    lambda x: [tf.py_function(lambda x: x, [x], tf.float32)],
+], ids=['sort', 'scatter', 'cholesky', 'convolution', 'large', 'empty',
+        'not for XLA'])
+def test_what_is_not_one_kernel(fn):
+  assert one_kernel.small_step(fn, tf.constant([0.1, 0.2, 0.3])) is None
+
+
+def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch):
+  calls = []
+  real = one_kernel.compat.call_as_one_kernel
+  monkeypatch.setattr(
+      one_kernel.compat, 'call_as_one_kernel',
+      lambda *args: calls.append(1) or real(*args))
+  ours = draws(sgld())
+  assert calls
+  monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+  calls.clear()
+  np.testing.assert_allclose(ours, draws(sgld()), rtol=1e-5, atol=1e-6)
+  assert not calls
+
+
+def test_data_are_not_part_of_the_program():
+  """They stay where they are: a copy a step would take milliseconds."""
+  x = tf.random.stateless_normal([200_000, 3], [0, 1])
+  kernel = sgmcmc.SGLD(sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1),
+      lambda theta, x: -0.5 * tf.reduce_sum((x - theta)**2, axis=-1), x),
+      1e-6, sgmcmc.gradients.Uniform(10, replacement=True))
+  results = kernel.bootstrap_results(tf.zeros([3]))
+  start = tf.nest.flatten((tf.zeros([3]), results))
+
+  def one_step(leaves, seed):
+    return tf.nest.flatten(kernel.one_step(*tf.nest.pack_sequence_as(
+        (tf.zeros([3]), results), leaves), seed=seed))
+
+  small = one_kernel.small_step(one_step, start, tf.constant([0, 1]))
+  program = tf.function(
+      lambda *leaves: tf.while_loop(
+          lambda k, leaves: k < 5,
+          lambda k, leaves: (k + 1, small(leaves, tf.stack([0, k]))),
+          (0, list(leaves)))[1], jit_compile=True, autograph=False)
+  hlo = program.experimental_get_compiler_ir(*start)(stage='optimized_hlo')
+  tables = [line for line in hlo.splitlines() if '= f32[200000,3]' in line]
+  assert tables and not any(
+      word in line for line in tables for word in (' copy(', ' constant('))
+
+
+def test_what_xla_cannot_make_one_kernel_is_many(monkeypatch):
+  """Where our list of what a kernel can hold has a mistake in it."""
+  monkeypatch.setattr(
+      one_kernel, '_HELD', one_kernel._HELD | {'scatter'})
+  calls = []
+  real = one_kernel.compat.call_as_one_kernel
+  monkeypatch.setattr(
+      one_kernel.compat, 'call_as_one_kernel',
+      lambda *args: calls.append(1) or real(*args))
+  tried = draws(sgld(sgmcmc.gradients.SAGA(4)))
+  assert calls  # XLA has refused it.
+  monkeypatch.undo()
+  np.testing.assert_array_equal(tried, draws(sgld(sgmcmc.gradients.SAGA(4))))
