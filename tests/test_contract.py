@@ -67,7 +67,7 @@ def one_step_as_one_kernel(kernel, start):
     return tf.nest.flatten(kernel.one_step(
         *tf.nest.pack_sequence_as(position, leaves), seed=seed))
 
-  small = one_kernel.small_step(
+  small = one_kernel.make(
       on_leaves, tf.nest.flatten(position), tf.constant([3, 4]))
   if small is None:
     return None

@@ -12,10 +12,12 @@ from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import one_kernel
 
+VARIABLE = tf.Variable(2.)
+
 
 def compiled(fn, *args):
   """The function as one kernel, in a program; None where it is not small."""
-  small = one_kernel.small_step(fn, *args)
+  small = one_kernel.make(fn, *args)
   return small and tf.function(small, jit_compile=True, autograph=False)
 
 
@@ -90,11 +92,12 @@ def test_matrix_products(equation, shapes, is_small):
         x[tf.newaxis, :, tf.newaxis], tf.ones([2, 1, 1]), 1, 'SAME')],
     lambda x: [tf.reduce_sum(tf.ones([200, 1]) * tf.ones([1, 100]) * x[0])],
     lambda x: [tf.zeros([0])],
+    lambda x: [x * VARIABLE],
     lambda x: [tf.py_function(lambda x: x, [x], tf.float32)],
 ], ids=['sort', 'scatter', 'cholesky', 'convolution', 'large', 'empty',
-        'not for XLA'])
+        'variable', 'not for XLA'])
 def test_what_is_not_one_kernel(fn):
-  assert one_kernel.small_step(fn, tf.constant([0.1, 0.2, 0.3])) is None
+  assert one_kernel.make(fn, tf.constant([0.1, 0.2, 0.3])) is None
 
 
 def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch):
@@ -125,7 +128,7 @@ def test_data_are_not_part_of_the_program():
     return tf.nest.flatten(kernel.one_step(*tf.nest.pack_sequence_as(
         (tf.zeros([3]), results), leaves), seed=seed))
 
-  small = one_kernel.small_step(one_step, start, tf.constant([0, 1]))
+  small = one_kernel.make(one_step, start, tf.constant([0, 1]))
   program = tf.function(
       lambda *leaves: tf.while_loop(
           lambda k, leaves: k < 5,

@@ -290,22 +290,20 @@ class _Program:
     self._seed = seed
     self._start = start
     self._first_step = _steps_made(start.kernel_results)
-
-    def one_step(leaves, seed):
-      position = tf.nest.pack_sequence_as(start, leaves)
-      return tf.nest.flatten(kernel.one_step(*position, seed=seed))
-
-    self._trace_fn, self._chunk_size = trace_fn, chunk_size
+    self._strategy = strategy
+    self._kernel, self._trace_fn = kernel, trace_fn
+    self._chunk_size = chunk_size
     self._jit_compile = jit_compile
-    self._many_kernels = functools.partial(sharding.run, strategy, one_step)
-    small = jit_compile and one_kernel.small_step(
-        one_step, tf.nest.flatten(start), seed)
-    self._compile(small or self._many_kernels)
+    self._compile(one_kernel.make(
+        self._steps, tf.nest.flatten(start), seed,
+        *(tf.constant(number, tf.int64) for number in (0, 1)),
+    ) if jit_compile else None)
 
-  def _compile(self, one_step):
-    self._one_step = one_step
+  def _compile(self, steps_in_one_kernel):
+    self._is_one_kernel = steps_in_one_kernel is not None
     self._advance = tf.function(
-        self._trace, autograph=False, jit_compile=self._jit_compile)
+        functools.partial(self._trace, steps_in_one_kernel or self._steps),
+        autograph=False, jit_compile=self._jit_compile)
 
   def __call__(self, position, step, first, thinning, num_draws) -> _Outcome:
     numbers = (self._first_step + step, first, thinning, num_draws)
@@ -315,10 +313,9 @@ class _Program:
     try:
       outcome = self._advance(*arguments)
     except (tf.errors.InternalError, tf.errors.UnimplementedError):
-      if self._one_step is self._many_kernels:
+      if not self._is_one_kernel:
         raise
-      # XLA cannot make one kernel of a step.
-      self._compile(self._many_kernels)
+      self._compile(None)  # XLA cannot make one kernel of the steps.
       outcome = self._advance(*arguments)
     num_steps, num_complete, is_finite, draws, leaves = outcome
     num_complete = int(num_complete)
@@ -328,23 +325,32 @@ class _Program:
         int(num_steps), num_complete, bool(is_finite), draws,
         tf.nest.pack_sequence_as(self._start, leaves))
 
-  def _trace(self, leaves, seed, step, first, thinning, num_draws):
-    """Makes draws until there are `num_draws` or a state is not finite."""
-    start_step = step
+  def _steps(self, leaves, seed, step, number):
+    """Makes so many steps, fewer where a state is not finite."""
+    def on_device(leaves, seed):
+      position = tf.nest.pack_sequence_as(self._start, leaves)
+      return tf.nest.flatten(self._kernel.one_step(*position, seed=seed))
 
     def one_step(left, step, is_finite, leaves):
       del is_finite
-      leaves = self._one_step(leaves, random.fold_in(seed, step + 1))
+      leaves = sharding.run(
+          self._strategy, on_device, leaves, random.fold_in(seed, step + 1))
       position = tf.nest.pack_sequence_as(self._start, leaves)
       return left - 1, step + 1, _is_finite(position.state), leaves
 
+    _, step, is_finite, leaves = tf.while_loop(
+        lambda left, step, is_finite, leaves: (left > 0) & is_finite,
+        one_step, [number, step, True, leaves], parallel_iterations=1)
+    return [step, is_finite, *leaves]
+
+  def _trace(self, steps, leaves, seed, step, first, thinning, num_draws):
+    """Makes draws until there are `num_draws` or a state is not finite."""
+    start_step = step
+
     def one_draw(draw, step, is_finite, leaves, arrays):
       del is_finite
-      _, step, is_finite, leaves = tf.while_loop(
-          lambda left, step, is_finite, leaves: (left > 0) & is_finite,
-          one_step,
-          [tf.where(draw == 0, first, thinning), step, True, leaves],
-          parallel_iterations=1)
+      step, is_finite, *leaves = steps(
+          leaves, seed, step, tf.where(draw == 0, first, thinning))
       position = tf.nest.pack_sequence_as(self._start, leaves)
       kept = [position.state]
       if self._trace_fn is not None:

@@ -31,7 +31,7 @@ def _sample(case, kernel, start):
           kernel, num_events, start, chunk_size=case['num_events'], seed=seed,
           trace_fn=lambda _, results: results.duration, progress_bar=False)
 
-    result, wall, cpu = driver.timed(call, case['num_events'], times=8)
+    result, wall, cpu = driver.timed(call, case['num_events'], times=40)
     states, durations = (
         part[-case['num_events']:].numpy()
         for part in (result.states, result.trace))

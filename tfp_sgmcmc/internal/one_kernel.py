@@ -1,12 +1,13 @@
-"""A small step compiled as one kernel, where XLA is for a CPU.
+"""Small steps compiled as one kernel, where XLA is for a CPU.
 
 XLA for CPUs makes a kernel of about every operation, starts each by itself and
 splits the larger ones over threads. A step of a few microseconds spends most of
 its time between kernels. A computation that is called, with an attribute that
-says that it is small, becomes a single kernel, run by a single thread.
+says that it is small, becomes a single kernel, run by a single thread: a loop
+of steps, too.
 
 TensorFlow writes the functions that it calls into their callers, all but those
-that a StableHLO module calls: so here the step is a function that a module
+that a StableHLO module calls: so here the steps are a function that a module
 calls which does nothing else. XLA without that attribute makes a plain call of
 it, and the same numbers.
 """
@@ -20,7 +21,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
 
-__all__ = ['small_step']
+__all__ = ['make']
 
 # With arrays of more elements threads are worth more than a single kernel; and
 # with matrix products of more terms a library's, which a kernel cannot call.
@@ -31,7 +32,7 @@ _MOST_INSTRUCTIONS = 2**14
 # What a kernel can hold: the rest are functions of XLA or of other libraries.
 _HELD = frozenset("""
     abs add and atan2 bitcast bitcast-convert broadcast call cbrt ceil clamp
-    compare complex concatenate conditional constant convert copy cosine
+    compare concatenate conditional constant convert copy cosine
     count-leading-zeros divide dot dynamic-slice dynamic-update-slice erf
     exponential exponential-minus-one floor gather get-tuple-element iota
     is-finite log log-plus-one logistic maximum minimum multiply negate not
@@ -54,7 +55,7 @@ _TYPES = {
     tf.uint64: 'ui64'}
 
 
-def small_step(
+def make(
     fn: Callable[..., list[tf.Tensor]], *args: Any,
 ) -> Callable[..., list[tf.Tensor]] | None:
   """A function as one kernel, None where it is none or would be slower so.
@@ -64,21 +65,22 @@ def small_step(
     *args: Nested tensors, such as it will be called with.
 
   Returns:
-    small_step: None, or a callable as `fn`, for programs that XLA compiles.
+    one_kernel: None, or a callable as `fn`, for programs that XLA compiles.
   """
   specs = [tf.TensorSpec.from_tensor(leaf) for leaf in tf.nest.flatten(args)]
   inner = tf.function(
       lambda *leaves: fn(*tf.nest.pack_sequence_as(args, leaves)),
       autograph=False, jit_compile=True).get_concrete_function(*specs)
+  # Not so: a variable, an array without elements, a size not known yet.
+  if compat.sees_accelerators() or not all(
+      leaf.dtype in _TYPES and leaf.shape.num_elements()
+      for leaf in [*inner.inputs, *inner.outputs]):
+    return None
   outer = tf.function(
       lambda *leaves: [
           *inner(*leaves), _touched([*leaves, *inner.captured_inputs])],
       autograph=False, jit_compile=True)
   traced = outer.get_concrete_function(*specs)
-  if compat.sees_accelerators() or not all(
-      leaf.shape.num_elements() and leaf.dtype in _TYPES
-      for leaf in [*traced.inputs, *traced.outputs]):
-    return None
   try:
     hlo = outer.experimental_get_compiler_ir(*specs)(stage='hlo')
   except (TypeError, ValueError, tf.errors.OpError):
