@@ -114,6 +114,15 @@ def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch):
   assert not calls
 
 
+def test_functions_that_run_eagerly():
+  tf.config.run_functions_eagerly(True)
+  try:
+    eagerly = draws(sgld(), num_results=2)
+  finally:
+    tf.config.run_functions_eagerly(False)
+  np.testing.assert_allclose(eagerly, draws(sgld(), num_results=2), rtol=1e-5)
+
+
 def test_data_are_not_part_of_the_program():
   """They stay where they are: a copy a step would take milliseconds."""
   x = tf.random.stateless_normal([200_000, 3], [0, 1])

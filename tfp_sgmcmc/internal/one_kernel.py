@@ -67,14 +67,15 @@ def make(
   Returns:
     one_kernel: None, or a callable as `fn`, for programs that XLA compiles.
   """
+  if compat.sees_accelerators() or tf.config.functions_run_eagerly():
+    return None
   specs = [tf.TensorSpec.from_tensor(leaf) for leaf in tf.nest.flatten(args)]
   inner = tf.function(
       lambda *leaves: fn(*tf.nest.pack_sequence_as(args, leaves)),
       autograph=False, jit_compile=True).get_concrete_function(*specs)
   # Not so: a variable, an array without elements, a size not known yet.
-  if compat.sees_accelerators() or not all(
-      leaf.dtype in _TYPES and leaf.shape.num_elements()
-      for leaf in [*inner.inputs, *inner.outputs]):
+  if not all(leaf.dtype in _TYPES and leaf.shape.num_elements()
+             for leaf in [*inner.inputs, *inner.outputs]):
     return None
   outer = tf.function(
       lambda *leaves: [
