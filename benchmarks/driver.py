@@ -7,13 +7,14 @@ from typing import Any
 __all__ = ['timed']
 
 
-def timed(call: Callable[[int], Any], num_draws: int, times: int):
+def timed(call: Callable[[int], Any], num_draws: int):
   """The time of some draws: that of a long call less that of a short one.
+
+  The long call is made so long that most of it are draws, not compiling.
 
   Args:
     call: Callable of a number of draws; runs the chain and returns it.
     num_draws: How many draws to time.
-    times: How many times as many the long call makes beside the short one's.
 
   Returns:
     result: What the long call returned.
@@ -26,6 +27,9 @@ def timed(call: Callable[[int], Any], num_draws: int, times: int):
         time.process_time() - begin[1])
 
   _, *short = run(num_draws)
-  result, *long = run((1 + times) * num_draws)
-  wall, cpu = ((b - a) / times for a, b in zip(short, long))
-  return result, wall, cpu
+  times = 8
+  while True:
+    result, *long = run((1 + times) * num_draws)
+    if long[0] > 2. * short[0] and long[1] > 2. * short[1]:
+      return result, *((b - a) / times for a, b in zip(short, long))
+    times *= 4

@@ -78,11 +78,12 @@ def directory(
 ) -> pathlib.Path | None:
   """The folder of what is kept under a name; None unless --full.
 
-  It goes by the source of the function's module and the seed.
+  It goes by the source of the function's module and of this one, and the seed.
   """
   if arguments.size != 'full':
     return None
-  source = inspect.getsource(sys.modules[function.__module__])
+  source = ''.join(inspect.getsource(sys.modules[name]) for name in (
+      function.__module__, __name__))
   key = hashlib.sha256(f'{source} {arguments.seed}'.encode()).hexdigest()[:16]
   words = ''.join(c if c.isalnum() else '_' for c in name)
   return _folder(arguments) / f'{words}-{key}'

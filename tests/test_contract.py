@@ -63,17 +63,18 @@ def one_step_as_one_kernel(kernel, start):
   """`one_step`, compiled as `sample` does it; None where it is not small."""
   position = (start, kernel.bootstrap_results(start))
 
-  def on_leaves(leaves, seed):
+  def on_leaves(*leaves_and_seed):
+    *leaves, seed = leaves_and_seed
     return tf.nest.flatten(kernel.one_step(
         *tf.nest.pack_sequence_as(position, leaves), seed=seed))
 
-  small = one_kernel.make(
-      on_leaves, tf.nest.flatten(position), tf.constant([3, 4]))
+  small = one_kernel.make(one_kernel.trace(
+      on_leaves, *tf.nest.flatten(position), tf.constant([3, 4])))
   if small is None:
     return None
   return tf.function(
       lambda *where, seed: tf.nest.pack_sequence_as(
-          position, small(tf.nest.flatten(where), seed)),
+          position, small(*tf.nest.flatten(where), seed)),
       jit_compile=True, autograph=False)
 
 

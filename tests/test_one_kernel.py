@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import sampling
 from tfp_sgmcmc.internal import one_kernel
 
 VARIABLE = tf.Variable(2.)
@@ -17,7 +18,7 @@ VARIABLE = tf.Variable(2.)
 
 def compiled(fn, *args):
   """The function as one kernel, in a program; None where it is not small."""
-  small = one_kernel.make(fn, *args)
+  small = one_kernel.make(one_kernel.trace(fn, *args))
   return small and tf.function(small, jit_compile=True, autograph=False)
 
 
@@ -97,7 +98,7 @@ def test_matrix_products(equation, shapes, is_small):
 ], ids=['sort', 'scatter', 'cholesky', 'convolution', 'large', 'empty',
         'variable', 'not for XLA'])
 def test_what_is_not_one_kernel(fn):
-  assert one_kernel.make(fn, tf.constant([0.1, 0.2, 0.3])) is None
+  assert compiled(fn, tf.constant([0.1, 0.2, 0.3])) is None
 
 
 def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch):
@@ -133,15 +134,18 @@ def test_data_are_not_part_of_the_program():
   results = kernel.bootstrap_results(tf.zeros([3]))
   start = tf.nest.flatten((tf.zeros([3]), results))
 
-  def one_step(leaves, seed):
-    return tf.nest.flatten(kernel.one_step(*tf.nest.pack_sequence_as(
-        (tf.zeros([3]), results), leaves), seed=seed))
+  def steps(*leaves):
+    return tf.while_loop(
+        lambda k, leaves: k < 5,
+        lambda k, leaves: (k + 1, tf.nest.flatten(kernel.one_step(
+            *tf.nest.pack_sequence_as((tf.zeros([3]), results), leaves),
+            seed=tf.stack([0, k])))),
+        (0, list(leaves)))[1]
 
-  small = one_kernel.make(one_step, start, tf.constant([0, 1]))
+  small = one_kernel.make(one_kernel.trace(steps, *start))
   program = tf.function(
       lambda *leaves: tf.while_loop(
-          lambda k, leaves: k < 5,
-          lambda k, leaves: (k + 1, small(leaves, tf.stack([0, k]))),
+          lambda k, leaves: k < 5, lambda k, leaves: (k + 1, small(*leaves)),
           (0, list(leaves)))[1], jit_compile=True, autograph=False)
   hlo = program.experimental_get_compiler_ir(*start)(stage='optimized_hlo')
   tables = [line for line in hlo.splitlines() if '= f32[200000,3]' in line]
@@ -153,12 +157,23 @@ def test_what_xla_cannot_make_one_kernel_is_many(monkeypatch):
   """Where our list of what a kernel can hold has a mistake in it."""
   monkeypatch.setattr(
       one_kernel, '_HELD', one_kernel._HELD | {'scatter'})
-  calls = []
-  real = one_kernel.compat.call_as_one_kernel
+  compiled_steps = []
+  real = sampling._Program._compiled
   monkeypatch.setattr(
-      one_kernel.compat, 'call_as_one_kernel',
-      lambda *args: calls.append(1) or real(*args))
+      sampling._Program, '_compiled',
+      lambda self, steps: compiled_steps.append(steps) or real(self, steps))
   tried = draws(sgld(sgmcmc.gradients.SAGA(4)))
-  assert calls  # XLA has refused it.
+  assert len(compiled_steps) == 2  # One kernel, which XLA refuses, and many.
   monkeypatch.undo()
   np.testing.assert_array_equal(tried, draws(sgld(sgmcmc.gradients.SAGA(4))))
+
+
+def test_the_global_generator_is_left_alone():
+  def next_number():
+    tf.random.set_seed(1)
+    return float(tf.random.normal([]))
+
+  expected = next_number()
+  tf.random.set_seed(1)
+  draws(sgld(), num_results=1)
+  assert float(tf.random.normal([])) == expected

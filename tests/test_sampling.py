@@ -303,6 +303,7 @@ def test_a_finished_run_is_only_read(one_run, monkeypatch):
 
   before = {path: path.stat().st_mtime_ns for path in one_run.iterdir()}
   monkeypatch.setattr(store_lib.Store, 'open', refuse)
+  monkeypatch.setattr(sgmcmc.SGLD, 'one_step', refuse)
   assert len(run(directory=one_run)) == 20
   assert before == {path: path.stat().st_mtime_ns for path in one_run.iterdir()}
 

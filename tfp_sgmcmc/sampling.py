@@ -64,15 +64,15 @@ def sample(
   Where the data are shared out among devices (`shard`), each step is made on
   all of them.
 
-  The steps are compiled once, on a CPU as one kernel where they are small, and
-  run in chunks of `chunk_size` draws; how long a chunk is has no influence on
-  the draws. With a `directory` each chunk is on disk before the next begins,
-  memory does not grow with `num_results`, and after a kill the same call goes
-  on from the last chunk and ends with the same draws, bit for bit, on the same
-  machine. (Not with `gradients.Stream`, whose position in its pipeline is not
-  part of the chain.) The same call on a finished directory only reads; with a
-  larger `num_results` it adds draws of the same chain. One run at a time writes
-  to a directory.
+  The steps are compiled once (small ones as a single kernel, where there is no
+  accelerator), and run in chunks of `chunk_size` draws; how long a chunk is has
+  no influence on the draws. With a `directory` each chunk is on disk before the
+  next begins, memory does not grow with `num_results`, and after a kill the
+  same call goes on from the last chunk and ends with the same draws, bit for
+  bit, on the same machine. (Not with `gradients.Stream`, whose position in its
+  pipeline is not part of the chain.) The same call on a finished directory only
+  reads; with a larger `num_results` it adds draws of the same chain. One run at
+  a time writes to a directory.
 
   Whether a call is the same is told by a description of its arguments, which
   is kept in the directory: all that makes the draws what they are, so neither
@@ -294,28 +294,39 @@ class _Program:
     self._kernel, self._trace_fn = kernel, trace_fn
     self._chunk_size = chunk_size
     self._jit_compile = jit_compile
-    self._compile(one_kernel.make(
-        self._steps, tf.nest.flatten(start), seed,
-        *(tf.constant(number, tf.int64) for number in (0, 1)),
-    ) if jit_compile else None)
+    self._advance = None  # Until there is a step to make.
 
-  def _compile(self, steps_in_one_kernel):
-    self._is_one_kernel = steps_in_one_kernel is not None
-    self._advance = tf.function(
-        functools.partial(self._trace, steps_in_one_kernel or self._steps),
-        autograph=False, jit_compile=self._jit_compile)
+  def _compile(self, leaves):
+    """Compiles the steps, as one kernel where they are small."""
+    steps = self._steps
+    self._traced = self._one_kernel = None
+    if self._jit_compile and not tf.config.functions_run_eagerly():
+      numbers = (tf.zeros([], tf.int64), tf.zeros([], tf.int64))
+      self._traced = one_kernel.trace(steps, *leaves, self._seed, *numbers)
+      self._one_kernel = one_kernel.make(self._traced)
+      steps = self._one_kernel or self._traced
+    self._advance = self._compiled(steps)
+
+  def _compiled(self, steps):
+    return tf.function(
+        functools.partial(self._trace, steps), autograph=False,
+        jit_compile=self._jit_compile)
 
   def __call__(self, position, step, first, thinning, num_draws) -> _Outcome:
     numbers = (self._first_step + step, first, thinning, num_draws)
-    arguments = (
-        tf.nest.flatten(position), self._seed,
-        *(tf.constant(number, tf.int64) for number in numbers))
+    leaves = tf.nest.flatten(position)
+    if self._advance is None:
+      self._compile(leaves)
+    arguments = (leaves, self._seed, *(
+        tf.constant(number, tf.int64) for number in numbers))
     try:
       outcome = self._advance(*arguments)
-    except (tf.errors.InternalError, tf.errors.UnimplementedError):
-      if not self._is_one_kernel:
+    except tf.errors.OpError:
+      if self._one_kernel is None:
         raise
-      self._compile(None)  # XLA cannot make one kernel of the steps.
+      # Many kernels, where XLA cannot make one; else the same error.
+      self._one_kernel = None
+      self._advance = self._compiled(self._traced)
       outcome = self._advance(*arguments)
     num_steps, num_complete, is_finite, draws, leaves = outcome
     num_complete = int(num_complete)
@@ -325,8 +336,10 @@ class _Program:
         int(num_steps), num_complete, bool(is_finite), draws,
         tf.nest.pack_sequence_as(self._start, leaves))
 
-  def _steps(self, leaves, seed, step, number):
+  def _steps(self, *leaves_seed_step_number):
     """Makes so many steps, fewer where a state is not finite."""
+    *leaves, seed, step, number = leaves_seed_step_number
+
     def on_device(leaves, seed):
       position = tf.nest.pack_sequence_as(self._start, leaves)
       return tf.nest.flatten(self._kernel.one_step(*position, seed=seed))
@@ -350,7 +363,7 @@ class _Program:
     def one_draw(draw, step, is_finite, leaves, arrays):
       del is_finite
       step, is_finite, *leaves = steps(
-          leaves, seed, step, tf.where(draw == 0, first, thinning))
+          *leaves, seed, step, tf.where(draw == 0, first, thinning))
       position = tf.nest.pack_sequence_as(self._start, leaves)
       kept = [position.state]
       if self._trace_fn is not None:

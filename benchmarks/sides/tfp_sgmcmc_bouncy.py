@@ -27,14 +27,13 @@ def _sample(case, kernel, start):
     nonlocal start
 
     def call(num_events):
-      return sgmcmc.sample(
+      result = sgmcmc.sample(
           kernel, num_events, start, chunk_size=case['num_events'], seed=seed,
           trace_fn=lambda _, results: results.duration, progress_bar=False)
+      return [part[-case['num_events']:].numpy()
+              for part in (result.states, result.trace)]
 
-    result, wall, cpu = driver.timed(call, case['num_events'], times=40)
-    states, durations = (
-        part[-case['num_events']:].numpy()
-        for part in (result.states, result.trace))
+    (states, durations), wall, cpu = driver.timed(call, case['num_events'])
     start = tf.constant(states[-1])
     return dict(draws=_along(case, states, durations), wall=wall, cpu=cpu)
 

@@ -46,7 +46,7 @@ def _sample(case, kernel, state):
           num_steps_between_results=case['thin'] - 1,
           chunk_size=case['num_draws'], seed=seed, progress_bar=False).states]
 
-    draws, wall, cpu = driver.timed(call, case['num_draws'], times=12)
+    draws, wall, cpu = driver.timed(call, case['num_draws'])
     state = [part[-1] for part in draws]
     return dict(draws=_out(draws), wall=wall, cpu=cpu)
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Sequence
 import functools
 import itertools
 from typing import Any
+import warnings
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -19,6 +21,7 @@ __all__ = [
     'call_as_one_kernel',
     'dataset_of',
     'find_result',
+    'hlo',
     'in_graph',
     'in_xla_context',
     'is_made_in_python',
@@ -127,6 +130,18 @@ def in_xla_context() -> bool:
           tf.compat.v1.get_default_graph()))
 
 
+def hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> str:
+  """The program of a `tf.function` on the CPU, before XLA optimises it.
+
+  TensorFlow draws a number from the user's generator to find out what device
+  she prefers, unless it is told one, and warns if it is told.
+  """
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    return function.experimental_get_compiler_ir(*specs)(
+        stage='hlo', device_name='/job:localhost/replica:0/task:0/device:CPU:0')
+
+
 @functools.cache
 def jit_compile() -> bool | None:
   """What to pass as `jit_compile` for what runs on the host.
@@ -147,10 +162,10 @@ def jit_compile() -> bool | None:
 
 @functools.cache
 def sees_accelerators() -> bool:
-  """Whether the machine has a GPU or a TPU, for which programs may be."""
+  """Whether programs may be for a GPU or a TPU, which TensorFlow sees."""
   return any(
       device.device_type not in ('CPU', 'XLA_CPU')
-      for device in tf.config.list_physical_devices())
+      for device in tf.config.get_visible_devices())
 
 
 @functools.cache

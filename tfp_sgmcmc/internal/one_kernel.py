@@ -1,15 +1,18 @@
 """Small steps compiled as one kernel, where XLA is for a CPU.
 
-XLA for CPUs makes a kernel of about every operation, starts each by itself and
-splits the larger ones over threads. A step of a few microseconds spends most of
-its time between kernels. A computation that is called, with an attribute that
-says that it is small, becomes a single kernel, run by a single thread: a loop
-of steps, too.
+XLA for CPUs turns about every operation of a program into a function of its
+own, a kernel. It starts kernels one after the other and splits the larger ones
+over threads. A step of a few microseconds spends most of its time between
+kernels.
 
-TensorFlow writes the functions that it calls into their callers, all but those
-that a StableHLO module calls: so here the steps are a function that a module
-calls which does nothing else. XLA without that attribute makes a plain call of
-it, and the same numbers.
+XLA can also make a single kernel, for one thread, of a computation that the
+program calls, loops within it included. It does so where the call has the
+attribute `xla_cpu_small_call`. (Without that attribute, or where XLA does not
+know it, it is a call as any other, of the same numbers.)
+
+TensorFlow leaves no calls for XLA to see: it writes a function that is called
+into its caller. The exception is a module of StableHLO. So the module made here
+has a single line, which calls the function of TensorFlow.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
 
-__all__ = ['make']
+__all__ = ['make', 'trace']
 
 # With arrays of more elements threads are worth more than a single kernel; and
 # with matrix products of more terms a library's, which a kernel cannot call.
@@ -41,6 +44,7 @@ _HELD = frozenset("""
     round-nearest-even rsqrt select shift-left shift-right-arithmetic
     shift-right-logical sign sine slice sqrt subtract tan tanh transpose
     tuple while xor""".split())
+# These make no arrays: they pass on what others have made.
 _MADE_ELSEWHERE = frozenset((
     'call', 'conditional', 'get-tuple-element', 'parameter', 'reshape', 'tuple',
     'while'))
@@ -55,43 +59,55 @@ _TYPES = {
     tf.uint64: 'ui64'}
 
 
-def make(
-    fn: Callable[..., list[tf.Tensor]], *args: Any,
-) -> Callable[..., list[tf.Tensor]] | None:
-  """A function as one kernel, None where it is none or would be slower so.
+def trace(fn: Callable[..., list[tf.Tensor]], *args: Any) -> Any:
+  """A function of tensors, traced as part of a program that XLA compiles.
 
   Args:
     fn: Callable of nested tensors; returns a list of tensors.
     *args: Nested tensors, such as it will be called with.
 
   Returns:
-    one_kernel: None, or a callable as `fn`, for programs that XLA compiles.
+    traced: `tf.types.experimental.ConcreteFunction` of the flat arguments.
   """
-  if compat.sees_accelerators() or tf.config.functions_run_eagerly():
-    return None
   specs = [tf.TensorSpec.from_tensor(leaf) for leaf in tf.nest.flatten(args)]
-  inner = tf.function(
+  return tf.function(
       lambda *leaves: fn(*tf.nest.pack_sequence_as(args, leaves)),
       autograph=False, jit_compile=True).get_concrete_function(*specs)
-  # Not so: a variable, an array without elements, a size not known yet.
-  if not all(leaf.dtype in _TYPES and leaf.shape.num_elements()
-             for leaf in [*inner.inputs, *inner.outputs]):
+
+
+def make(traced: Any) -> Callable[..., list[tf.Tensor]] | None:
+  """One kernel of a function, for programs that XLA compiles.
+
+  Args:
+    traced: What `trace` returned.
+
+  Returns:
+    one_kernel: Callable of the flat arguments; None where XLA cannot make one
+      kernel of the function, or where that would be slower.
+  """
+  # A variable, an array without elements or one of a size that is not known
+  # yet cannot be in one kernel.
+  if compat.sees_accelerators() or not all(
+      leaf.dtype in _TYPES and leaf.shape.num_elements()
+      for leaf in [*traced.inputs, *traced.outputs]):
     return None
-  outer = tf.function(
+  number = len(traced.inputs) - len(traced.captured_inputs)
+  specs = [tf.TensorSpec(leaf.shape, leaf.dtype)
+           for leaf in traced.inputs[:number]]
+  function = tf.function(
       lambda *leaves: [
-          *inner(*leaves), _touched([*leaves, *inner.captured_inputs])],
+          *traced(*leaves), _touched([*leaves, *traced.captured_inputs])],
       autograph=False, jit_compile=True)
-  traced = outer.get_concrete_function(*specs)
+  whole = function.get_concrete_function(*specs)
   try:
-    hlo = outer.experimental_get_compiler_ir(*specs)(stage='hlo')
+    hlo = compat.hlo(function, specs)
   except (TypeError, ValueError, tf.errors.OpError):
     return None  # What XLA cannot compile, it says when it compiles.
   if not _is_small(hlo):
     return None
-  module = _module(traced.inputs, traced.outputs)
-  return lambda *args: compat.call_as_one_kernel(
-      traced, module,
-      tf.nest.flatten(args) + list(traced.captured_inputs))[:-1]
+  module = _module(whole.inputs, whole.outputs)
+  return lambda *leaves: compat.call_as_one_kernel(
+      whole, module, [*leaves, *whole.captured_inputs])[:-1]
 
 
 def _touched(leaves):
@@ -113,14 +129,17 @@ def _is_small(hlo):
   for name, shape, opcode, operands in instructions:
     if opcode not in _HELD:
       return False
+    if '<=' in shape:  # Of a size that is known when the program runs.
+      return False
     array = _ARRAY.match(shape)
-    if array is None:
+    if array is None:  # A tuple.
       continue
     size = math.prod(int(length) for length in array[1].split(',') if length)
     sizes[name] = size
     if opcode == 'dot':
-      # Of a matrix product of [m, k] and [k, n], m k n.
-      a, b = (sizes[operand] for operand in _NAME.findall(operands)[:2])
+      a, b = (sizes.get(operand, math.inf)
+              for operand in _NAME.findall(operands)[:2])
+      # Of a matrix product of [m, k] and [k, n], m k n; of several, more.
       if math.sqrt(a * b * size) > _MOST_PRODUCTS:
         return False
     if opcode not in _MADE_ELSEWHERE and size > _MOST_ELEMENTS:

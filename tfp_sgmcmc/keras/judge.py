@@ -19,9 +19,9 @@ _Watch = temperature.HeatWatch | temperature.HeatWatches
 class Judge:
   """Warns of a chain that is too hot, and stops one that leaves the posterior.
 
-  `HeatWatch` says what a temperature means; here stands when it is asked, and
-  what follows. It begins with the chain's first step; what it is told before,
-  it does not judge.
+  `HeatWatch` says what a temperature means; the judge asks it at the right
+  times, and does what follows. `begin` comes before the first `watch`; until
+  then the ends of epochs and of `fit` say nothing.
   """
 
   def __init__(
