@@ -4,32 +4,38 @@ from collections.abc import Callable
 import time
 from typing import Any
 
-__all__ = ['timed']
+__all__ = ['Timer']
 
 
-def timed(call: Callable[[int], Any], num_draws: int):
-  """The time of some draws: that of a long call less that of a short one.
+class Timer:
+  """Times some draws: a long call less a short one.
 
   The long call is made so long that most of it are draws, not compiling.
-
-  Args:
-    call: Callable of a number of draws; runs the chain and returns it.
-    num_draws: How many draws to time.
-
-  Returns:
-    result: What the long call returned.
-    wall, cpu: Seconds of `num_draws` draws, without compiling.
   """
-  def run(number):
-    begin = time.perf_counter(), time.process_time()
-    result = call(number)
-    return result, time.perf_counter() - begin[0], (
-        time.process_time() - begin[1])
 
-  _, *short = run(num_draws)
-  times = 8
-  while True:
-    result, *long = run((1 + times) * num_draws)
-    if long[0] > 2. * short[0] and long[1] > 2. * short[1]:
-      return result, *((b - a) / times for a, b in zip(short, long))
-    times *= 4
+  def __init__(self, num_draws: int):
+    """Makes the timer of a number of draws."""
+    self._num_draws, self._times = num_draws, 8
+
+  def __call__(self, call: Callable[[int], Any]) -> tuple[Any, float, float]:
+    """The time of the draws of a chain.
+
+    Args:
+      call: Callable of a number of draws; runs the chain and returns it.
+
+    Returns:
+      result: What the long call returned.
+      wall, cpu: Seconds of `num_draws` draws, without compiling.
+    """
+    _, *short = _run(call, self._num_draws)
+    while True:
+      result, *long = _run(call, (1 + self._times) * self._num_draws)
+      if long[0] > 2. * short[0] and long[1] > 2. * short[1]:
+        return result, *((b - a) / self._times for a, b in zip(short, long))
+      self._times *= 4
+
+
+def _run(call, num_draws):
+  begin = time.perf_counter(), time.process_time()
+  result = call(num_draws)
+  return result, time.perf_counter() - begin[0], time.process_time() - begin[1]

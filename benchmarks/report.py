@@ -156,7 +156,8 @@ On {"; ".join(machines)}. {_load(results)}
 {ratios(results)}
 
 What each side did. Imports and first turns are CPU seconds, the first turn with
-the making of the data, tracing and compiling; the others are of the wall.
+the making of the data, tracing and compiling; the others are of the wall. A
+turn of `sample` is made of calls that compile, and of many more draws.
 
 {sides(results)}
 {_GROWTH if 'sides' in results.get('growth', {}) else ''}

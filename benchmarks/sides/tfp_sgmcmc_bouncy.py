@@ -23,6 +23,8 @@ def prepare(case):
 
 
 def _sample(case, kernel, start):
+  timer = driver.Timer(case['num_events'])
+
   def turn(seed):
     nonlocal start
 
@@ -33,7 +35,7 @@ def _sample(case, kernel, start):
       return [part[-case['num_events']:].numpy()
               for part in (result.states, result.trace)]
 
-    (states, durations), wall, cpu = driver.timed(call, case['num_events'])
+    (states, durations), wall, cpu = timer(call)
     start = tf.constant(states[-1])
     return dict(draws=_along(case, states, durations), wall=wall, cpu=cpu)
 

@@ -37,6 +37,8 @@ def _sample_chain(case, kernel, state):
 
 
 def _sample(case, kernel, state):
+  timer = driver.Timer(case['num_draws'])
+
   def turn(seed):
     nonlocal state
 
@@ -46,7 +48,7 @@ def _sample(case, kernel, state):
           num_steps_between_results=case['thin'] - 1,
           chunk_size=case['num_draws'], seed=seed, progress_bar=False).states]
 
-    draws, wall, cpu = driver.timed(call, case['num_draws'])
+    draws, wall, cpu = timer(call)
     state = [part[-1] for part in draws]
     return dict(draws=_out(draws), wall=wall, cpu=cpu)
 
