@@ -7,6 +7,9 @@ from typing import Any
 __all__ = ['Timer']
 
 
+_MOST_TIMES = 128  # Tiny runs would take many more, and are not for timing.
+
+
 class Timer:
   """Times some draws: a long call less a short one.
 
@@ -30,7 +33,8 @@ class Timer:
     _, *short = _run(call, self._num_draws)
     while True:
       result, *long = _run(call, (1 + self._times) * self._num_draws)
-      if long[0] > 2. * short[0] and long[1] > 2. * short[1]:
+      is_long = all(b > 2. * a for a, b in zip(short, long))
+      if is_long or self._times >= _MOST_TIMES:
         return result, *((b - a) / self._times for a, b in zip(short, long))
       self._times *= 4
 
