@@ -47,17 +47,17 @@ def serve(prepare: Callable[[dict], Callable[[int], Any]]) -> None:
   imported = dict(
       import_cpu=time.process_time(), import_peak=_peak(),
       import_wall=time.time() - float(os.environ['BENCHMARK_STARTED']))
-  clock = _Clock()
+  clock = Clock()
   turn = prepare(case)
   prepared = dict(prepare_wall=clock.wall, prepare_cpu=clock.cpu)
-  clock = _Clock()
+  clock = Clock()
   turn(0)  # Compiles.
   answer(**imported, **prepared, first_wall=clock.wall, first_cpu=clock.cpu,
          peak=_peak())
   for line in sys.stdin:
     command, *arguments = json.loads(line)
     if command == 'turn':
-      clock = _Clock()
+      clock = Clock()
       made = turn(*arguments)
       told = dict(wall=clock.wall, cpu=clock.cpu, peak=_peak())
       if isinstance(made, dict):
@@ -84,7 +84,7 @@ def _law(case, turn, num_turns, num_skipped):
       mean=values.mean(axis=0).tolist(), sd=values.std(axis=0).tolist())
 
 
-class _Clock:
+class Clock:
   """Seconds since it was made, of the wall and of this process."""
 
   def __init__(self):

@@ -18,7 +18,6 @@ import os
 import pathlib
 import platform
 import subprocess
-import time
 from typing import Any
 
 from matplotlib import figure
@@ -118,11 +117,11 @@ def main(
   print(f'{description.strip()}\n')
   versions = {
       'tensorflow': tf.__version__, 'tfp_sgmcmc': '0.1.0', 'commit': commit()}
-  begin = time.monotonic(), parts.processor_time()
+  begin = parts.clock()
   result = run(arguments)
-  end = time.monotonic(), parts.processor_time()
   seconds, cpu_seconds = (
-      b - a + before for a, b, before in zip(begin, end, arguments.used_before))
+      b - a + before for a, b, before in zip(
+          begin, parts.clock(), arguments.used_before))
   record = {
       'name': name,
       'title': description.strip().splitlines()[0],

@@ -20,7 +20,7 @@ from typing import Any
 
 import tqdm
 
-__all__ = ['directory', 'each', 'forget', 'processor_time']
+__all__ = ['clock', 'directory', 'each', 'forget']
 
 
 def each(
@@ -57,14 +57,14 @@ def each(
           a + b for a, b in zip(arguments.used_before, used)]
       print(f'{name}: part {k + 1} of {len(items)} is on disk', flush=True)
       continue
-    begin, begin_used = time.monotonic(), processor_time()
+    begin = clock()
     results.append(function(item))
-    seconds = time.monotonic() - begin
+    seconds, used = (b - a for a, b in zip(begin, clock()))
     spent, num_made = spent + seconds, num_made + 1
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix('.unfinished')
     unfinished.write_bytes(pickle.dumps(
-        [results[-1], seconds, processor_time() - begin_used]))
+        [results[-1], seconds, used]))
     unfinished.replace(path)
     left = (len(items) - k - 1) * spent / num_made
     print(f'{name}: part {k + 1} of {len(items)} done, '
@@ -89,9 +89,9 @@ def directory(
   return _folder(arguments) / f'{words}-{key}'
 
 
-def processor_time() -> float:
-  """Seconds of a processor, of this process and of those that it started."""
-  return sum(os.times()[:4])
+def clock() -> tuple[float, float]:
+  """Seconds on the wall, and of a processor, children's too."""
+  return time.monotonic(), sum(os.times()[:4])
 
 
 def forget(arguments: argparse.Namespace) -> None:

@@ -9,8 +9,6 @@ coordinates, of all chains together. Of fewer than 1,000 draws the smallest of
 so many estimates says little: they all count, in favour of whose they are.
 """
 
-import time
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -31,10 +29,9 @@ def prepare(case):
   def turn(seed):
     if sample is None:
       return dict(work=0., wall=1., cpu=1.)
-    start = time.perf_counter(), time.process_time()
+    clock = worker.Clock()
     draws = sample(seed).numpy()
-    seconds = dict(wall=time.perf_counter() - start[0],
-                   cpu=time.process_time() - start[1])
+    seconds = dict(wall=clock.wall, cpu=clock.cpu)
     return dict(
         seconds, work=effective_size(draws), **errors(draws, case['reference']))
 

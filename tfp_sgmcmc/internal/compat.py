@@ -11,6 +11,7 @@ import warnings
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
+from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
 from tensorflow_probability.python.internal import prefer_static
@@ -193,17 +194,13 @@ def call_as_one_kernel(
   Returns:
     tensors: What the module returns.
   """
-  # An XLA FrontendAttributes message: a map of two short strings to others.
-  message = b''
-  for name, value in (('inlineable', 'false'), ('xla_cpu_small_call', 'true')):
-    entry = b''.join(
-        bytes([tag, len(word)]) + word.encode()
-        for tag, word in ((0x0a, name), (0x12, value)))
-    message += bytes([0x0a, len(entry)]) + entry
+  attributes = xla_data_pb2.FrontendAttributes(
+      map=dict(inlineable='false', xla_cpu_small_call='true'))
   graph = tf.compat.v1.get_default_graph()
   function.add_to_graph(graph)
   with graph._attr_scope({
-      '_XlaFrontendAttributes': attr_value_pb2.AttrValue(s=message)}):
+      '_XlaFrontendAttributes': attr_value_pb2.AttrValue(
+          s=attributes.SerializeToString())}):
     return list(xla.call_module(
         operands, version=9, module=module, platforms=['CPU'],
         Tout=[t.dtype for t in function.outputs],

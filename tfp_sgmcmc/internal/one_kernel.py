@@ -59,20 +59,19 @@ _TYPES = {
     tf.uint64: 'ui64'}
 
 
-def trace(fn: Callable[..., list[tf.Tensor]], *args: Any) -> Any:
+def trace(fn: Callable[..., list[tf.Tensor]], *leaves: tf.Tensor) -> Any:
   """A function of tensors, traced as part of a program that XLA compiles.
 
   Args:
-    fn: Callable of nested tensors; returns a list of tensors.
-    *args: Nested tensors, such as it will be called with.
+    fn: Callable of tensors; returns a list of tensors.
+    *leaves: Tensors such as it will be called with.
 
   Returns:
-    traced: `tf.types.experimental.ConcreteFunction` of the flat arguments.
+    traced: `tf.types.experimental.ConcreteFunction`.
   """
-  specs = [tf.TensorSpec.from_tensor(leaf) for leaf in tf.nest.flatten(args)]
   return tf.function(
-      lambda *leaves: fn(*tf.nest.pack_sequence_as(args, leaves)),
-      autograph=False, jit_compile=True).get_concrete_function(*specs)
+      fn, autograph=False, jit_compile=True,
+  ).get_concrete_function(*map(tf.TensorSpec.from_tensor, leaves))
 
 
 def make(traced: Any) -> Callable[..., list[tf.Tensor]] | None:
@@ -82,7 +81,7 @@ def make(traced: Any) -> Callable[..., list[tf.Tensor]] | None:
     traced: What `trace` returned.
 
   Returns:
-    one_kernel: Callable of the flat arguments; None where XLA cannot make one
+    one_kernel: Callable as the function; None where XLA cannot make one
       kernel of the function, or where that would be slower.
   """
   # A variable, an array without elements or one of a size that is not known
