@@ -74,11 +74,15 @@ def trace(fn: Callable[..., list[tf.Tensor]], *leaves: tf.Tensor) -> Any:
   ).get_concrete_function(*map(tf.TensorSpec.from_tensor, leaves))
 
 
-def make(traced: Any) -> Callable[..., list[tf.Tensor]] | None:
+def make(
+    traced: Any, makes: Any = (),
+) -> Callable[..., list[tf.Tensor]] | None:
   """One kernel of a function, for programs that XLA compiles.
 
   Args:
     traced: What `trace` returned.
+    makes: Nested tensors, of the shapes of some that the function makes: where
+      one is too large there is no need to look into the function.
 
   Returns:
     one_kernel: Callable as the function; None where XLA cannot make one
@@ -89,6 +93,9 @@ def make(traced: Any) -> Callable[..., list[tf.Tensor]] | None:
   if compat.sees_accelerators() or not all(
       leaf.dtype in _TYPES and leaf.shape.num_elements()
       for leaf in [*traced.inputs, *traced.outputs]):
+    return None
+  if any(leaf.shape.num_elements() > _MOST_ELEMENTS
+         for leaf in tf.nest.flatten(makes)):
     return None
   number = len(traced.inputs) - len(traced.captured_inputs)
   specs = [tf.TensorSpec(leaf.shape, leaf.dtype)
