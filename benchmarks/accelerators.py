@@ -144,7 +144,7 @@ def chains(_):
   import keras
   import tensorflow_probability as tfp
 
-  from benchmarks import keras_step_overhead
+  from benchmarks import networks
   import tfp_sgmcmc as sgmcmc
 
   batch, num_steps, repeats = 100, 100, 5
@@ -154,7 +154,7 @@ def chains(_):
   for k in (1, 1, 2, 4, 8):  # Once more, for what a process does but once.
     x = rng.uniform(size=[k * batch * num_steps, 784]).astype(np.float32)
     y = rng.integers(0, 10, len(x))
-    model = keras_step_overhead.perceptron()
+    model = networks.perceptron()
     model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
         from_logits=True))
     sampling = sgmcmc.keras.PosteriorSampling(

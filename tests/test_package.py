@@ -1,5 +1,8 @@
 """The package as a stranger meets it: import errors."""
 
+import ast
+import importlib
+import importlib.util
 import os
 import pathlib
 import re
@@ -55,6 +58,26 @@ def test_private_modules_are_touched_in_one_file():
       str(path.relative_to(ROOT)) for path in ROOT.glob('tfp_sgmcmc/**/*.py')
       if private.search(path.read_text())}
   assert users == {os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}
+
+
+def own_imports(path):
+  """What a program imports of this repository, in its functions too."""
+  for node in ast.walk(ast.parse(path.read_text())):
+    if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in (
+        'benchmarks', 'experiments', 'tests', 'tfp_sgmcmc', 'tutorials'):
+      yield from ((node.module, alias.name) for alias in node.names)
+
+
+def test_what_programs_import_is_there():
+  """In functions too, which no import of the program runs."""
+  missing = []
+  for folder in ('benchmarks', 'experiments', 'tests', 'tutorials'):
+    for path in ROOT.glob(f'{folder}/**/*.py'):
+      for module, name in own_imports(path):
+        if not hasattr(importlib.import_module(module), name):
+          if importlib.util.find_spec(f'{module}.{name}') is None:
+            missing.append(f'{path.relative_to(ROOT)}: {module}.{name}')
+  assert not missing
 
 
 @pytest.mark.slow
