@@ -2,7 +2,6 @@
 
 import concurrent.futures
 from concurrent.futures import process
-import importlib.util
 import pathlib
 
 import keras
@@ -89,9 +88,7 @@ def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize('executor', ['', 'dask'])
 def test_a_killed_process(tmp_path, executor):
-  """Its chain goes on alone in a new one, and ends the same bit for bit."""
-  if executor and importlib.util.find_spec('distributed') is None:
-    pytest.skip('Dask is not installed: pip install "tfp_sgmcmc[dask]".')
+  """Its chain goes on alone, and both end the same bit for bit."""
   cell = {'__name__': 'a_cell_of_a_notebook'}
   exec(PROGRAM.read_text(), cell)
   cell['main'](tmp_path, executor)
