@@ -12,7 +12,7 @@ and estimates so many cycles. What it does not say: that the numbers are right
 there, and how fast the chip is.
 
 Beside that it measures, here: seconds of a step and of the first one over those
-of SGD with momentum, and by the number of chains; what products in bfloat16 do
+of SGD with momentum, and by the number of chains; what rounded products do
 to the law of a chain; and that `fit` runs in the package `tensorflow-tpu`, on
 its CPU.
 
@@ -22,6 +22,7 @@ What each part has found so far is kept in
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -75,10 +76,12 @@ def environment(folder, name):
 def compile_case(case, folder, num_chips=(1,), targets=('v5e', 'a100')):
   """What the compilers say of a case: a dictionary by target and chips."""
   program, arguments, num_parameters = programs.make(case)
-  path = folder / f'{case.file}.mlir'
-  path.write_bytes(programs.serialized(program, arguments))
-  found = {'parameters': num_parameters, 'program': path.stat().st_size}
+  found = {'parameters': num_parameters}
   for target in targets:
+    path = folder / f'{case.file}.{target}.mlir'
+    path.write_bytes(
+        programs.serialized(program, arguments, target == 'v5e'))
+    found.setdefault('program', path.stat().st_size)
     for number in num_chips if target == 'v5e' else (1,):
       done = subprocess.run(
           [environment(folder, target), ROOT / 'benchmarks/compile_ahead.py',
@@ -139,19 +142,22 @@ def measured(_):
   yield found
 
 
-def chains(_):
-  """CPU seconds of a step of `fit` by the number of chains side by side."""
+def chains(_, numbers=(1, 1, 2, 4, 8), num_steps=100, repeats=5):
+  """CPU seconds of a step of `fit` by the number of chains side by side.
+
+  Of the first number twice, for what a process does but once.
+  """
   import keras
   import tensorflow_probability as tfp
 
   from benchmarks import networks
   import tfp_sgmcmc as sgmcmc
 
-  batch, num_steps, repeats = 100, 100, 5
+  batch = 100
   found = {'machine': f'{platform.machine()}, {os.cpu_count()} cores',
            'model': 'perceptron 784-100-10', 'batch': batch, 'seconds': {}}
   rng = np.random.default_rng(0)
-  for k in (1, 1, 2, 4, 8):  # Once more, for what a process does but once.
+  for k in numbers:
     x = rng.uniform(size=[k * batch * num_steps, 784]).astype(np.float32)
     y = rng.integers(0, 10, len(x))
     model = networks.perceptron()
@@ -175,34 +181,35 @@ def chains(_):
   yield found
 
 
-def precision(_):
-  """How far products in bfloat16 move the law of a normal mean.
+def rounded(values, bits):
+  """Values with so many significant bits, the first among them."""
+  fractions, exponents = np.frexp(values)
+  return np.ldexp(np.round(fractions * 2**bits) / 2**bits, exponents)
 
-  SGLD with x rounded, theta rounded, or neither, in the product theta x: what
-  is left of the posterior's sd and the mean, by the sd over theta.
+
+def precision(_, num_chains=4000, num_steps=1500):
+  """How far rounded products move the law of a normal mean.
+
+  SGLD whose gradient gets theta rounded, to bfloat16 as TPUs do or to
+  TensorFloat-32 as GPUs do: what is left of the posterior's mean and sd, by the
+  sd over theta.
   """
-  import tensorflow as tf
-
-  def rounded(values):
-    return tf.cast(tf.cast(values, tf.bfloat16), tf.float32).numpy()
-
-  num_chains, num_steps, h = 4000, 1500, 0.1
-  rng, found = np.random.default_rng(0), []
-  for mean in (1., 1.37):
-    for sd in (0.05, 0.02, 0.01, 0.005, 0.002, 0.001):
-      theta = mean + sd * rng.normal(size=num_chains).astype(np.float32)
-      total = np.zeros([2, num_chains])
-      for step in range(num_steps):
-        drift = (mean - rounded(theta)) * h / 2.
-        noise = rng.normal(size=num_chains) * np.sqrt(h) * sd
-        theta = (theta + drift + noise).astype(np.float32)
-        if step >= num_steps // 2:
-          total += theta, (theta - mean)**2
-      first, second = total.mean(axis=1) / (num_steps - num_steps // 2)
-      found.append(dict(
-          mean=mean, sd=sd, error=(first - mean) / sd,
-          ratio=np.sqrt(second - (first - mean)**2) / sd
-          * np.sqrt(1. - h / 4.)))
+  h, rng, found = 0.1, np.random.default_rng(0), []
+  for bits, mean, sd in itertools.product(
+      (8, 11), (1., 1.37), (0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)):
+    theta = mean + sd * rng.normal(size=num_chains).astype(np.float32)
+    total = np.zeros([2, num_chains])
+    for step in range(num_steps):
+      drift = (mean - rounded(theta, bits)) * h / 2.
+      noise = rng.normal(size=num_chains) * np.sqrt(h) * sd
+      theta = (theta + drift + noise).astype(np.float32)
+      if step >= num_steps // 2:
+        total += theta, (theta - mean)**2
+    first, second = total.mean(axis=1) / (num_steps - num_steps // 2)
+    found.append(dict(
+        bits=bits, mean=mean, sd=sd, error=(first - mean) / sd,
+        ratio=np.sqrt(second - (first - mean)**2) / sd
+        * np.sqrt(1. - h / 4.)))
   yield found
 
 

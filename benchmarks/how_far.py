@@ -68,7 +68,7 @@ def on_v5e(results):
     one, eight = found['v5e, 1'], found.get('v5e, 8')
     if 'error' in one:
       rows.append(row(name, f'{found["parameters"]:,}', found['batch'],
-                      f'refused: {one["error"]}', *[''] * 8))
+                      f'refused: {one["error"]}', *[''] * 9))
       continue
     cells = [
         name, f'{found["parameters"]:,}', f'{found["batch"]:,}',
@@ -76,18 +76,18 @@ def on_v5e(results):
         f'{one["flops"] / 1e9:,.2f}', f'{one["bytes"] / 1e6:,.1f}',
         f'{one["cycles"]:,}', ratio(found, 'v5e, 1')]
     if eight is None:
-      cells += [''] * 3
+      cells += [''] * 4
     elif 'error' in eight:
-      cells += [f'refused: {eight["error"]}', '', '']
+      cells += [f'refused: {eight["error"]}', '', '', '']
     else:
       cells += [
           megabytes(eight), f'{eight.get("crossing_bytes", 0) / 1e6:,.2f}',
-          ratio(found, 'v5e, 8')]
+          sum(eight['collectives'].values()), ratio(found, 'v5e, 8')]
     rows.append(row(*cells))
   return table(
       ['step', 'parameters', 'batch', 'program, kB', 'memory, MB', 'GFLOP',
        'traffic, MB', 'cycles', "over SGD's", '8 chips: memory of one, MB',
-       'crossing, MB', "cycles over SGD's"], rows)
+       'crossing, MB', 'in so many messages', "cycles over SGD's"], rows)
 
 
 def on_a100(results):
@@ -104,8 +104,9 @@ def compiled(results):
 A step of `fit` with SGHMC where nothing else is said; logistic regression is
 1,000 steps by `sample_chain` (a loop's cycles are counted once). Memory is all
 arguments (weights, momenta, gradients, the batch, the data) and temporaries.
-Over eight chips the batch is split, and the weights are on each. "Crossing" is
-what the step sends: the gradient and a few sums, once.
+Over eight chips the batch is split by XLA, and the weights are on each.
+"Crossing" is what the step sends, the gradient and a few sums, "in so many
+messages".
 
 {on_v5e(results)}
 
@@ -164,32 +165,28 @@ the other 1.6 to 3.0. On a GPU or TPU it may; it is not there.
 
 def precision(results):
   rows = [
-      row(f'{found["mean"]:g}', f'{found["sd"]:g}',
+      row({8: 'bfloat16', 11: 'TensorFloat-32'}[found['bits']],
+          f'{found["mean"]:g}', f'{found["sd"]:g}',
           f'{found["sd"] / found["mean"]:.4f}', f'{found["error"]:+.2f}',
           f'{found["ratio"]:.3f}') for found in results]
   return f'''## Which precision the law needs
 
-A product that rounds a weight to bfloat16 (8 bits) sees the same weight all
-over
-a cell of 2^-8 to 2^-7 of its size. A chain notices where the posterior's
-standard
-deviation is not larger than a cell. SGLD (4,000 chains, h = 0.1) on a normal
-mean
-whose gradient gets the rounded weight; the posterior's mean and sd of each
-weight
-that were found:
+By default TPUs round what is multiplied to bfloat16 (8 significant bits), and
+GPUs since the A100 to TensorFloat-32 (11). Such a product sees the same weight
+all over a cell of 2^-8 to 2^-7 of its size, or of 2^-11 to 2^-10. A chain
+notices where the posterior's standard deviation is not larger than a cell. SGLD
+(4,000 chains, h = 0.1) on a normal mean whose gradient gets the rounded weight;
+the posterior's mean and sd of each weight that were found:
 
-{table(["mean", "sd", "sd over mean", "error of the mean, in sd",
+{table(["products", "mean", "sd", "sd over mean", "error of the mean, in sd",
         "sd found over the exact one"], rows)}
 
-So bfloat16 products are enough where the sd of a weight is at least a
-two-hundredth
-of its size; where data determine weights better than that, as millions of
-examples
-do, float32 products are due. The weights, momenta and noise themselves are of
-float32 in either case, also
-with `mixed_bfloat16`; `tests/keras/test_law.py` holds that a linear model's
-law is
+So products in bfloat16 are enough where the sd of a weight is at least a
+two-hundredth of its size, in TensorFloat-32 a thousandth; where data determine
+weights better than that, as millions of examples do, float32 products are due:
+`tf.config.experimental.enable_tensor_float_32_execution(False)`. The weights,
+momenta and noise themselves are of float32 in either case, also with
+`mixed_bfloat16`; `tests/keras/test_law.py` holds that a linear model's law is
 kept by it.
 '''
 

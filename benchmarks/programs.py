@@ -158,9 +158,9 @@ def make(case):
   return (chain_program if case.make_model is None else fit_program)(case)
 
 
-def serialized(program, arguments):
-  """The program as the compilers of accelerators take it, as bytes."""
-  with mock.patch.object(compat, 'sees_tpus', lambda: True):
+def serialized(program, arguments, is_for_tpu):
+  """The program as the compiler of an accelerator takes it, as bytes."""
+  with mock.patch.object(compat, 'sees_tpus', lambda: is_for_tpu):
     return program.experimental_get_compiler_ir(*arguments)(
         stage='stablehlo_serialized')
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as speed
+from benchmarks import accelerators
 from benchmarks import data
+from benchmarks import how_far
 from benchmarks import laws
 from benchmarks import report
 from benchmarks import rows
@@ -161,3 +163,23 @@ def test_readme_and_pages_show_the_results():
   shown = readme.split(first)[1].split(last)[0].strip()
   assert shown == report.short(results)
   assert (speed.RESULTS / 'speed.md').read_text() == report.markdown(results)
+
+
+def test_how_far_it_goes_is_what_was_found():
+  found = json.loads(accelerators.RESULTS.read_text())
+  assert accelerators.PAGE.read_text() == how_far.page(found)
+
+
+def test_a_product_that_rounds_more_is_seen():
+  """Where the sd is a two-thousandth of the weight: bfloat16 alone."""
+  found, = accelerators.precision(None, num_chains=400, num_steps=400)
+  worst = {
+      bits: max(abs(line['error']) for line in found if line['bits'] == bits)
+      for bits in (8, 11)}
+  assert worst[11] < 0.3 < 1. < worst[8]
+
+
+@pytest.mark.slow
+def test_what_is_measured_of_chains_on_this_machine():
+  found, = accelerators.chains(None, numbers=(1, 2), num_steps=2, repeats=1)
+  assert list(found['seconds']) == ['1', '2']

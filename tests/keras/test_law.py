@@ -1,5 +1,6 @@
 """The law of a chain through `fit`, against what is known exactly."""
 
+import contextlib
 import functools
 
 import keras
@@ -34,26 +35,32 @@ def regression(seed=0):
 
 def fit_regression(batch_size, num_examples=NUM_EXAMPLES, prior_scale=None,
                    reduction='sum_over_batch_size', policy='float32',
-                   **arguments):
+                   gradient_estimator=None, strategy=None, **arguments):
   """The posterior of the coefficients, through fit.
 
   One output column is one chain: the columns of a linear layer with the same
   targets are independent under the posterior, with the same law.
   """
   x, y, _, _ = regression()
-  model = keras.Sequential([
-      keras.Input([2]), keras.layers.Dense(NUM_CHAINS, dtype=policy)])
-  model.compile('sgd', sgmcmc.keras.GaussianLikelihood(
-      scale=NOISE, reduction=reduction), steps_per_execution=40)
+  with strategy.scope() if strategy else contextlib.nullcontext():
+    model = keras.Sequential([
+        keras.Input([2]), keras.layers.Dense(NUM_CHAINS, dtype=policy)])
+    model.compile('sgd', sgmcmc.keras.GaussianLikelihood(
+        scale=NOISE, reduction=reduction),
+        steps_per_execution=1 if strategy else 40)
   sampling = sgmcmc.keras.PosteriorSampling(
-      functools.partial(sgmcmc.SGHMC, step_size=0.002, friction=20.),
+      functools.partial(
+          sgmcmc.SGHMC, step_size=0.002, friction=20.,
+          gradient_estimator=gradient_estimator),
       num_examples=num_examples,
       prior=tfd.Normal(0., prior_scale or PRIOR_SCALE), num_burnin_steps=599,
       num_steps_between_results=79, seed=batch_size, **arguments)
   keras.utils.set_random_seed(1)
   data = tf.data.Dataset.from_tensor_slices(
-      (x, np.repeat(y, NUM_CHAINS, axis=1))).cache().shuffle(
-          NUM_EXAMPLES, seed=0).batch(batch_size).repeat()
+      (x, np.repeat(y, NUM_CHAINS, axis=1))).cache()
+  if batch_size < NUM_EXAMPLES:
+    data = data.shuffle(NUM_EXAMPLES, seed=0)
+  data = data.batch(batch_size).repeat()
   model.fit(data, steps_per_epoch=1800, epochs=1, verbose=0, shuffle=False,
             callbacks=[sampling])
   return sampling.posterior

@@ -51,6 +51,11 @@ def own_batches(chain, seed, num_steps, batch_size=20):
       tf.TensorSpec([None, 4]), tf.TensorSpec([None], tf.int64)))
 
 
+def rising(step):
+  """The kernel trains the chains before they sample: T from 0 to 1."""
+  return tf.clip_by_value((tf.cast(step, tf.float32) - 2.) / 2., 0., 1.)
+
+
 @pytest.mark.parametrize('kernel', [
     functools.partial(
         sgmcmc.SGLD, step_size=1e-4,
@@ -61,7 +66,10 @@ def own_batches(chain, seed, num_steps, batch_size=20):
             base=sgmcmc.gradients.Deal())), marks=pytest.mark.slow),
     pytest.param(functools.partial(
         sgmcmc.SGNHT, step_size=0.01, diffusion=3.), marks=pytest.mark.slow),
-], ids=['psgld', 'ewsg', 'sgnht'])
+    pytest.param(functools.partial(
+        sgmcmc.SGHMC, step_size=0.01, friction=5., temperature=rising),
+                 marks=pytest.mark.slow),
+], ids=['psgld', 'ewsg', 'sgnht', 'from temperature 0'])
 def test_each_chain_is_a_fit_of_its_own(kernel):
   """Number for number: its seed, its start, its rows."""
   seed, given = tf.constant([3, 4]), starts()

@@ -18,10 +18,12 @@ import tensorflow as tf
 
 from tests import pipelines
 from tests.keras import models
+from tests.keras import test_law
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sharding
 
 DEVICES = ['/cpu:0', '/cpu:1']
+EWSG = sgmcmc.gradients.ExponentiallyWeighted(base=sgmcmc.gradients.Deal())
 SBPS = sgmcmc.StochasticBouncyParticleSampler
 KERNELS = {
     'SGHMC': dict(kernel=models.SGHMC),
@@ -33,13 +35,21 @@ KERNELS = {
         sgmcmc.SGNHT, step_size=0.005, diffusion=20.)),
     'SBPS': dict(
         kernel=functools.partial(SBPS, refresh_rate=1.), draw_interval=0.05),
+    'no row on the other': dict(kernel=models.SGHMC, num_rows=37),
+    'hot': dict(epochs=6, kernel=functools.partial(
+        sgmcmc.SGHMC, step_size=0.15, friction=1.)),
+    'another number of examples': dict(
+        kernel=models.SGHMC, num_examples=4000),
     'start_epoch': dict(kernel=models.SGHMC, start_epoch=1, num_rows=50),
     'all left out': dict(
         kernel=None, prior=None, num_examples=None, num_rows=50),
     'validation': dict(
         kernel=None, prior=None, num_examples=None, temperature='validation',
-        num_rows=50),
+        num_rows=50, epochs=10),
 }
+
+
+WARNED = ('hot', 'another number of examples', 'batch normalisation')
 
 
 def normalising(**arguments):
@@ -66,16 +76,25 @@ def run(strategy, make_model=models.classifier, epochs=3, batch_size=18,
     model = make_model(**dict(compile_arguments))
   x, y = (leaf[:num_rows] for leaf in models.classes())
   sampling = models.make_sampling(**{'num_examples': num_rows, **arguments})
-  history = models.fit(
-      model, sampling, x=x, y=y, epochs=epochs, batch_size=batch_size,
-      class_weight={0: 1., 1: 2., 2: 0.5}, validation_data=(x[:20], y[:20]))
-  return model, sampling, history.history
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    history = models.fit(
+        model, sampling, x=x, y=y, epochs=epochs, batch_size=batch_size,
+        class_weight={0: 1., 1: 2., 2: 0.5}, validation_data=(x[:20], y[:20]))
+  told = [str(w.message) for w in caught if w.category is UserWarning]
+  return model, sampling, history.history, told
 
 
 def compare(name, one, two):
-  """The largest difference of weights, draws, logs, predictions, counts."""
-  (model, sampling, history), (other, others, other_history) = one, two
+  """The largest difference of weights, draws, logs, predictions, counts.
+
+  Of warnings the first words have to be the same, before the figures.
+  """
+  (model, sampling, history, told), (
+      other, others, other_history, others_told) = one, two
   assert sampling.posterior.steps == others.posterior.steps
+  assert [t[:30] for t in told] == [t[:30] for t in others_told]
+  assert bool(told) == (name in WARNED), told
   assert history.keys() == other_history.keys()
   ours = [*model.get_weights(), *sampling.posterior.weights.values()]
   theirs = [*other.get_weights(), *others.posterior.weights.values()]
@@ -94,6 +113,16 @@ def compare(name, one, two):
   return difference
 
 
+def law_of_ewsg(strategy):
+  """How far draws are from the posterior of a regression, by the tolerance."""
+  *_, mean, covariance = test_law.regression()
+  draws = test_law.draw_regression(
+      100, gradient_estimator=EWSG, strategy=strategy)
+  found = max(test_law.discrepancies(draws, mean, covariance))
+  print(f'EWSG, law: {found:.2f} of the tolerance', flush=True)
+  return found
+
+
 def main():
   cpu, = tf.config.list_physical_devices('CPU')
   tf.config.set_logical_device_configuration(
@@ -102,10 +131,8 @@ def main():
   one = tf.distribute.get_strategy()
   two = tf.distribute.MirroredStrategy(DEVICES)
   for name, arguments in KERNELS.items():
-    epochs = 10 if name == 'validation' else 3
     assert compare(name, *(
-        run(strategy, epochs=epochs, **arguments)
-        for strategy in (one, two))) < 1e-5
+        run(strategy, **arguments) for strategy in (one, two))) < 1e-5
   for name, make_model, compile_arguments in (
       ('batch normalisation', normalising, {}),
       ('run_eagerly', models.classifier, dict(run_eagerly=True)),
@@ -116,12 +143,13 @@ def main():
         run(strategy, make_model, num_rows=50 if name == 'sum' else 49,
             compile_arguments=compile_arguments)
         for strategy in (one, two))) < 1e-5
-  model, _, _ = run(two, kernel=functools.partial(
-      models.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-          base=sgmcmc.gradients.Deal())))
+  model, *_ = run(two, kernel=functools.partial(
+      models.SGHMC, gradient_estimator=EWSG))
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
-    assert np.all(np.isfinite(first)) and np.array_equal(first, second)
+    assert np.array_equal(first, second)
+  # Each replica deals its own rows: another chain, of the same law.
+  assert law_of_ewsg(two) < 1.
   with tempfile.TemporaryDirectory() as folder:
     # Two epochs, and in another process (as it were) the third.
     run(two, epochs=2, directory=folder)
@@ -131,6 +159,7 @@ def main():
   with mock.patch.object(sharding, 'all_reduce', list):
     # Each replica by its own rows: what the comparison has to see.
     assert compare('planted: no all-reduce', run(one), run(two)) > 1e-3
+    assert law_of_ewsg(two) > 1.
 
 
 if __name__ == '__main__':
