@@ -1,7 +1,7 @@
 """Law tests and speeds on the accelerator of this machine.
 
-  python benchmarks/gpu.py [--output FILE] [--repeats 5]
-      [--tests tests/mcmc tests/keras/test_law.py]
+  python benchmarks/gpu.py [--output FILE] [--repeats 5] [--tiny]
+      [--tests tests/mcmc tests/keras/test_law.py] [--rows perceptron fit]
 
 Names what TensorFlow finds (a GPU, a TPU, else the CPU); compares the random
 numbers with those of the CPU; runs the tests of laws, which TensorFlow places
@@ -31,7 +31,10 @@ import tfp_sgmcmc as sgmcmc  # noqa: E402
 LAWS = (
     'tests/test_random.py', 'tests/mcmc/test_linear_law.py',
     'tests/mcmc/test_sgnht.py', 'tests/pdmp/test_law.py',
-    'tests/keras/test_law.py')
+    'tests/gradients/test_exponentially_weighted.py', 'tests/keras/test_law.py')
+ROWS = (
+    'one_chain', 'many_chains', 'perceptron', 'fit', 'first_fit', 'predict',
+    'bouncy')
 
 
 def accelerator():
@@ -76,12 +79,15 @@ def run(*command):
   return done.returncode, done.stdout.splitlines()
 
 
-def main():
+def main(argv=None):
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--output', type=pathlib.Path)
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--tests', nargs='*', default=LAWS)
-  arguments = parser.parse_args()
+  parser.add_argument('--rows', nargs='*', default=ROWS)
+  parser.add_argument(
+      '--tiny', action='store_true', help='shows that it runs, and no speed')
+  arguments = parser.parse_args(argv)
   device, hardware = accelerator()
   report = [
       f'# On {hardware}', '', f'TensorFlow {tf.__version__}, device {device}.',
@@ -95,8 +101,8 @@ def main():
   with tempfile.TemporaryDirectory() as folder:
     code, lines = run(
         '-m', 'benchmarks', '--no-peers', f'--rounds={arguments.repeats}',
-        f'--output={folder}', '--rows', 'one_chain', 'many_chains',
-        'perceptron', 'fit')
+        f'--output={folder}', *['--tiny'] * arguments.tiny,
+        '--rows', *arguments.rows)
     failed = failed or code
     table = pathlib.Path(folder) / 'speed.md'
     report += ['', '## Speed', '', table.read_text() if table.exists() else
