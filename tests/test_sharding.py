@@ -114,7 +114,7 @@ def test_sums_over_rows_stand_for_all_rows(sizes):
     def sums(rows=rows):
       for k in range(2):
         with mock.patch.object(sharding, 'context', lambda k=k: Replica(k)):
-          total = sharded.sum_over_rows(tf.constant(values[k][list(rows[k])]))
+          total, = sharded.sum_over_rows(tf.constant(values[k][list(rows[k])]))
       return total
 
     with mock.patch.object(

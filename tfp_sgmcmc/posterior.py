@@ -252,9 +252,9 @@ class Posterior:
     """Whether it is a sum over examples; a plain function is none."""
     return True
 
-  def sum_over_rows(self, values: tf.Tensor) -> tf.Tensor:
-    """The sum of a value for each row: `chains + [n]` to `chains`."""
-    return tf.reduce_sum(values, axis=-1)
+  def sum_over_rows(self, *values: tf.Tensor) -> list[tf.Tensor]:
+    """Of values for each row the sums: of `chains + [n]` to `chains` each."""
+    return [tf.reduce_sum(each, axis=-1) for each in values]
 
   def own_share(self, number: int) -> int:
     """How many rows of a minibatch this device draws: all, or its share."""

@@ -143,13 +143,13 @@ class ShardedPosterior(posterior_lib.Posterior):
   def all_reduce(self, tensors):
     return all_reduce(tensors)
 
-  def sum_over_rows(self, values):
+  def sum_over_rows(self, *values):
     # n / M sum_r M_r / n_r sum_{i in S_r}: the plain sum of all that there are.
-    own = tf.cast(tf.shape(values)[-1], values.dtype)
-    rows, total, number = self._with_total_rows([
-        tf.math.divide_no_nan(tf.cast(self.num_rows, values.dtype), own)
-        * tf.reduce_sum(values, axis=-1), own])
-    return number / tf.cast(rows, values.dtype) * total
+    own = tf.cast(tf.shape(values[0])[-1], values[0].dtype)
+    scale = tf.math.divide_no_nan(tf.cast(self.num_rows, own.dtype), own)
+    rows, number, *totals = self._with_total_rows(
+        [own, *(scale * tf.reduce_sum(each, axis=-1) for each in values)])
+    return [number / tf.cast(rows, own.dtype) * total for total in totals]
 
   def log_likelihood_estimate(self, *state_parts, batch, weights=None):
     """As `Posterior` has it: value and gradient by one all-reduce."""

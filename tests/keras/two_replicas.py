@@ -123,6 +123,25 @@ def law_of_ewsg(strategy):
   return found
 
 
+def num_all_reduces(strategy, **arguments):
+  """How many a step takes on a replica."""
+  reduced = []
+
+  def all_reduce(tensors):
+    reduced.append(len(tensors))
+    return plain(tensors)
+
+  plain = sharding.all_reduce
+  with mock.patch.object(sharding, 'all_reduce', all_reduce):
+    numbers = []
+    for num_steps in (2, 3):
+      reduced.clear()
+      run(strategy, epochs=1, num_rows=18 * num_steps,
+          compile_arguments=dict(run_eagerly=True), **arguments)
+      numbers.append(len(reduced) / strategy.num_replicas_in_sync)
+  return numbers[1] - numbers[0]
+
+
 def main():
   cpu, = tf.config.list_physical_devices('CPU')
   tf.config.set_logical_device_configuration(
@@ -148,6 +167,16 @@ def main():
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
     assert np.array_equal(first, second)
+  for number, arguments in (
+      (1., KERNELS['SGHMC']),
+      # One for each of two candidates.
+      (2., dict(kernel=functools.partial(
+          models.SGHMC, gradient_estimator=EWSG))),
+      # The slope, its variance, and the gradient.
+      (3., KERNELS['SBPS'])):
+    found = num_all_reduces(two, **arguments)
+    print(f'all-reduces a step: {found}', flush=True)
+    assert found == number
   # Each replica deals its own rows: another chain, of the same law.
   assert law_of_ewsg(two) < 1.
   with tempfile.TemporaryDirectory() as folder:

@@ -128,13 +128,12 @@ class Minibatch:
       size = tf.cast(self._size, value.dtype)
       scale = self._target.num_examples / size
       slopes = along(each)
-      total = self._target.sum_over_rows
-      sum_of_slopes = total(slopes)
-      value += scale * total(each)
+      sum_of_values, sum_of_slopes = self._target.sum_over_rows(each, slopes)
+      value += scale * sum_of_values
       slope += scale * sum_of_slopes
       mean = sum_of_slopes[..., tf.newaxis] / size
-      variance = self._noise_factor(size) * total(
-          tf.square(slopes - mean)) / size
+      sum_of_squares, = self._target.sum_over_rows(tf.square(slopes - mean))
+      variance = self._noise_factor(size) * sum_of_squares / size
     return Derivative(slope, variance, value)
 
   def gradients(self, state_parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:

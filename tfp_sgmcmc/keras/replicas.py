@@ -77,6 +77,21 @@ class _ShardedBatch(sharding.ShardedPosterior):
 
   _looks_at_values = False
 
+  @property
+  def total_rows(self):
+    """Without communication: the replicas of `fit` are of one process."""
+    context = sharding.context()
+    if context is None:
+      return self.num_rows
+
+    def add_up(strategy, num_rows):
+      parts = strategy.experimental_local_results(num_rows)
+      # One for all, where they are one program, of one size.
+      return sum(parts) * (strategy.num_replicas_in_sync // len(parts))
+
+    return context.merge_call(add_up, args=(tf.convert_to_tensor(
+        self.num_rows),))
+
 
 def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:
   """A batch in one piece, from the parts that the replicas have."""
