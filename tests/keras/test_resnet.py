@@ -7,6 +7,7 @@ import tracemalloc
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_probability as tfp
 
 from benchmarks import programs
@@ -25,8 +26,12 @@ def images(seed=0):
   return x, y
 
 
+def num_bytes(leaf):
+  return (leaf.shape.num_elements() or 0) * leaf.dtype.size
+
+
 class Memory(keras.callbacks.Callback):
-  """Bytes of Python and NumPy at the end of each epoch but the first."""
+  """Bytes of Python, NumPy and TensorFlow at each epoch's end but the first."""
 
   def __init__(self):
     super().__init__()
@@ -36,10 +41,23 @@ class Memory(keras.callbacks.Callback):
     gc.collect()
     if not epoch:
       tracemalloc.start()
-    self.sizes.append(tracemalloc.get_traced_memory()[0])
+    self.sizes.append(
+        tracemalloc.get_traced_memory()[0] + sum(map(num_bytes, {
+            id(leaf): leaf for leaf in gc.get_objects()
+            if isinstance(leaf, (tf.Tensor, tf.Variable))
+            and hasattr(leaf, 'numpy')}.values())))
 
   def on_train_end(self, logs=None):
     tracemalloc.stop()
+
+
+def test_what_tensorflow_holds_is_seen():
+  memory, held = Memory(), []
+  for epoch in range(3):
+    held.append(tf.zeros([epoch * 1_000_000]))
+    memory.on_epoch_end(epoch)
+  memory.on_train_end()
+  assert memory.sizes[2] - memory.sizes[1] > 7_900_000
 
 
 @pytest.mark.slow
