@@ -178,6 +178,9 @@ CASES = (
     Case('perceptron, pSGLD', perceptron, 104, PSGLD, dict(learning_rate=1e-3)),
     Case('perceptron, SBPS', perceptron, 104,
          sgmcmc.StochasticBouncyParticleSampler, dict(draw_interval=0.01)),
+    Case('perceptron, EWSG', perceptron, 104, functools.partial(
+        sgmcmc.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
+            base=sgmcmc.gradients.Deal()))),
     Case('convolutional network', convolutional, 104),
     Case('perceptron of width 2,048',
          functools.partial(perceptron, 2048, 2048), 1024),
