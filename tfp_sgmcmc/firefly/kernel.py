@@ -43,7 +43,6 @@ from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
-from tfp_sgmcmc.mcmc import base
 
 __all__ = ['FireflyMonteCarlo', 'FireflyResults']
 
@@ -320,7 +319,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
 
     # theta, given z.
     chain_rank = current.log_joint.shape.rank
-    step_size = base.at_step(
+    step_size = kernel_lib.at_step(
         self._parameters['step_size'], previous.step, parts)
     noise = random.normal_like(parts, seeds.noise)
     proposal = [

@@ -16,6 +16,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import chain as chain_lib
@@ -658,22 +659,20 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._posterior, self._train_function = None, None
 
   def _begin_where_the_chain_stands(self):
-    """Makes `fit` begin at the epoch that an earlier process has come to.
-
-    Keras reads it from the model, where its `BackupAndRestore` writes it too.
-    """
+    """Makes `fit` begin at the epoch that an earlier process has come to."""
     position = self._chain.position
     self._goes_on = (
         self._chain.is_resumed and position.fit >= self._num_fits)
     if self._goes_on:
-      self.model._initial_epoch = (
-          position.epoch if position.fit == self._num_fits
+      compat.begin_at_epoch(
+          self.model, position.epoch if position.fit == self._num_fits
           else self.params['epochs'])
 
   def _forget_where_the_chain_stood(self):
     """Lets the next `fit` begin where it is told to."""
     if self._goes_on:
-      self._goes_on, self.model._initial_epoch = False, None
+      self._goes_on = False
+      compat.begin_at_epoch(self.model, None)
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""

@@ -30,14 +30,12 @@ __all__ = [
     'layers',
     'learning_rate',
     'loss_tracker',
-    'mask',
     'mean_loss',
     'num_rows',
     'of_any_length',
     'paths',
     'put_back',
     'values',
-    'with_mask',
     'without_optionals',
 ]
 
@@ -141,18 +139,6 @@ def of_any_length(tensor: Any) -> Any:
   if tensor is None or not tensor.shape.rank:
     return tensor
   return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def mask(output: Any) -> Any:
-  """The mask that Keras attached to an output, None where there is none."""
-  return getattr(output, '_keras_mask', None)
-
-
-def with_mask(output: tf.Tensor, mask: Any) -> tf.Tensor:
-  """The output, with a mask attached where there is one."""
-  if mask is not None:
-    output._keras_mask = mask
-  return output
 
 
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:

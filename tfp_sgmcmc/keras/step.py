@@ -272,10 +272,10 @@ class SamplingStep:
     outputs, penalties = forward_pass.outputs, forward_pass.penalties
     if self._half_scale is not None:
       outputs, penalties = keras.tree.map_structure(
-          lambda tensor: network.with_mask(
+          lambda tensor: compat.with_mask(
               _scale_gradient(
                   tf.cast(tensor, tf.float32), 1. / self._half_scale),
-              network.mask(tensor)), (outputs, penalties))
+              compat.mask(tensor)), (outputs, penalties))
     values = self._likelihood.log_likelihood(y, outputs, sample_weight)
     if penalties:
       values -= tf.add_n([tf.cast(p, values.dtype) for p in penalties])

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import states
 
-__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'at_step', 'each', 'failure']
+__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'each', 'failure']
 
 
 class Excess(NamedTuple):
@@ -113,7 +112,7 @@ class LangevinKernel(kernel.GradientKernel):
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
-    return at_step(self._parameters[name], step, parts)
+    return kernel.at_step(self._parameters[name], step, parts)
 
 
 def failure(results: Any, state: Any) -> errors.Failure | None:
@@ -133,21 +132,6 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
       f'{errors.OTHER_CAUSES}.')
 
 
-def at_step(
-    value: Any, step: tf.Tensor, parts: Sequence[tf.Tensor],
-) -> list[tf.Tensor]:
-  """A number, a tensor or a callable of the step, in the dtype of each part.
-
-  Parts of one dtype have one tensor, so that `each` computes with it once.
-  """
-  if callable(value):
-    value = value(step)
-  cast = {
-      dtype: states.cast(value, dtype)
-      for dtype in {part.dtype for part in parts}}
-  return [cast[part.dtype] for part in parts]
-
-
 def each(
     fn: Callable[..., tf.Tensor], *coefficients: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
@@ -157,7 +141,7 @@ def each(
 
   Args:
     fn: Callable of tensors.
-    *coefficients: Lists over the parts of the state, as of `at_step`.
+    *coefficients: Lists over the parts of the state, as of `kernel.at_step`.
 
   Returns:
     values: List over the parts.
