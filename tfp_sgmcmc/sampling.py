@@ -13,7 +13,6 @@ import inspect
 import os
 from typing import Any
 from typing import NamedTuple
-import warnings
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -169,10 +168,7 @@ def sample(
     raise TypeError(
         f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
         'the kernel results, or None for no trace.')
-  if fingerprint is not None and not isinstance(fingerprint, str):
-    raise TypeError(
-        f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
-        'as the version of the data.')
+  fingerprint_lib.check(fingerprint)
   sharded = sharding.find(kernel)
   strategy = None if sharded is None else sharded.strategy
   writes = sharded is None or sharded.is_of_first_process
@@ -217,15 +213,8 @@ def sample(
 
 def _store(directory, num_results, users_fingerprint, **arguments):
   """Reads the directory of a call with these arguments."""
-  described, unseen = fingerprint_lib.fingerprint(
-      fingerprint=users_fingerprint, **arguments)
-  if unseen and users_fingerprint is None:
-    more = f' and {len(unseen) - 3} more' if len(unseen) > 3 else ''
-    warnings.warn(
-        f'Another call on {os.fspath(directory)!r} would be taken for this one '
-        f'if it differed only in {", ".join(unseen[:3])}{more}, which cannot '
-        'be looked into. Pass fingerprint="...", a string that stands for it, '
-        'and change the string when it changes.', stacklevel=3)
+  described = fingerprint_lib.of_run(
+      'Another call on', directory, users_fingerprint, arguments)
   store = store_lib.Store(directory, 'sample', described)
   _check_not_longer(store, num_results)
   return store
