@@ -124,6 +124,14 @@ class Kernel(tfp.mcmc.TransitionKernel):
         raise failure.raised(f'At {self._step_name} {step:,}', step)
     return states.like(current_state, next_parts), results
 
+  @property
+  def lives_on_batches(self) -> bool:
+    """Whether it works where the data are those of each step, as in `fit`.
+
+    The estimator has to as well.
+    """
+    return False
+
   @abc.abstractmethod
   def _bootstrap(self, parts, seeds):
     """The kernel's first results."""

@@ -159,7 +159,8 @@ def test_bounds_hold_for_every_minibatch(estimator, form):
         target, moved, results, indices).grads_target_log_prob
   rates = -v * at_end[0]
   rate = getattr(bound, form)(
-      pdmp.SegmentStart([theta], [v], gradients, results, 2))
+      pdmp.SegmentStart(
+          [theta], [v], gradients, results, 2, minibatch.anchor(results)))
   intercept, slope = (tf.nest.flatten(leaf)[0] for leaf in rate[:2])
   if form == 'directional':
     rates = tf.reduce_sum(rates, axis=-1)

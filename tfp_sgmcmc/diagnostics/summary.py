@@ -155,8 +155,8 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
       [_parts(run.states) for run in runs],
       [_fields(run.trace) for run in runs], rank)
   rows = _chain_rows(parts, traces, rank, max_coordinates)
-  acceptance = compat.find_result(compat.find_result(
-      first.kernel_results, 'gradient_estimator_results'), 'acceptance')
+  find = compat.find_result(compat.find_result(
+      first.kernel_results, 'gradient_estimator_results'), 'finding')
   kernels, results = zip(*(
       _innermost(kernel, run.kernel_results) for run in runs))
   rows += _temperature_rows(
@@ -168,24 +168,12 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
     rows.append(temperatures.noise_share(
         kernels[0], states.to_parts(first.final_state), results[0], known[0],
         seeds.to_stateless(seed)))
-  if acceptance is not None:
-    rows.append(_acceptance(
-        float(tf.reduce_mean(acceptance)),
-        getattr(kernels[0], 'gradient_estimator', None)))
+  if find is not None:
+    found = find(getattr(kernels[0], 'gradient_estimator', None))
+    rows.append(verdicts.Row(
+        found.quantity, found.value, None,
+        'fine' if found.is_fine else 'doubtful', found.advice))
   return verdicts.Summary(tuple(row for row in rows if row is not None))
-
-
-def _acceptance(share, estimator):
-  """The row of EWSG's index chain."""
-  least = getattr(estimator, 'least_acceptance', 0.)
-  needed = least + 0.1 * (1. - least)
-  is_fine = share >= needed
-  return verdicts.Row(
-      "acceptance of EWSG's index chain", share, None,
-      'fine' if is_fine else 'doubtful',
-      f'It has to be above {needed:.2g}; at {least:.2g} the heaviest minibatch '
-      'always wins.' + ('' if is_fine else (
-          ' Take a smaller step size or larger minibatches.')))
 
 
 @summary.register

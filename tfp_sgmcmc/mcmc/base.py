@@ -46,9 +46,16 @@ class LangevinKernel(kernel.GradientKernel):
   """Base of the kernels that follow an estimated gradient in steps of time.
 
   A subclass passes its arguments as `parameters` and defines `_start` and
-  `_one_step` on lists of state parts.
+  `_one_step` on lists of state parts. What others have to know of it, it
+  declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
+  `excess` and `why_no_excess`.
+
+  Attributes:
+    friction_argument: The name of the argument that gives the friction of the
+      momentum; None of a kernel without momentum.
   """
 
+  friction_argument: str | None = None
   _Seeds = Seeds
 
   def __init__(self, parameters: dict[str, Any]):
@@ -65,6 +72,25 @@ class LangevinKernel(kernel.GradientKernel):
   @property
   def is_calibrated(self) -> bool:
     """False: steps of finite size, without a Metropolis test, have a bias."""
+    return False
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """True: what a step needs of the data is an estimate of the gradient."""
+    return True
+
+  @property
+  def stores_kicked_momentum(self) -> bool:
+    """Whether the momentum in the results is that just after its kick.
+
+    Its mean square is then too large by the share h friction / 2, which does
+    nothing to the law of the positions.
+    """
+    return False
+
+  @property
+  def balances_noise(self) -> bool:
+    """Whether it makes up for gradient noise of a size that nobody tells."""
     return False
 
   @property

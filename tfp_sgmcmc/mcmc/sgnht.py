@@ -105,6 +105,8 @@ class SGNHT(base.LangevinKernel):
        _AAAI_, 2016; arXiv:1512.07662, 2015.
   """
 
+  friction_argument = 'diffusion'
+
   def __init__(
       self,
       target_log_prob_fn: Any,
@@ -165,6 +167,10 @@ class SGNHT(base.LangevinKernel):
         diffusion, parts, estimate.target_log_prob)
     return SGNHTResults(
         step, *estimate, estimator_results, momentum, thermostat)
+
+  @property
+  def balances_noise(self):
+    return True
 
   @property
   def why_no_excess(self):

@@ -198,11 +198,10 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     if not callable(temperature):
       checks.numeric('temperature', temperature, 0.)
     checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
-    checks.numeric('target_excess', target_excess, 0.)
-    checks.scalar('target_excess', target_excess)
+    checks.positive_number('target_excess', target_excess)
     checks.fraction('target_excess', target_excess)
     if checks.boolean('keep_momentum', keep_momentum) and (
-        'friction' not in inner_kernel.parameters):
+        inner_kernel.friction_argument is None):
       raise ValueError(
           f'keep_momentum is True, and {type(inner_kernel).__name__} has none: '
           'leave it out, or take SGHMC.')
@@ -238,8 +237,9 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     """
     found = {'step_size': results.step_size}
     if self._parameters['keep_momentum']:
-      friction = self.inner_kernel.parameters['friction']
-      found['friction'] = states.cast(
+      name = self.inner_kernel.friction_argument
+      friction = self.inner_kernel.parameters[name]
+      found[name] = states.cast(
           friction, results.log_factor.dtype) * tf.exp(-results.log_factor)
     return self.inner_kernel.copy(**found)
 

@@ -96,11 +96,8 @@ class PDMPKernel(kernel.GradientKernel):
     """
     checks.numeric('refresh_rate', parameters['refresh_rate'], 0., strict=False)
     checks.scalar('refresh_rate', parameters['refresh_rate'])
-    checks.fraction('refresh_share', parameters['refresh_share'])
-    checks.numeric('refresh_share', parameters['refresh_share'], 0.)
-    checks.scalar('refresh_share', parameters['refresh_share'])
-    checks.numeric('temperature', parameters['temperature'], 0.)
-    checks.scalar('temperature', parameters['temperature'])
+    checks.positive_share('refresh_share', parameters['refresh_share'])
+    checks.positive_number('temperature', parameters['temperature'])
     super().__init__(parameters)
 
   @property

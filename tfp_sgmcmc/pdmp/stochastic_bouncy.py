@@ -233,14 +233,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       TypeError: If an argument is of the wrong type.
     """
     if max_duration is not None:
-      checks.numeric('max_duration', max_duration, 0.)
-      checks.scalar('max_duration', max_duration)
-    checks.numeric('confidence', confidence, 0.)
-    checks.scalar('confidence', confidence)
+      checks.positive_number('max_duration', max_duration)
+    checks.positive_number('confidence', confidence)
     checks.one_of('velocity', velocity, ('sphere', 'gaussian'))
-    checks.fraction('decay', decay)
-    checks.numeric('decay', decay, 0.)
-    checks.scalar('decay', decay)
+    checks.positive_share('decay', decay)
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
         max_duration=max_duration,
@@ -263,6 +259,11 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   def is_calibrated(self) -> bool:
     """False: where the derivative is above the band, there is a bias."""
     return False
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """True: an event needs derivatives on a minibatch, and no bound."""
+    return True
 
   def _start(self, parts, estimate, estimator_results, seeds):
     chain_rank = estimate.target_log_prob.shape.rank

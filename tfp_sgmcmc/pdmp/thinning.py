@@ -154,12 +154,13 @@ class ThinnedKernel(base.PDMPKernel):
         event, ratio)
 
   def _segment_start(self, parts, previous):
-    exact = self.gradient_estimator.is_exact
+    estimator = self.gradient_estimator
     return rate_bounds.SegmentStart(
         parts, previous.velocity,
-        previous.grads_target_log_prob if exact else None,
+        previous.grads_target_log_prob if estimator.is_exact else None,
         previous.gradient_estimator_results,
-        previous.target_log_prob.shape.rank)
+        previous.target_log_prob.shape.rank,
+        estimator.anchor(previous.gradient_estimator_results))
 
   def _call_bound(self, start, method):
     """The bound, of a ready one by its `method`."""

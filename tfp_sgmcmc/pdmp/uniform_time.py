@@ -124,8 +124,7 @@ class UniformTime(kernel_lib.Kernel):
           f'inner_kernel is {inner_kernel!r}: it has to be a continuous-time '
           'kernel, such as BouncyParticleSampler or ZigZagSampler. The steps '
           'of other kernels are draws at equal weights already.')
-    checks.numeric('interval', interval, 0.)
-    checks.scalar('interval', interval)
+    checks.positive_number('interval', interval)
     checks.positive_integer('max_num_events', max_num_events)
     super().__init__(dict(
         inner_kernel=inner_kernel,
