@@ -29,6 +29,8 @@ from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.internal import wrapped
 from tfp_sgmcmc.internal.progress import Progress
 
 __all__ = ['sample']
@@ -442,7 +444,7 @@ class _Run:
       chunks.append(dict(zip(self._program.specs, leaves)))
     return Draws(
         chunks, self._structure, *self._position,
-        num_chain_axes=_num_chain_axes(self._position.kernel_results))
+        num_chain_axes=states.num_chain_axes(self._position.kernel_results))
 
   def _fail(self, outcome, is_burnin, first):
     """Raises `NonFiniteError`, with the draws before."""
@@ -516,12 +518,9 @@ def _chunk_size(chunk_size, num_results, structure):
 
 def _compiles(kernel):
   """Whether XLA can compile the kernel and those inside it."""
-  while kernel is not None:
-    estimator = getattr(kernel, 'gradient_estimator', None)
-    if not getattr(estimator, 'compiles', True):
-      return False
-    kernel = getattr(kernel, 'inner_kernel', None)
-  return True
+  return all(
+      getattr(getattr(one, 'gradient_estimator', None), 'compiles', True)
+      for one in wrapped.kernels(kernel))
 
 
 def _steps_made(kernel_results):
@@ -529,11 +528,6 @@ def _steps_made(kernel_results):
   if step is None or not step.dtype.is_integer or step.shape.rank:
     return 0
   return int(step)
-
-
-def _num_chain_axes(kernel_results):
-  target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
-  return 0 if target_log_prob is None else target_log_prob.shape.rank
 
 
 def _is_finite(state):

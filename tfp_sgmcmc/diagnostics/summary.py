@@ -17,6 +17,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.internal import wrapped
 from tfp_sgmcmc.pdmp import trajectory as trajectory_lib
 
 __all__ = ['summary']
@@ -217,11 +218,11 @@ def _innermost(kernel, results):
     raise TypeError(
         f'kernel is {kernel!r}: it has to be the kernel that made the result, '
         'or None.')
-  while getattr(kernel, 'inner_kernel', None) is not None:
-    if hasattr(kernel, 'adapted_kernel') and results is not None:
-      kernel, results = kernel.adapted_kernel(results), results.inner_results
-    else:
-      kernel = kernel.inner_kernel
+  for outer in list(wrapped.kernels(kernel)):
+    kernel = outer
+    if hasattr(outer, 'adapted_kernel') and results is not None:
+      kernel, results = outer.adapted_kernel(results), results.inner_results
+      break
   while hasattr(results, 'inner_results'):
     # Where the kernel inside was given, what the one around it has found.
     if 'step_size' in results._fields and 'step_size' in (

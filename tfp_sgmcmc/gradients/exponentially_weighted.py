@@ -275,9 +275,7 @@ class ExponentiallyWeighted(GradientEstimator):
           chains, random.fold_in(seed, m + 1), acceptance.dtype)
       # False where the ratio is NaN, as it is where there is no noise.
       accepted = uniform < tf.exp(tf.cast(log_ratio, acceptance.dtype))
-      estimate = tf.nest.map_structure(
-          lambda new, old: tf.where(states.expand(accepted, new), new, old),
-          proposed, estimate)
+      estimate = states.select(accepted, proposed, estimate)
       return m + 1, estimate, num_accepted + tf.cast(accepted, acceptance.dtype)
 
     carry = (1, estimate_at(0), tf.zeros_like(acceptance))

@@ -1,6 +1,7 @@
 """What the sampler asks of a Keras model and of its optimizer."""
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -30,6 +31,7 @@ __all__ = [
     'layers',
     'learning_rate',
     'loss_tracker',
+    'map_leaves',
     'mean_loss',
     'num_rows',
     'of_any_length',
@@ -125,6 +127,12 @@ def num_rows(data: Any) -> Any:
   """The number of examples of a batch: an `int` where it is known."""
   first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
   return compat.shape(first)[0]
+
+
+def map_leaves(fn: Callable[[Any], Any], structure: Any) -> Any:
+  """`fn` of each leaf of a structure; None where a leaf is None."""
+  return keras.tree.map_structure(
+      lambda leaf: None if leaf is None else fn(leaf), structure)
 
 
 def without_optionals(data: Any) -> Any:

@@ -252,8 +252,7 @@ class SamplingStep:
     def log_likelihood(*parts_and_batch):
       *parts, (*batch, rows) = parts_and_batch
       batch = iter(batch)
-      data_of_batch = keras.tree.map_structure(
-          lambda leaf: None if leaf is None else next(batch), data)
+      data_of_batch = network.map_leaves(lambda _: next(batch), data)
       if self._half_scale is not None:
         parts = [_scale_gradient(part, self._half_scale) for part in parts]
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data_of_batch)

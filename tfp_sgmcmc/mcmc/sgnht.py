@@ -15,6 +15,7 @@ that noise. The scalar is equation 11 with mu = d; the diagonal is Li et al.
 u = p h and alpha = xi h: `step_size=sqrt(eta)`, `diffusion=a / sqrt(eta)`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -200,18 +201,45 @@ class SGNHT(base.LangevinKernel):
             previous.momentum,
             [-h * f for h, f in zip(step_size, friction_force)],
             step_size, noise_scale))
-    momentum = [
-        p - h * f + s * z + h * g
-        for p, h, g, f, s, z in zip(
-            previous.momentum, step_size, estimate.grads_target_log_prob,
-            friction_force, noise_scale, noise)]
-    parts = [
-        theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
-    rate = base.each(lambda h, mu: h / mu, step_size, mass)
-    thermostat = self._thermostat.update(
-        previous.thermostat, momentum, rate, temperature, chain_rank)
+    parts, momentum, thermostat = thermostat_step(
+        self._thermostat, parts, previous.momentum, previous.thermostat,
+        estimate.grads_target_log_prob, friction_force, step_size, mass,
+        temperature, noise_scale, noise, chain_rank)
     return parts, SGNHTResults(
         previous.step + 1, *estimate, estimator_results, momentum, thermostat)
+
+
+def thermostat_step(
+    rule: Any,
+    parts: Sequence[tf.Tensor],
+    momentum: Sequence[tf.Tensor],
+    thermostat: Any,
+    gradients: Sequence[tf.Tensor],
+    force: Sequence[tf.Tensor],
+    step_size: Sequence[tf.Tensor],
+    mass: Sequence[tf.Tensor],
+    temperature: Sequence[tf.Tensor],
+    noise_scale: Sequence[tf.Tensor],
+    noise: Sequence[tf.Tensor],
+    chain_rank: int,
+) -> tuple[list[tf.Tensor], list[tf.Tensor], Any]:
+  """Algorithm 1 of Ding et al. (2014), of all parts.
+
+    p     <- p + h g - h f + s z,    f = xi p,  s = sqrt(2 A T h)
+    theta <- theta + h p
+    xi    <- xi + h / mu (p' p / d - T)
+
+  `rule` is one of `_THERMOSTATS`, which says what xi p is (`force`) and how xi
+  moves; `noise_scale` is s and `noise` z. The others are lists over the parts.
+  """
+  momentum = [
+      p - h * f + s * z + h * g
+      for p, h, g, f, s, z in zip(
+          momentum, step_size, gradients, force, noise_scale, noise)]
+  parts = [theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
+  rate = base.each(lambda h, mu: h / mu, step_size, mass)
+  return parts, momentum, rule.update(
+      thermostat, momentum, rate, temperature, chain_rank)
 
 
 class _Scalar:

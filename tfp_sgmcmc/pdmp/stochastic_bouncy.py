@@ -307,7 +307,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         tf.math.is_finite(outcome.derivative.value)
         & tf.math.is_finite(outcome.derivative.target_log_prob)
         & base.all_finite(outcome.gradients, chain_rank))
-    return base.fail(parts, has_failed), StochasticBouncyResults(
+    return states.nan_where(has_failed, parts), StochasticBouncyResults(
         step=previous.step + 1,
         target_log_prob=outcome.derivative.target_log_prob,
         gradient_estimator_results=outcome.estimator_results,
@@ -361,7 +361,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         derivative,
         tf.where(is_bounce, int(base.Event.BOUNCE), proposal.event),
         rate_ratio,
-        base.select(
+        states.select(
             is_bounce, base.reflect(
                 velocity, times(self._potential(gradients)), chain_rank),
             velocity),

@@ -140,7 +140,7 @@ class ThinnedKernel(base.PDMPKernel):
     ratio = tf.gather(ratios, clock, axis=-1, batch_dims=rank)
     rings = (event == int(base.Event.REJECTION)) & (
         random.uniform(chains, seeds.accept, dtype) < ratio)
-    velocity = base.select(
+    velocity = states.select(
         rings, self._ring(velocity, gradients, clock, rank), velocity)
     event = tf.where(rings, int(base.Event.BOUNCE), event)
     velocity = self._refresh(
@@ -149,7 +149,7 @@ class ThinnedKernel(base.PDMPKernel):
     ratio, failed = self._find_failed(
         parts, previous.rate_ratio, moved, estimate, ratio,
         tf.reduce_max(ratios, axis=-1))
-    return base.fail(moved, failed), ThinnedResults(
+    return states.nan_where(failed, moved), ThinnedResults(
         previous.step + 1, *estimate, estimator_results, velocity, duration,
         event, ratio)
 

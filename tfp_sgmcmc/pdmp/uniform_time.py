@@ -165,8 +165,8 @@ class UniformTime(kernel_lib.Kernel):
       moved, new = self.inner_kernel.one_step(
           end, inner, seed=random.fold_in(seeds.events, count))
       return (
-          count + 1, base.select(due, end, start),
-          base.select(due, moved, end),
+          count + 1, states.select(due, end, start),
+          states.select(due, moved, end),
           tf.where(due, ahead + new.duration, ahead),
           num_events + tf.cast(due, tf.int64), _choose(due, new, inner))
 
@@ -183,7 +183,7 @@ class UniformTime(kernel_lib.Kernel):
         for a, b in zip(start, end)]
     # For good: the next events start from NaN.
     parts, start, end = (
-        base.fail(x, ahead < 0.) for x in (parts, start, end))
+        states.nan_where(ahead < 0., x) for x in (parts, start, end))
     return parts, UniformTimeResults(
         previous.step + 1, inner.target_log_prob, start, end, ahead,
         num_events, inner)
@@ -200,7 +200,7 @@ def _choose(due, new, old):
     chains = due.shape
     if a.shape.rank < chains.rank or a.shape[:chains.rank] != chains:
       return a
-    return tf.where(states.expand(due, a), a, b)
+    return states.select(due, a, b)
 
   chosen = tf.nest.map_structure(choose, new, old)
   return chosen._replace(
