@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import oracle
+from tests import planted
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.mcmc import base
 
@@ -35,20 +36,11 @@ COVARIANCE = {
         LOST / h)[:3, :3]}
 
 
-class KineticTemperature(sgmcmc.SGHMC):
-  """A planted error: the momentum as it is stored, offset and all."""
-
-  def excess(self, previous, results):
-    kinetic = [tf.square(r) - 1. for r in results.momentum]
-    return super().excess(previous, results)._replace(
-        measured=kinetic, predicted=kinetic)
-
-
 def inner_kernel(name, step_size, posterior=None):
   posterior = posterior or MODEL.posterior()
   if name == 'sgld':
     return sgmcmc.SGLD(posterior, step_size, UNIFORM)
-  kernel = KineticTemperature if name == 'error' else sgmcmc.SGHMC
+  kernel = planted.KineticTemperature if name == 'error' else sgmcmc.SGHMC
   friction = LOST / step_size if name == 'momentum' else FRICTION
   return kernel(posterior, step_size, friction, UNIFORM)
 
