@@ -152,25 +152,13 @@ def sample(
   >>> bool(abs(tf.reduce_mean(draws.states) - tf.reduce_mean(x)) < 0.01)
   True
   """
-  if not isinstance(kernel, tfp.mcmc.TransitionKernel):
-    raise TypeError(
-        f'kernel is {kernel!r}, of type {type(kernel).__name__}: it has to be '
-        'a tfp.mcmc.TransitionKernel, such as SGLD or SGHMC.')
-  if seed is None and directory is not None:
-    raise ValueError(
-        'With a directory a seed is needed, so that the same call can go on '
-        'with the same random numbers: pass, for instance, seed=1.')
+  _check(kernel, trace_fn, seed, directory, fingerprint)
   stateless_seed = seeds.to_stateless(seed)
   num_results = checks.positive_integer('num_results', num_results)
   num_burnin_steps = checks.non_negative_integer(
       'num_burnin_steps', num_burnin_steps)
   thinning = 1 + checks.non_negative_integer(
       'num_steps_between_results', num_steps_between_results)
-  if trace_fn is not None and not callable(trace_fn):
-    raise TypeError(
-        f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
-        'the kernel results, or None for no trace.')
-  fingerprint_lib.check(fingerprint)
   sharded = sharding.find(kernel)
   strategy = None if sharded is None else sharded.strategy
   writes = sharded is None or sharded.is_of_first_process
@@ -179,18 +167,12 @@ def sample(
       checks.boolean('jit_compile', jit_compile) and compiles
       and strategy is None and bool(compat.jit_compile()))
   progress_bar = checks.boolean('progress_bar', progress_bar) and writes
-  store = None
-  if directory is not None and sharded is not None:
-    sharded.wait()  # For what the first process has still to write.
-  if directory is not None and not writes:
-    store = store_lib.Store(directory, 'sample')
-  elif directory is not None:
-    store = _store(
-        directory, num_results, fingerprint, kernel=kernel,
-        current_state=current_state,
-        previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
-        seed=stateless_seed, num_burnin_steps=num_burnin_steps,
-        num_steps_between_results=thinning - 1, jit_compile=jit_compile)
+  store = _store(
+      directory, sharded, num_results, fingerprint, kernel=kernel,
+      current_state=current_state,
+      previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
+      seed=stateless_seed, num_burnin_steps=num_burnin_steps,
+      num_steps_between_results=thinning - 1, jit_compile=jit_compile)
   with contextlib.ExitStack() as stack:
     if store is not None and writes and len(store.draws) < num_results:
       stack.enter_context(store)
@@ -205,16 +187,38 @@ def sample(
     program = _Program(
         kernel, trace_fn, start, structure, chunk_size, stateless_seed,
         jit_compile, strategy)
-    # What keeps Stream from being compiled, that it reads on, keeps it from
-    # making the same step twice.
+    # A Stream moves on at each read, so its steps cannot be repeated.
     return _Run(
         plan, program, store, start, structure, can_repeat=compiles,
         writes=writes,
     ).go(progress_bar)
 
 
-def _store(directory, num_results, users_fingerprint, **arguments):
-  """Reads the directory of a call with these arguments."""
+def _check(kernel, trace_fn, seed, directory, fingerprint):
+  """Raises where an argument is of the wrong type, or a seed is missing."""
+  if not isinstance(kernel, tfp.mcmc.TransitionKernel):
+    raise TypeError(
+        f'kernel is {kernel!r}, of type {type(kernel).__name__}: it has to be '
+        'a tfp.mcmc.TransitionKernel, such as SGLD or SGHMC.')
+  if seed is None and directory is not None:
+    raise ValueError(
+        'With a directory a seed is needed, so that the same call can go on '
+        'with the same random numbers: pass, for instance, seed=1.')
+  if trace_fn is not None and not callable(trace_fn):
+    raise TypeError(
+        f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
+        'the kernel results, or None for no trace.')
+  fingerprint_lib.check(fingerprint)
+
+
+def _store(directory, sharded, num_results, users_fingerprint, **arguments):
+  """Reads the directory of a call with these arguments; None without one."""
+  if directory is None:
+    return None
+  if sharded is not None:
+    sharded.wait()  # For what the first process has still to write.
+    if not sharded.is_of_first_process:
+      return store_lib.Store(directory, 'sample')
   described = fingerprint_lib.of_run(
       'Another call on', directory, users_fingerprint, arguments)
   store = store_lib.Store(directory, 'sample', described)

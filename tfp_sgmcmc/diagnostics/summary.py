@@ -224,7 +224,8 @@ def _innermost(kernel, results):
       kernel, results = outer.adapted_kernel(results), results.inner_results
       break
   while hasattr(results, 'inner_results'):
-    # Where the kernel inside was given, what the one around it has found.
+    # The user passed the inner kernel: give it the adapted step size from the
+    # outer results.
     if 'step_size' in results._fields and 'step_size' in (
         getattr(kernel, 'parameters', {})):
       kernel = kernel.copy(step_size=results.step_size)

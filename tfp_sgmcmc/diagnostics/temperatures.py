@@ -253,7 +253,10 @@ def _place(k, parts, chain_rank):
 
 
 def _others_mean(theta):
-  """Of `[draw, chain, d]`, what is independent of each, to broadcast."""
+  """For each value the mean of other draws, of `[draw, chain, d]`.
+
+  That of the other chains; with one chain, of its other half.
+  """
   num, num_chains, _ = theta.shape
   if num_chains > 1:
     mean = theta.mean(axis=0)

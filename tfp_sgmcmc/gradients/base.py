@@ -149,7 +149,7 @@ class GradientEstimator(abc.ABC):
 
   @property
   def has_independent_noise(self) -> bool:
-    """Whether the noise of a step says nothing of that of another step.
+    """Whether the noise of each step is independent of all other steps.
 
     Samplers that are exact with minibatches need it. It is not so where an
     estimator learns from the chain, or goes through the data in epochs.

@@ -1,4 +1,7 @@
-"""What acts while the optimizer trains, and not, or wrongly, in sampling."""
+"""Warns of parts of a model that act in training but not in sampling.
+
+Or that act wrongly there.
+"""
 
 from typing import Any
 import warnings

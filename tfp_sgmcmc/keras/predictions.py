@@ -133,7 +133,7 @@ def _reduce(results, ways):
 
 
 def _join(found, ways):
-  """The results of all draws from those of some, and some, ...."""
+  """Joins the results of groups of draws."""
   if ways is None:
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *found)

@@ -27,8 +27,8 @@ class Excess(NamedTuple):
   Attributes:
     measured: What averages to the excess of the chain's temperature, exactly
       so in the stationary law.
-    predicted: What averages to about as much or more, also where the chain has
-      not come to rest, and with less noise.
+    predicted: A less noisy estimate, also valid before stationarity; it may be
+      too large.
     memory: In how many steps the momentum is forgotten; 0 where there is none.
   """
   measured: list[tf.Tensor]

@@ -10,9 +10,10 @@ the temperature in a step (its mean over chains and coordinates, see
 as stochastic approximation (Robbins and Monro, 1951). In the first half of the
 steps x is the predicted excess, then the measured one. The gain a_k is 0.05, in
 the second quarter 0.01, in the second half 0.02, or less where the measure is
-noisy, see `_gain`, and u falls by no more than 1.5 below what it was in the
-middle: what is measured is too much where the chain is not at rest. At step n
-the step size becomes that of the mean of u over the last quarter.
+noisy, see `_gain`. In the second half u falls by no more than 1.5 below what it
+was in the middle: the limit guards against measurements that are too large
+before the chain is stationary. At step n the step size becomes that of the mean
+of u over the last quarter.
 """
 
 from typing import Any
@@ -221,7 +222,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
 
   @property
   def is_calibrated(self) -> bool:
-    """Whether the inner kernel is: not."""
+    """That of the inner kernel; False for all it accepts."""
     return self.inner_kernel.is_calibrated
 
   def adapted_kernel(

@@ -55,8 +55,8 @@ class StochasticBouncyResults(NamedTuple):
     step: `int64` scalar, the number of events.
     target_log_prob: The estimate of the log density at the event; shape
       `chains`.
-    gradient_estimator_results: The state of the gradient estimator;
-      A directional derivative of an example counts as a gradient, and a bounce
+    gradient_estimator_results: The state of the gradient estimator. A
+      directional derivative of an example counts as a gradient, and a bounce
       takes the minibatch's gradients besides; with a preconditioner that learns
       each event does.
     velocity: List with v for each part, after the event.
@@ -67,6 +67,8 @@ class StochasticBouncyResults(NamedTuple):
       proposals, `Trajectory.violation_share`, tells of the sampler's bias.
     regression: `regression.State`, what has been learned of the derivative.
     preconditioner_results: The state of the preconditioner, `()` for none.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
