@@ -156,6 +156,24 @@ def test_copy_and_parameters(name):
 
 
 @all_kernels
+def test_lives_on_batches_is_what_fit_takes(name):
+  kernel, row = make(name), KERNELS[name]
+  assert kernel.lives_on_batches == (row.in_fit is not None)
+  if not kernel.lives_on_batches:
+    with pytest.raises(TypeError, match='needs all the data'):
+      sgmcmc.keras.PosteriorSampling(lambda target: kernel, num_examples=12)
+
+
+@all_kernels
+def test_a_kernel_with_friction_has_a_momentum(name):
+  kernel = make(name)
+  results = kernel.bootstrap_results(KERNELS[name].state())
+  argument = getattr(kernel, 'friction_argument', None)
+  assert hasattr(results, 'momentum') == (argument is not None)
+  assert argument is None or argument in kernel.parameters
+
+
+@all_kernels
 def test_results_are_lean(name):
   """A trace of all results holds a few states a step, and no data."""
   kernel, start = make(name), KERNELS[name].state((7,))

@@ -319,7 +319,7 @@ class _Program:
     except tf.errors.OpError:
       if self._one_kernel is None:
         raise
-      # Many kernels, where XLA cannot make one; else the same error.
+      # XLA may fail to make one kernel: make many. Other errors come again.
       self._one_kernel = None
       self._advance = self._compiled(self._traced)
       outcome = self._advance(*arguments)

@@ -179,7 +179,7 @@ def saga_step(
     estimate.append(
         gradient - scale * tf.reduce_sum(before, axis=chain_rank)
         + rows_stand_for * all_alpha)
-    # Added, so that what is read comes before what is written, and XLA can
+    # The change is added: all reads then come before the write, and XLA can
     # write in place.
     change = here - before
     flat = tf.tensor_scatter_nd_add(flat, places[..., tf.newaxis], change)

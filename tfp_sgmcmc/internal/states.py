@@ -151,7 +151,7 @@ def nan_where(
 
 
 def num_chain_axes(kernel_results: Any) -> int:
-  """How many leading axes are chains, by kernel results; 0 if untold."""
+  """How many leading axes are chains, by kernel results; 0 if not known."""
   target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
   return 0 if target_log_prob is None else target_log_prob.shape.rank
 

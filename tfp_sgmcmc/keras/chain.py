@@ -361,7 +361,7 @@ class Chain:
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
-    """Stands where the chain in the directory was committed last."""
+    """Takes over the chain as it was last committed to the directory."""
     store = self._draws.store
     self._resumed = kept = store.checkpoint()
     self._num_steps, bad = (int(kept[f'status/{k}']) for k in range(2))

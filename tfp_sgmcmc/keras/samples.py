@@ -511,7 +511,7 @@ class PosteriorSamples:
     return [numbers[k] for k in self._all()]
 
   def _some(self, indices):
-    """Some of the draws, with what has been compiled for all."""
+    """Some of the draws, which share the compiled predictions of all."""
     samples = PosteriorSamples(
         self._model, self._draws, indices, self._predictor)
     samples._variables = self._variables

@@ -285,7 +285,7 @@ for an excess of a tenth, or larger batches.
         (1. - self._momentum) * self._num_weights * self._temperature)
 
   def _advice(self, factor):
-    """To divide the argument by a factor; from 1000 on it means no more."""
+    """Advice to divide the step size; above 1000 the factor means nothing."""
     if factor > 1000.:
       return (
           f'The steps are far too large: take a {self._name} smaller by a '

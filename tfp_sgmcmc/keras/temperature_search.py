@@ -93,7 +93,7 @@ class TemperatureSearch:
 
   @property
   def _temperature(self):
-    # Made late: before, the callback can be pickled.
+    # Made at its first use: a callback with a variable cannot be pickled.
     if self._variable is None:
       self._variable = tf.Variable(
           TEMPERATURES[0], trainable=False, dtype=tf.float32,

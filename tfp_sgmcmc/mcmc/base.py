@@ -52,7 +52,8 @@ class LangevinKernel(kernel.GradientKernel):
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
-      momentum; None of a kernel without momentum.
+      momentum, which the results hold as `momentum`, a list over the parts;
+      None of a kernel without momentum.
   """
 
   friction_argument: str | None = None

@@ -290,7 +290,7 @@ def kick(r, g, h, drag, scale, xi):
 
   `drag` is h gamma, `scale` that of `euler_noise`.
   """
-  # The gradient last: outside XLA all before it is done while it is computed.
+  # The gradient comes last: outside XLA the other terms are computed meanwhile.
   return r - drag * r + scale * xi + h * g
 
 

@@ -270,7 +270,7 @@ class _Scalar:
       return xi + total(
           h * (tf.square(p) - t)
           for p, h, t in zip(momentum, rate, temperature)) / number
-    # One sum of squares, which whoever watches the momentum wants too.
+    # Of one sum of squares, which XLA computes once if others ask for it too.
     mean = total(map(tf.square, states.joined(momentum, chain_rank))) / number
     h, t = (tf.cast(x[0], xi.dtype) for x in (rate, temperature))
     return xi + h * (mean - t)

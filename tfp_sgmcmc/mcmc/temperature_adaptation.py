@@ -263,7 +263,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     is_adapting = count <= num_steps
     found = kernel.excess(old, inner)
     measured, predicted, memory = (_mean(x, dtype) for x in found)
-    # Soon forgotten while much has to change.
+    # A short window at first, while the step size changes fast.
     window = tf.cast(
         tf.where(count <= num_steps / 4., _FIRST_WINDOW, _WINDOW), dtype)
     # A step that is no number counts as far too hot.
@@ -297,7 +297,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
 
 
 def _dtype(results):
-  """What is adapted is in at least single precision."""
+  """The dtype of the step size: at least single precision."""
   given = results.target_log_prob.dtype
   return tf.float64 if given == tf.float64 else tf.float32
 

@@ -157,7 +157,8 @@ class UniformTime(kernel_lib.Kernel):
     del parts  # A point of the segment that the results hold.
     interval = states.cast(
         self._parameters['interval'], previous.remaining.dtype)
-    # How far the last event is ahead of the time to come; behind where < 0.
+    # How far the last event is beyond the end of this interval; before it
+    # where < 0.
     ahead = previous.remaining - interval
 
     def one_event(count, start, end, ahead, num_events, inner):
@@ -181,7 +182,7 @@ class UniformTime(kernel_lib.Kernel):
         b - states.expand(
             tf.math.divide_no_nan(ahead, inner.duration), b) * (b - a)
         for a, b in zip(start, end)]
-    # For good: the next events start from NaN.
+    # The chain stays NaN: its next events start from there.
     parts, start, end = (
         states.nan_where(ahead < 0., x) for x in (parts, start, end))
     return parts, UniformTimeResults(
