@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import families
 from tests import oracle
 from tests import planted
 import tfp_sgmcmc as sgmcmc
@@ -114,9 +115,7 @@ def logistic_regression():
   y = tf.cast(x[:, 0] > 0.5, tf.float32)
   return sgmcmc.Posterior(
       lambda w: -tf.reduce_sum(w**2, axis=-1) / 2.,
-      lambda w, batch: tfp.distributions.Bernoulli(
-          logits=tf.einsum('...nd,...d->...n', batch[0], w)).log_prob(batch[1]),
-      (x, y))
+      families.logistic_log_likelihood, (x, y))
 
 
 @functools.cache
