@@ -439,7 +439,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     going_on.forget(self.model)
     if not self._is_checked:
       if not self._has_begun:
-        self._begin_first_fit(epoch)
+        self._settings, said = self._settings.begin_first_fit(
+            epoch, self.params['epochs'] - epoch)
+        self._say(said)
       self._check_reachable(epoch)
       self._is_checked = True
     self._is_sampling = (
@@ -501,15 +503,9 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _has_begun(self):
     return self._chain is not None and self._chain.has_begun
 
-  def _begin_first_fit(self, epoch):
-    """Chooses what depends on the number of epochs, and says what it is."""
-    self._settings, said = self._settings.begin_first_fit(
-        epoch, self.params['epochs'] - epoch)
-    if said is not None:
-      self._say(said)
-
   def _say(self, text):
-    if self.params.get('verbose'):
+    """Shows a sentence, None for nothing, unless `fit` is to be silent."""
+    if text is not None and self.params.get('verbose'):
       print(f'\nPosteriorSampling: {text}')
 
   def _say_verdict(self):
@@ -517,10 +513,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     if (not self.params.get('verbose') or self._chain.inputs is None
         or not len(self._chain.draws)):
       return
-    said = summary_lib.in_words(
-        self.summary, self.posterior, self._chain.inputs)
-    if said is not None:
-      self._say(said)
+    self._say(summary_lib.in_words(
+        self.summary, self.posterior, self._chain.inputs))
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
