@@ -325,7 +325,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
         failed=failed)
 
   def _brighten(self, parts, previous, seeds):
-    """z drawn anew given theta; of the same evaluation the gradient."""
+    """Draws z given theta; the same evaluation gives the gradient."""
     looked_at, is_looked_at = self._draw_indices(
         compat.shape(previous.num_bright), seeds)
     was_dark = tf.gather(
