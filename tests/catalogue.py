@@ -33,6 +33,10 @@ class Kernel(NamedTuple):
     num_wide: So many that a literal of one number each would be seen.
     in_fit: As `make`, with the batches that come from Keras; None where `fit`
       does not take it.
+    takes_any_target: Whether it samples any log density, of itself.
+    num_kept_numbers: How many numbers of a chain its results hold beside some
+      times the state.
+    scatters: Whether its step is no single kernel, since it scatters.
   """
   make: Callable[..., Any]
   num_parts: int = 2
@@ -41,6 +45,9 @@ class Kernel(NamedTuple):
   wide: Callable[..., Any] | None = None
   num_wide: int = 30_000
   in_fit: Callable[..., Any] | None = None
+  takes_any_target: bool = True
+  num_kept_numbers: int = 0
+  scatters: bool = False
 
   def posterior(self, dtype=np.float32):
     return self.model(dtype=dtype).posterior()
@@ -62,6 +69,16 @@ class Kernel(NamedTuple):
       return [tf.constant(values, dtype)]
     return [tf.constant(values[..., :2], dtype),
             tf.constant(values[..., 2], dtype)]
+
+
+def normal(x):
+  """A log density that is a plain function."""
+  return -tf.reduce_sum(x**2, axis=-1)
+
+
+def logarithm(x):
+  """Another, not finite at 0."""
+  return tf.reduce_sum(tf.math.log(x), axis=-1)
 
 
 def wide_posterior(size):
@@ -115,15 +132,17 @@ KERNELS = {
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='diagonal'),
     'matrix': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
-    )._replace(num_wide=200),
+    )._replace(num_wide=200, num_kept_numbers=3 * 3),
     'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
-        sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100)),
+        sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
+                      takes_any_target=False),
     'firefly': _exact(
         _firefly, num_parts=1, model=functools.partial(
             families.Logistic, num=8, dim=2, scale=1.),
         wide=lambda size: _firefly(
             families.Logistic(num=30_000, dim=size).posterior()),
-        num_wide=200),
+        num_wide=200, takes_any_target=False, num_kept_numbers=2 * 8,
+        scatters=True),
     'bps': _exact(
         functools.partial(sgmcmc.BouncyParticleSampler, rate_bound=_BOUND),
         wide=_bounded(sgmcmc.BouncyParticleSampler)),
@@ -137,35 +156,65 @@ KERNELS = {
     'uniform time': _exact(lambda posterior: pdmp.UniformTime(
         sgmcmc.BouncyParticleSampler(posterior, rate_bound=_BOUND),
         interval=0.3), wide=lambda size: pdmp.UniformTime(
-            _bounded(sgmcmc.BouncyParticleSampler)(size), interval=0.3)),
+            _bounded(sgmcmc.BouncyParticleSampler)(size), interval=0.3),
+                           takes_any_target=False),
 }
 
 
-def _anchor(dtype=np.float32):
-  return tf.constant([0.1, 0.2, -0.1], dtype)
+class Estimator(NamedTuple):
+  """An estimator.
+
+  Attributes:
+    make: Callable that returns the estimator; of an anchor and of data, where
+      `is_of_a_model`.
+    is_of_a_model: Whether it cannot be made without an anchor, or without data.
+    is_exact_alone: Whether by itself it gives the gradient, though as the base
+      of another it does not.
+    knows_the_past: Whether its estimate at a state is another one after another
+      past.
+    is_unbounded: Whether its noise is not bounded, or not known to be.
+  """
+  make: Callable[..., Any]
+  is_of_a_model: bool = False
+  is_exact_alone: bool = False
+  knows_the_past: bool = False
+  is_unbounded: bool = False
+
+  def of_model(self, anchor, data):
+    """The estimator, made anew, for a model with 12 examples."""
+    return self.make(anchor, data) if self.is_of_a_model else self.make()
 
 
-def _stream():
-  return gradients.Stream(tf.data.Dataset.from_tensor_slices(
-      oracle.GaussianModel().data).batch(4))
+def _stream(anchor, data):
+  del anchor
+  return gradients.Stream(tf.data.Dataset.from_tensor_slices(data).batch(4))
 
 
-# Callables, since a stream has a position.
 ESTIMATORS = {
-    'exact': gradients.Exact,
-    'uniform': lambda: UNIFORM,
-    'uniform with replacement': lambda: gradients.Uniform(4, replacement=True),
-    'shared minibatch': lambda: gradients.Uniform(4, share_minibatch=True),
-    'stream': _stream,
-    'stratified': lambda: gradients.Stratified(4, np.arange(12) % 3),
-    'control variate': lambda: gradients.ControlVariate(4, _anchor()),
-    'svrg': lambda: gradients.SVRG(4, refresh_every=3),
-    'saga': lambda: gradients.SAGA(4),
-    'ewsg': lambda: gradients.ExponentiallyWeighted(3, num_index_steps=2),
-    'ewsg of svrg': lambda: gradients.ExponentiallyWeighted(
-        base=gradients.SVRG(4, refresh_every=3)),
-    'ewsg of deal': lambda: gradients.ExponentiallyWeighted(
-        base=gradients.Deal()),
-    'noisy': lambda: gradients.Noisy(0.5, UNIFORM),
-    'deal': gradients.Deal,
+    'exact': Estimator(gradients.Exact),
+    'uniform': Estimator(lambda: UNIFORM),
+    'uniform with replacement': Estimator(
+        lambda: gradients.Uniform(4, replacement=True)),
+    'shared minibatch': Estimator(
+        lambda: gradients.Uniform(4, share_minibatch=True)),
+    'stream': Estimator(
+        _stream, is_of_a_model=True, knows_the_past=True, is_unbounded=True),
+    'stratified': Estimator(
+        lambda: gradients.Stratified(4, np.arange(12) % 3)),
+    'control variate': Estimator(
+        lambda anchor, data: gradients.ControlVariate(4, anchor),
+        is_of_a_model=True),
+    'svrg': Estimator(
+        lambda: gradients.SVRG(4, refresh_every=3), knows_the_past=True),
+    'saga': Estimator(lambda: gradients.SAGA(4), knows_the_past=True),
+    'ewsg': Estimator(
+        lambda: gradients.ExponentiallyWeighted(3, num_index_steps=2)),
+    'ewsg of svrg': Estimator(lambda: gradients.ExponentiallyWeighted(
+        base=gradients.SVRG(4, refresh_every=3))),
+    'ewsg of deal': Estimator(lambda: gradients.ExponentiallyWeighted(
+        base=gradients.Deal())),
+    'noisy': Estimator(
+        lambda: gradients.Noisy(0.5, UNIFORM), is_unbounded=True),
+    # Alone it deals all rows into one set.
+    'deal': Estimator(gradients.Deal, is_exact_alone=True),
 }

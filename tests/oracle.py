@@ -66,11 +66,11 @@ class GaussianModel:
 
   def gradient_covariance(self, estimator):
     """C of the estimate, from its definition, over the data."""
-    if not isinstance(estimator, sgmcmc.gradients.Uniform):
+    if estimator.is_exact:
       return np.zeros([3, 3])
     big, small = self.num_examples, estimator.batch_size
     correction = (
-        1. - 1. / big if estimator._replacement else 1. - small / big)
+        1. - 1. / big if estimator.replacement else 1. - small / big)
     covariance = np.cov(self.data, rowvar=False) * big**2 / small * correction
     return self.likelihood_precision @ covariance @ self.likelihood_precision
 

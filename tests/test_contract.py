@@ -5,7 +5,6 @@ file of its kernel or estimator.
 """
 
 import functools
-import warnings
 
 import numpy as np
 import pytest
@@ -22,13 +21,8 @@ gradients = sgmcmc.gradients
 KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
 all_kernels = pytest.mark.parametrize('name', KERNELS)
 all_estimators = pytest.mark.parametrize('name', ESTIMATORS)
-
-
-@pytest.fixture(autouse=True)
-def _no_warning_of_uncalibrated_kernels():
-  with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', '.*not calibrated.*')
-    yield
+normal, logarithm = catalogue.normal, catalogue.logarithm
+pytestmark = pytest.mark.filterwarnings('ignore:.*not calibrated')
 
 
 def make(name, dtype=np.float32):
@@ -84,7 +78,7 @@ def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps."""
   kernel, start, eager = eager_run(name)
   one_step = one_step_as_one_kernel(kernel, start)
-  assert (one_step is None) == (name == 'firefly')  # Which scatters.
+  assert (one_step is None) == KERNELS[name].scatters
   if one_step is not None:
     other = steps(kernel, start, [3, 4], one_step=one_step)
     assert_close(eager, other, 1e-7)
@@ -162,14 +156,32 @@ def test_copy_and_parameters(name):
 
 
 @all_kernels
+def test_lives_on_batches_is_what_fit_takes(name):
+  kernel, row = make(name), KERNELS[name]
+  assert kernel.lives_on_batches == (row.in_fit is not None)
+  if not kernel.lives_on_batches:
+    with pytest.raises(TypeError, match='needs all the data'):
+      sgmcmc.keras.PosteriorSampling(lambda target: kernel, num_examples=12)
+
+
+@all_kernels
+def test_a_kernel_with_friction_has_a_momentum(name):
+  kernel = make(name)
+  results = kernel.bootstrap_results(KERNELS[name].state())
+  argument = getattr(kernel, 'friction_argument', None)
+  assert hasattr(results, 'momentum') == (argument is not None)
+  assert argument is None or argument in kernel.parameters
+
+
+@all_kernels
 def test_results_are_lean(name):
   """A trace of all results holds a few states a step, and no data."""
   kernel, start = make(name), KERNELS[name].state((7,))
   results = kernel.bootstrap_results(start)
   size = sum(tf.size(t).numpy() for t in tf.nest.flatten(results))
   size_of_state = tf.size(start).numpy()
-  per_chain = {'matrix': 9, 'firefly': 2 * 8}.get(name, 0)
-  assert size <= 6 * size_of_state + 7 * (16 + per_chain) + 2
+  per_chain = 16 + KERNELS[name].num_kept_numbers
+  assert size <= 6 * size_of_state + 7 * per_chain + 2
 
 
 @all_kernels
@@ -197,20 +209,11 @@ def test_states_that_are_none(name, state, error, message):
     make(name).bootstrap_results(state)
 
 
-def normal(x):
-  return -tf.reduce_sum(x**2, axis=-1)
+plain_kernels = pytest.mark.parametrize(
+    'name', [name for name, row in KERNELS.items() if row.takes_any_target])
 
 
-def logarithm(x):
-  return tf.reduce_sum(tf.math.log(x), axis=-1)
-
-
-PLAIN = {
-    name: row for name, row in KERNELS.items()
-    if name not in ('adapted', 'firefly', 'uniform time')}
-
-
-@pytest.mark.parametrize('name', PLAIN)
+@plain_kernels
 @pytest.mark.parametrize('target, state, error, message', [
     (logarithm, np.zeros(3, np.float32), ValueError, 'not finite'),
     (logarithm, np.full(3, np.nan, np.float32), ValueError, 'not finite'),
@@ -225,7 +228,7 @@ def test_refused_at_the_start(name, target, state, error, message):
     kernel.bootstrap_results(state)
 
 
-@pytest.mark.parametrize('name', PLAIN)
+@plain_kernels
 def test_refused_at_construction(name):
   kernel = make(name)
   for arguments, message in (
@@ -282,21 +285,18 @@ def estimates(estimator, num_steps=2, one_step=None, seed=(1, 2)):
   return found, results
 
 
-def anchored(name):
-  """The estimator; an anchor or a stream in the form of this model."""
-  if name == 'stream':
-    return gradients.Stream(
-        tf.data.Dataset.from_tensor_slices((DATA, LABELS)).batch(4))
-  if name != 'control variate':
-    return ESTIMATORS[name]()
-  return gradients.ControlVariate(
-      4, [tf.constant([0.1, 0.2], tf.float64), tf.constant(0., tf.float64)])
+ANCHOR = [tf.constant([0.1, 0.2], tf.float64), tf.constant(0., tf.float64)]
+
+
+def make_estimator(name):
+  """The estimator, for this model."""
+  return ESTIMATORS[name].of_model(ANCHOR, (DATA, LABELS))
 
 
 @pytest.mark.slow
 @all_estimators
 def test_an_estimate_is_the_same_eager_graph_and_xla(name):
-  estimator, posterior = anchored(name), logistic_regression()
+  estimator, posterior = make_estimator(name), logistic_regression()
 
   def in_program(jit_compile):
     return estimates(estimator, one_step=tf.function(
@@ -314,7 +314,8 @@ def test_an_estimate_is_the_same_eager_graph_and_xla(name):
 
 @all_estimators
 def test_an_estimate_has_the_shapes_of_the_state(name):
-  found, results = estimates(anchored(name))
+  estimator = make_estimator(name)
+  found, results = estimates(estimator)
   for estimate in found:
     assert estimate.target_log_prob.shape == [2]
     first, second = estimate.grads_target_log_prob
@@ -322,20 +323,19 @@ def test_an_estimate_has_the_shapes_of_the_state(name):
     assert first.dtype == second.dtype == tf.float64
   used = results.num_gradients
   assert used.shape == [2] and used.dtype == tf.int64 and np.all(used > 0)
-  repr(ESTIMATORS[name]())
+  repr(estimator)
 
 
 @all_estimators
 def test_is_exact_is_what_it_says(name):
   """Some estimate of three others differs from the gradient."""
-  estimator = anchored(name)
+  estimator = make_estimator(name)
   exact, _ = estimates(gradients.Exact(), 3)
   found, _ = estimates(estimator, 3)
   same = all(
       np.allclose(a, b, rtol=1e-9) for one, other in zip(exact, found)
       for a, b in zip(one.grads_target_log_prob, other.grads_target_log_prob))
-  # Alone, Deal deals all rows into one set.
-  assert same == (estimator.is_exact or name == 'deal')
+  assert same == (estimator.is_exact or ESTIMATORS[name].is_exact_alone)
   if estimator.is_exact:
     assert estimator.has_independent_noise and estimator.has_bounded_noise
 
@@ -346,7 +346,7 @@ def test_independent_noise_does_not_know_the_past(name):
   posterior = logistic_regression()
   parts, found = [part[:1] for part in PARTS], []
   for past in (0., 1.):
-    estimator = anchored(name)
+    estimator = make_estimator(name)
     at = [part + past for part in parts]
     results = estimator.bootstrap_results(posterior, at)
     for k in range(1 + int(past)):
@@ -357,18 +357,18 @@ def test_independent_noise_does_not_know_the_past(name):
         posterior, parts, results, tf.constant([5, 5]), gaussian_step(parts))
     found.append(estimate.grads_target_log_prob)
   same = all(np.allclose(a, b, rtol=1e-9) for a, b in zip(*found))
-  if anchored(name).has_independent_noise:
+  if make_estimator(name).has_independent_noise:
     assert same
-  elif name in ('svrg', 'saga', 'stream'):
+  elif ESTIMATORS[name].knows_the_past:
     assert not same
 
 
 @all_estimators
 def test_bounded_noise_is_bounded(name):
   """By N times the largest distance between two gradients of examples."""
-  estimator = anchored(name)
+  estimator = make_estimator(name)
+  assert estimator.has_bounded_noise != ESTIMATORS[name].is_unbounded
   if not estimator.has_bounded_noise:
-    assert name in ('stream', 'noisy')
     return
   posterior, num = logistic_regression(), 2000
   parts = [tf.zeros([num, 2], tf.float64), tf.zeros([num], tf.float64)]
@@ -388,7 +388,7 @@ def test_bounded_noise_is_bounded(name):
 @all_estimators
 def test_lives_on_batches_is_what_it_says(name):
   """Batches of 6 and of 5 of 12 rows, as fit gives them, one after another."""
-  estimator = anchored(name)
+  estimator = make_estimator(name)
   kernel = functools.partial(
       sgmcmc.SGHMC, step_size=0.1, friction=1., gradient_estimator=estimator)
   if not estimator.lives_on_batches:
@@ -410,7 +410,7 @@ def test_lives_on_batches_is_what_it_says(name):
 @all_estimators
 def test_works_on_shards_is_what_it_says(name, monkeypatch):
   """Two devices with the same rows have what one has with the rows twice."""
-  estimator = anchored(name)
+  estimator = make_estimator(name)
   if not (estimator.works_on_shards and estimator.is_exact):
     return  # Those that draw of their rows have tests in test_sharding.py.
   monkeypatch.setattr(
@@ -433,7 +433,7 @@ def test_works_on_shards_is_what_it_says(name, monkeypatch):
 @all_estimators
 def test_gives_derivatives_is_what_it_says(name):
   """Along a direction u the derivative is u . g, g on the same minibatch."""
-  estimator, posterior = anchored(name), logistic_regression()
+  estimator, posterior = make_estimator(name), logistic_regression()
   make_kernel = functools.partial(
       sgmcmc.StochasticBouncyParticleSampler, posterior,
       gradient_estimator=estimator)
@@ -457,7 +457,7 @@ def test_gives_derivatives_is_what_it_says(name):
 
 @all_estimators
 def test_chooses_among_sets_is_what_it_says(name):
-  estimator = anchored(name)
+  estimator = make_estimator(name)
   if not estimator.chooses_among_sets:
     with pytest.raises(TypeError, match='chooses_among_sets'):
       gradients.ExponentiallyWeighted(base=estimator)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import families
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
@@ -250,9 +251,7 @@ def test_firefly_is_no_proposal_either():
   firefly = sgmcmc.FireflyMonteCarlo(
       sgmcmc.Posterior(
           tfd.MultivariateNormalDiag(tf.zeros(1)).log_prob,
-          lambda theta, batch: tfd.Bernoulli(logits=tf.einsum(
-              '...nd,...d->...n', batch[0], theta)).log_prob(batch[1]),
-          (x, tf.constant([1., 0., 0.]))),
+          families.logistic_log_likelihood, (x, tf.constant([1., 0., 0.]))),
       sgmcmc.likelihood_bounds.Logistic(), step_size=0.1, capacity=3)
   wrapped = tfp.mcmc.MetropolisHastings(firefly)
   with pytest.raises(TypeError, match='MetropolisHastings cannot'):

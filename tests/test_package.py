@@ -52,20 +52,108 @@ for module in ('tensorflow', 'tf_keras', 'tensorflow_probability'):
     assert 'pip install' in sentence
 
 
+def package_files():
+  """Each file of the package, and its syntax tree."""
+  for path in ROOT.glob('tfp_sgmcmc/**/*.py'):
+    yield path, ast.parse(path.read_text())
+
+
+def imports(tree):
+  """Pairs of a module and a name in it, or None, in functions too."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.ImportFrom):
+      yield from ((node.module, alias.name) for alias in node.names)
+    elif isinstance(node, ast.Import):
+      yield from ((alias.name, None) for alias in node.names)
+
+
 def test_private_modules_are_touched_in_one_file():
-  private = re.compile(r'tensorflow_probability\.python|tensorflow\.python')
+  private = re.compile(
+      r'tensorflow_probability\.python|tensorflow\.(python|compiler|core)'
+      r'|keras\.src')
   users = {
-      str(path.relative_to(ROOT)) for path in ROOT.glob('tfp_sgmcmc/**/*.py')
-      if private.search(path.read_text())}
+      str(path.relative_to(ROOT)) for path, tree in package_files()
+      if private.search(path.read_text())
+      or any(private.search(f'{module}.{name}')
+             for module, name in imports(tree))}
   assert users == {os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}
+
+
+def private_names(tree):
+  """Names with one underscore: those defined, and those asked of objects."""
+  defined, asked = set(), set()
+  for node in ast.walk(tree):
+    if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
+      defined.add(node.name)
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+      defined.add(node.id)
+    elif isinstance(node, ast.Attribute):
+      is_own = isinstance(node.ctx, ast.Store) and isinstance(
+          node.value, ast.Name) and node.value.id == 'self'
+      (defined if is_own else asked).add(node.attr)
+    elif isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(
+        node.func, ast.Name) and node.func.id in ('getattr', 'hasattr'):
+      name = node.args[1]
+      if isinstance(name, ast.Constant):
+        asked.add(name.value)
+  return tuple(
+      {name for name in names if re.match('_[^_]', name)}
+      for names in (defined, asked))
+
+
+def test_private_names_of_others_are_asked_for_in_one_file():
+  """Names that the package does not define are TensorFlow's, TFP's, Keras'."""
+  names = {
+      str(path.relative_to(ROOT)): private_names(tree)
+      for path, tree in package_files()}
+  ours = set().union(*(defined for defined, _ in names.values()))
+  ours |= {'_asdict', '_fields', '_replace'}  # Public, of a NamedTuple.
+  users = {path: asked - ours for path, (_, asked) in names.items()}
+  assert {path for path, asked in users.items() if asked} == {
+      os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}, users
+
+
+def floors():
+  """For each part of the package what it may import, by CONTRIBUTING.md."""
+  text = (ROOT / 'CONTRIBUTING.md').read_text()
+  order = re.search(r'\n\n    internal((?:\n    |.)*)\n\n', text).group(0)
+  groups = [group.replace(' ', '').strip().split(',')
+            for group in order.split('<-')]
+  below, allowed = set(), {}
+  for group in groups:
+    allowed.update({part: below | {part} for part in group})
+    below = below.union(group)
+  return allowed
+
+
+def parts_imported(tree):
+  """The parts of the package that one of its files imports."""
+  for module, name in imports(tree):
+    package, *path = module.split('.')
+    if package == 'tfp_sgmcmc' and (path or name):
+      yield (path or [name])[0]
+
+
+def test_floors_point_down():
+  """Who imports what is as CONTRIBUTING.md says, in functions too."""
+  allowed, upward, parts = floors(), [], set()
+  for path, tree in package_files():
+    part = path.relative_to(ROOT / 'tfp_sgmcmc').with_suffix('').parts[0]
+    if part != '__init__':
+      parts.add(part)
+      upward += [
+          f'{path.relative_to(ROOT)} imports {other}'
+          for other in parts_imported(tree) if other not in allowed[part]]
+  assert not upward
+  assert parts == set(allowed)
 
 
 def own_imports(path):
   """What a program imports of this repository, in its functions too."""
-  for node in ast.walk(ast.parse(path.read_text())):
-    if isinstance(node, ast.ImportFrom) and node.module.split('.')[0] in (
+  for module, name in imports(ast.parse(path.read_text())):
+    if name and module.split('.')[0] in (
         'benchmarks', 'experiments', 'tests', 'tfp_sgmcmc', 'tutorials'):
-      yield from ((node.module, alias.name) for alias in node.names)
+      yield module, name
 
 
 def test_what_programs_import_is_there():

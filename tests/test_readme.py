@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import families
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
@@ -20,13 +21,9 @@ X = tf.constant(np.random.default_rng(0).normal(size=[200, 2]), tf.float32)
 Y = tf.cast(X[:, 0] > 0., tf.float32)
 
 
-def log_likelihood(theta, batch):
-  logits = tf.einsum('...nd,...d->...n', batch[0], theta)
-  return tfd.Bernoulli(logits=logits).log_prob(batch[1])
-
-
 POSTERIOR = sgmcmc.Posterior(
-    tfd.MultivariateNormalDiag(tf.zeros(2)).log_prob, log_likelihood, (X, Y))
+    tfd.MultivariateNormalDiag(tf.zeros(2)).log_prob,
+    families.logistic_log_likelihood, (X, Y))
 
 # What the names in the table stand for.
 NAMES = {

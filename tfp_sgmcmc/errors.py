@@ -18,11 +18,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 
 __all__ = [
     'Failure',
     'FireflyError',
     'NonFiniteError',
+    'OTHER_CAUSES',
     'RateBoundError',
     'find_failure',
     'join_some',
@@ -126,9 +128,8 @@ def find_failure(kernel_results: Any, state: Any) -> Failure | None:
   failure = None if tell is None else tell(state)
   if failure is not None:
     return failure
-  target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
   return non_finite(
-      state, 0 if target_log_prob is None else target_log_prob.shape.rank,
+      state, states.num_chain_axes(kernel_results),
       f'{OTHER_CAUSES}, or take a smaller step size.')
 
 

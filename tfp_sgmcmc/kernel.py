@@ -23,6 +23,7 @@ from tfp_sgmcmc.internal import states
 __all__ = [
     'GradientKernel',
     'Kernel',
+    'at_step',
     'check_chains',
     'check_finite',
     'refuses_corrections',
@@ -122,6 +123,14 @@ class Kernel(tfp.mcmc.TransitionKernel):
         step = int(results.step)
         raise failure.raised(f'At {self._step_name} {step:,}', step)
     return states.like(current_state, next_parts), results
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """Whether it works where the data are those of each step, as in `fit`.
+
+    The estimator has to as well.
+    """
+    return False
 
   @abc.abstractmethod
   def _bootstrap(self, parts, seeds):
@@ -269,6 +278,21 @@ def _refusal(results, wrapper, reason):
         f'{results.__name__}: {reason}.')
 
   return refuse
+
+
+def at_step(
+    value: Any, step: tf.Tensor, parts: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+  """A number, a tensor or a callable of the step, in the dtype of each part.
+
+  Parts of one dtype have one tensor, with which a kernel computes once.
+  """
+  if callable(value):
+    value = value(step)
+  cast = {
+      dtype: states.cast(value, dtype)
+      for dtype in {part.dtype for part in parts}}
+  return [cast[part.dtype] for part in parts]
 
 
 def check_chains(

@@ -21,6 +21,7 @@ from tfp_sgmcmc.internal import states
 
 __all__ = ['Posterior', 'as_posterior']
 
+
 class Posterior:
   """The unnormalised log posterior density of a model of many examples.
 
@@ -591,5 +592,5 @@ def _prior_of(log_prior_fn):
 
 
 def _new(state_parts):
-  """New tensors: of the old, a bijector's cache may hold another graph's."""
+  """Copies: for the originals a bijector may have cached another graph's."""
   return [tf.identity(part) for part in state_parts]

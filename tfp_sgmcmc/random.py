@@ -107,10 +107,10 @@ def _right(x, distance):
 
 
 def _columns(shape):
-  """How much of the positions of a shape may be a literal of a program.
+  """Number of columns to store as a constant: None = all, 1 = none.
 
-  All, None, where there are few, or where the program is of these numbers
-  alone; the last axis, by its length, where that is even; or none of it, 1.
+  All where there are few, or where the program is of these numbers alone; the
+  last axis where its length is even.
   """
   if not compat.in_xla_context():
     return None

@@ -13,7 +13,6 @@ import inspect
 import os
 from typing import Any
 from typing import NamedTuple
-import warnings
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -30,6 +29,8 @@ from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.internal import wrapped
 from tfp_sgmcmc.internal.progress import Progress
 
 __all__ = ['sample']
@@ -151,28 +152,13 @@ def sample(
   >>> bool(abs(tf.reduce_mean(draws.states) - tf.reduce_mean(x)) < 0.01)
   True
   """
-  if not isinstance(kernel, tfp.mcmc.TransitionKernel):
-    raise TypeError(
-        f'kernel is {kernel!r}, of type {type(kernel).__name__}: it has to be '
-        'a tfp.mcmc.TransitionKernel, such as SGLD or SGHMC.')
-  if seed is None and directory is not None:
-    raise ValueError(
-        'With a directory a seed is needed, so that the same call can go on '
-        'with the same random numbers: pass, for instance, seed=1.')
+  _check(kernel, trace_fn, seed, directory, fingerprint)
   stateless_seed = seeds.to_stateless(seed)
   num_results = checks.positive_integer('num_results', num_results)
   num_burnin_steps = checks.non_negative_integer(
       'num_burnin_steps', num_burnin_steps)
   thinning = 1 + checks.non_negative_integer(
       'num_steps_between_results', num_steps_between_results)
-  if trace_fn is not None and not callable(trace_fn):
-    raise TypeError(
-        f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
-        'the kernel results, or None for no trace.')
-  if fingerprint is not None and not isinstance(fingerprint, str):
-    raise TypeError(
-        f'fingerprint is {fingerprint!r}: it has to be a string of yours, such '
-        'as the version of the data.')
   sharded = sharding.find(kernel)
   strategy = None if sharded is None else sharded.strategy
   writes = sharded is None or sharded.is_of_first_process
@@ -181,18 +167,12 @@ def sample(
       checks.boolean('jit_compile', jit_compile) and compiles
       and strategy is None and bool(compat.jit_compile()))
   progress_bar = checks.boolean('progress_bar', progress_bar) and writes
-  store = None
-  if directory is not None and sharded is not None:
-    sharded.wait()  # For what the first process has still to write.
-  if directory is not None and not writes:
-    store = store_lib.Store(directory, 'sample')
-  elif directory is not None:
-    store = _store(
-        directory, num_results, fingerprint, kernel=kernel,
-        current_state=current_state,
-        previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
-        seed=stateless_seed, num_burnin_steps=num_burnin_steps,
-        num_steps_between_results=thinning - 1, jit_compile=jit_compile)
+  store = _store(
+      directory, sharded, num_results, fingerprint, kernel=kernel,
+      current_state=current_state,
+      previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
+      seed=stateless_seed, num_burnin_steps=num_burnin_steps,
+      num_steps_between_results=thinning - 1, jit_compile=jit_compile)
   with contextlib.ExitStack() as stack:
     if store is not None and writes and len(store.draws) < num_results:
       stack.enter_context(store)
@@ -207,25 +187,40 @@ def sample(
     program = _Program(
         kernel, trace_fn, start, structure, chunk_size, stateless_seed,
         jit_compile, strategy)
-    # What keeps Stream from being compiled, that it reads on, keeps it from
-    # making the same step twice.
+    # A Stream moves on at each read, so its steps cannot be repeated.
     return _Run(
         plan, program, store, start, structure, can_repeat=compiles,
         writes=writes,
     ).go(progress_bar)
 
 
-def _store(directory, num_results, users_fingerprint, **arguments):
-  """Reads the directory of a call with these arguments."""
-  described, unseen = fingerprint_lib.fingerprint(
-      fingerprint=users_fingerprint, **arguments)
-  if unseen and users_fingerprint is None:
-    more = f' and {len(unseen) - 3} more' if len(unseen) > 3 else ''
-    warnings.warn(
-        f'Another call on {os.fspath(directory)!r} would be taken for this one '
-        f'if it differed only in {", ".join(unseen[:3])}{more}, which cannot '
-        'be looked into. Pass fingerprint="...", a string that stands for it, '
-        'and change the string when it changes.', stacklevel=3)
+def _check(kernel, trace_fn, seed, directory, fingerprint):
+  """Raises where an argument is of the wrong type, or a seed is missing."""
+  if not isinstance(kernel, tfp.mcmc.TransitionKernel):
+    raise TypeError(
+        f'kernel is {kernel!r}, of type {type(kernel).__name__}: it has to be '
+        'a tfp.mcmc.TransitionKernel, such as SGLD or SGHMC.')
+  if seed is None and directory is not None:
+    raise ValueError(
+        'With a directory a seed is needed, so that the same call can go on '
+        'with the same random numbers: pass, for instance, seed=1.')
+  if trace_fn is not None and not callable(trace_fn):
+    raise TypeError(
+        f'trace_fn is {trace_fn!r}: it has to be a function of the state and '
+        'the kernel results, or None for no trace.')
+  fingerprint_lib.check(fingerprint)
+
+
+def _store(directory, sharded, num_results, users_fingerprint, **arguments):
+  """Reads the directory of a call with these arguments; None without one."""
+  if directory is None:
+    return None
+  if sharded is not None:
+    sharded.wait()  # For what the first process has still to write.
+    if not sharded.is_of_first_process:
+      return store_lib.Store(directory, 'sample')
+  described = fingerprint_lib.of_run(
+      'Another call on', directory, users_fingerprint, arguments)
   store = store_lib.Store(directory, 'sample', described)
   _check_not_longer(store, num_results)
   return store
@@ -324,7 +319,7 @@ class _Program:
     except tf.errors.OpError:
       if self._one_kernel is None:
         raise
-      # Many kernels, where XLA cannot make one; else the same error.
+      # XLA may fail to make one kernel: make many. Other errors come again.
       self._one_kernel = None
       self._advance = self._compiled(self._traced)
       outcome = self._advance(*arguments)
@@ -453,7 +448,7 @@ class _Run:
       chunks.append(dict(zip(self._program.specs, leaves)))
     return Draws(
         chunks, self._structure, *self._position,
-        num_chain_axes=_num_chain_axes(self._position.kernel_results))
+        num_chain_axes=states.num_chain_axes(self._position.kernel_results))
 
   def _fail(self, outcome, is_burnin, first):
     """Raises `NonFiniteError`, with the draws before."""
@@ -527,12 +522,9 @@ def _chunk_size(chunk_size, num_results, structure):
 
 def _compiles(kernel):
   """Whether XLA can compile the kernel and those inside it."""
-  while kernel is not None:
-    estimator = getattr(kernel, 'gradient_estimator', None)
-    if not getattr(estimator, 'compiles', True):
-      return False
-    kernel = getattr(kernel, 'inner_kernel', None)
-  return True
+  return all(
+      getattr(getattr(one, 'gradient_estimator', None), 'compiles', True)
+      for one in wrapped.kernels(kernel))
 
 
 def _steps_made(kernel_results):
@@ -540,11 +532,6 @@ def _steps_made(kernel_results):
   if step is None or not step.dtype.is_integer or step.shape.rank:
     return 0
   return int(step)
-
-
-def _num_chain_axes(kernel_results):
-  target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
-  return 0 if target_log_prob is None else target_log_prob.shape.rank
 
 
 def _is_finite(state):

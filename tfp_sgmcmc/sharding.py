@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import wrapped
 
 __all__ = [
     'ShardedPosterior', 'all_reduce', 'context', 'find', 'is_several', 'run',
@@ -274,8 +275,7 @@ def find(kernel: Any) -> _DealtPosterior | None:
     ValueError: If the kernel cannot sample it.
   """
   name = type(kernel).__name__
-  while getattr(kernel, 'inner_kernel', None) is not None:
-    kernel = kernel.inner_kernel
+  *_, kernel = wrapped.kernels(kernel)
   target = getattr(kernel, 'target_log_prob_fn', None)
   if not isinstance(target, _DealtPosterior):
     return None

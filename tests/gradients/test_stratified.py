@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 
 from tests import oracle
+from tests import planted
 from tests.gradients import moments
 from tests.gradients import test_estimators
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.gradients import stratified
 
 Stratified = sgmcmc.gradients.Stratified
@@ -59,17 +59,13 @@ def _no_weights(monkeypatch):
       Stratified, '_weights', lambda self, target: np.full(5, 9. / 5.))
 
 
-def _no_population_factor(monkeypatch):
-  monkeypatch.setattr(minibatch, 'population_factor', lambda *_: 1.)
-
-
 def _one_draw_for_strata_of_all_sizes(monkeypatch):
   monkeypatch.setattr(
       stratified.random, 'fold_in', lambda seed, k: seed)
 
 
 @pytest.mark.parametrize('plant', [
-    _weights_upside_down, _no_weights, _no_population_factor,
+    _weights_upside_down, _no_weights, planted.no_population_factor,
     _one_draw_for_strata_of_all_sizes])
 def test_planted_errors_are_seen(plant, monkeypatch):
   plant(monkeypatch)

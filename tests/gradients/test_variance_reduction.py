@@ -12,12 +12,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import oracle
+from tests import planted
 from tests.gradients import moments
 from tests.gradients import test_estimators
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.gradients import full_pass
-from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.gradients import saga
 
 ControlVariate = sgmcmc.gradients.ControlVariate
@@ -54,7 +54,7 @@ def are_as_said(estimator, posterior=None):
   posterior = posterior or poisson_regression()
   results = moved_results(estimator, posterior)
   many = None
-  if isinstance(estimator, SAGA):
+  if hasattr(results, 'table'):
     copies = lambda t, axis: tf.repeat(
         tf.expand_dims(t, axis), moments.NUM_ESTIMATES, axis=axis)
     many = results._replace(
@@ -82,10 +82,6 @@ def test_unbiased_with_the_variance_it_says(estimator):
     ids=lambda e: type(e).__name__)
 def test_data_that_stand_for_more_examples(estimator):
   assert are_as_said(estimator, standing_for(90))
-
-
-def _no_population_factor(monkeypatch):
-  monkeypatch.setattr(minibatch, 'population_factor', lambda *_: 1.)
 
 
 def _anchor_not_scaled(monkeypatch):
@@ -121,7 +117,7 @@ def _stale_table(monkeypatch):
 
 
 @pytest.mark.parametrize('plant, estimator', [
-    (_no_population_factor, ControlVariate(4, other_state())),
+    (planted.no_population_factor, ControlVariate(4, other_state())),
     (_anchor_not_scaled, ControlVariate(4, other_state())),
     (_last_chunk_counted_twice, ControlVariate(4, other_state(), chunk_size=5)),
     (_stale_total, SAGA(4)),

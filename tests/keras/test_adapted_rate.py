@@ -17,6 +17,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import oracle
+from tests import planted
 from tests.keras import models
 from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
@@ -27,15 +28,6 @@ tfd = tfp.distributions
 
 NUM_EXAMPLES, BATCH_SIZE, NUM_MEANS, SCALE = 100, 10, 400, 2.
 NUM_BURNIN_STEPS, TOLERANCE = 1200, 0.4
-
-
-class KineticTemperature(sgmcmc.SGHMC):
-  """A planted error: the momentum as it is stored, offset and all."""
-
-  def excess(self, previous, results):
-    kinetic = [tf.square(r) - 1. for r in results.momentum]
-    return super().excess(previous, results)._replace(
-        measured=kinetic, predicted=kinetic)
 
 
 def fit_means(kernel, momentum, target):
@@ -86,7 +78,7 @@ def test_the_excess_is_the_one_asked_for(kernel, momentum, target):
 
 def test_a_planted_error_in_the_measure_is_seen():
   """The offset, 0.05, leaves a sixth of the target."""
-  assert abs(relative_error(KineticTemperature, 0.9, 0.06)) > TOLERANCE
+  assert abs(relative_error(planted.KineticTemperature, 0.9, 0.06)) > TOLERANCE
 
 
 def fit_autoencoder(learning_rate):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import forward_passes
 from tfp_sgmcmc.keras import network
 
@@ -16,7 +17,7 @@ def forward_pass(rows, offset=0., mask=False):
   """A pass whose outputs are the numbers of its rows, plus an offset."""
   outputs = tf.cast(rows, tf.float32)[:, tf.newaxis] + offset
   if mask:
-    network.with_mask(outputs, rows[:, tf.newaxis] % 2 == 0)
+    compat.with_mask(outputs, rows[:, tf.newaxis] % 2 == 0)
   return network.ForwardPass(
       weights=[], outputs={'a': outputs, 'b': [2. * outputs]}, penalties=[],
       layer_losses=[tf.reduce_mean(outputs)], updates=[])
@@ -30,7 +31,7 @@ def run(make_passes, how, mask=False):
         NUM_ROWS, lambda: forward_pass(tf.range(NUM_ROWS), OWN, mask))
     make_passes(passes)
     joined = passes.of_each_row()
-    masks = [network.mask(leaf) for leaf in keras.tree.flatten(joined.outputs)]
+    masks = [compat.mask(leaf) for leaf in keras.tree.flatten(joined.outputs)]
     return joined.outputs, joined.layer_losses, [
         mask for mask in masks if mask is not None]
 

@@ -1,7 +1,6 @@
 """The kernels in TFP's company: modes, states, drivers, wrappers, refusals."""
 
 import functools
-import warnings
 
 import keras
 import numpy as np
@@ -16,13 +15,8 @@ import tfp_sgmcmc as sgmcmc
 tfb, tfd = tfp.bijectors, tfp.distributions
 
 UNIFORM = catalogue.UNIFORM
-
-
-@pytest.fixture(autouse=True)
-def _no_warning_of_uncalibrated_kernels():
-  with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', '.*not calibrated.*')
-    yield
+normal, logarithm = catalogue.normal, catalogue.logarithm
+pytestmark = pytest.mark.filterwarnings('ignore:.*not calibrated')
 
 
 def make(name):
@@ -212,10 +206,6 @@ def test_sharded():
   assert draws.shape == [4, 3, 3] and np.all(np.isfinite(draws))
 
 
-def normal(x):
-  return -tf.reduce_sum(x**2, axis=-1)
-
-
 @pytest.mark.parametrize('build, error, message', [
     (lambda: sgmcmc.SGLD(normal, 0.), ValueError, 'step_size is 0'),
     (lambda: sgmcmc.SGLD(normal, -0.1), ValueError, 'greater than 0'),
@@ -249,10 +239,6 @@ def normal(x):
 def test_refused_at_construction(build, error, message):
   with pytest.raises(error, match=message):
     build()
-
-
-def logarithm(x):
-  return tf.reduce_sum(tf.math.log(x), axis=-1)
 
 
 def test_wrong_likelihood_shape_is_refused_at_the_start():

@@ -13,6 +13,7 @@ import tensorflow_probability as tfp
 from tests import families
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.firefly import bright_sets
 from tfp_sgmcmc.firefly import kernel as firefly
 
 bounds = sgmcmc.likelihood_bounds
@@ -387,7 +388,7 @@ def test_step_sizes():
 
 @pytest.mark.parametrize('n, q', [(1, 0.5), (30, 0.2), (10**6, 1e-3)])
 def test_the_number_of_proposals_is_binomial(n, q):
-  values = firefly._binomial_distribution_function(n, q)
+  values = bright_sets.binomial_distribution_function(n, q)
   np.testing.assert_allclose(
       values, scipy.stats.binom.cdf(np.arange(len(values)), n, q), atol=1e-12)
   assert scipy.stats.binom.sf(len(values), n, q) < 1e-15

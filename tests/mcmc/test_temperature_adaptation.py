@@ -14,7 +14,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import families
 from tests import oracle
+from tests import planted
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.mcmc import base
 
@@ -35,20 +37,11 @@ COVARIANCE = {
         LOST / h)[:3, :3]}
 
 
-class KineticTemperature(sgmcmc.SGHMC):
-  """A planted error: the momentum as it is stored, offset and all."""
-
-  def excess(self, previous, results):
-    kinetic = [tf.square(r) - 1. for r in results.momentum]
-    return super().excess(previous, results)._replace(
-        measured=kinetic, predicted=kinetic)
-
-
 def inner_kernel(name, step_size, posterior=None):
   posterior = posterior or MODEL.posterior()
   if name == 'sgld':
     return sgmcmc.SGLD(posterior, step_size, UNIFORM)
-  kernel = KineticTemperature if name == 'error' else sgmcmc.SGHMC
+  kernel = planted.KineticTemperature if name == 'error' else sgmcmc.SGHMC
   friction = LOST / step_size if name == 'momentum' else FRICTION
   return kernel(posterior, step_size, friction, UNIFORM)
 
@@ -122,9 +115,7 @@ def logistic_regression():
   y = tf.cast(x[:, 0] > 0.5, tf.float32)
   return sgmcmc.Posterior(
       lambda w: -tf.reduce_sum(w**2, axis=-1) / 2.,
-      lambda w, batch: tfp.distributions.Bernoulli(
-          logits=tf.einsum('...nd,...d->...n', batch[0], w)).log_prob(batch[1]),
-      (x, y))
+      families.logistic_log_likelihood, (x, y))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import families
 from tests import oracle
 from tests import references
 from tests.pdmp import models
@@ -34,15 +35,11 @@ def data():
 
 
 def posterior(dtype=np.float32):
-  def log_likelihood(theta, batch):
-    x, y = batch
-    logits = tf.einsum('...nd,...d->...n', x, theta)
-    return tfd.Bernoulli(logits=logits).log_prob(y)
-
   return sgmcmc.Posterior(
       tfd.MultivariateNormalDiag(
           tf.ones(3, dtype), PRIOR_SCALE.astype(dtype)).log_prob,
-      log_likelihood, tuple(leaf.astype(dtype) for leaf in data()))
+      families.logistic_log_likelihood,
+      tuple(leaf.astype(dtype) for leaf in data()))
 
 
 def second_order(theta):
@@ -159,7 +156,8 @@ def test_bounds_hold_for_every_minibatch(estimator, form):
         target, moved, results, indices).grads_target_log_prob
   rates = -v * at_end[0]
   rate = getattr(bound, form)(
-      pdmp.SegmentStart([theta], [v], gradients, results, 2))
+      pdmp.SegmentStart(
+          [theta], [v], gradients, results, 2, minibatch.anchor(results)))
   intercept, slope = (tf.nest.flatten(leaf)[0] for leaf in rate[:2])
   if form == 'directional':
     rates = tf.reduce_sum(rates, axis=-1)

@@ -127,7 +127,8 @@ def drift(name: str, values: np.ndarray) -> verdicts.Row:
   scale = last.std(axis=(0, 1))
   scale = np.where(scale > 0., scale, 1.)
   change = (last.mean(axis=(0, 1)) - first.mean(axis=(0, 1))) / scale
-  # The spread of the last third for both: the first may be on its way.
+  # Both are measured by the spread of the last third: in the first the chain
+  # may still be on its way.
   error = np.sqrt(2.) * standard_error(last) / scale
   return verdicts.judge(
       f'drift of {name}, in sd', change, error, 0., (0.1, 0.5),

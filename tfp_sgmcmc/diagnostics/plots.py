@@ -24,6 +24,8 @@ __all__ = [
     'kinetic_temperature', 'r_hat', 'reliability', 'risk_coverage', 'shifts']
 
 _GREY = dict(color='0.6', linewidth=1, linestyle='--', zorder=1)
+# Of R-hat: for how many n, and of how many predicted numbers.
+_NUM_POINTS, _MOST_NUMBERS = 12, 50
 
 
 def reliability(
@@ -176,23 +178,17 @@ def kinetic_temperature(
 
 
 def r_hat(
-    axes: matplotlib.axes.Axes,
-    predictions: Any,
-    num_points: int = 12,
-    max_numbers: int = 50,
-) -> matplotlib.axes.Axes:
+    axes: matplotlib.axes.Axes, predictions: Any) -> matplotlib.axes.Axes:
   """Draws how chains come to agree in their predictions as draws are added.
 
-  Rank R-hat of the first n draws of each chain, for those of the predicted
-  numbers that vary most within chains: the median, the range, and the limit
+  Rank R-hat of the first n draws of each chain, for the 50 predicted numbers
+  that vary most within chains: the median, the range, and the limit
   that `summary` has for the largest. It needs the extra `arviz`.
 
   Args:
     axes: Matplotlib axes.
     predictions: Array `[chain, draw, ...]`: a list of
       `posterior.predict(x, return_samples=True)`, for draws of several fits.
-    num_points: Python `int`, for how many n.
-    max_numbers: Python `int`, of how many predicted numbers.
 
   Returns:
     axes: The same.
@@ -215,10 +211,10 @@ def r_hat(
         f'predictions have shape {values.shape}: [chain, draw, ...] with 12 '
         'draws at least is needed.')
   values = values.reshape([*values.shape[:2], -1])
-  most = np.argsort(-np.mean(np.var(values, axis=1), axis=0))[:max_numbers]
+  most = np.argsort(-np.mean(np.var(values, axis=1), axis=0))[:_MOST_NUMBERS]
   values = values[..., most]
   numbers = np.unique(np.linspace(
-      min(12, values.shape[1]), values.shape[1], num_points).astype(int))
+      min(12, values.shape[1]), values.shape[1], _NUM_POINTS).astype(int))
   found, by_chance = zip(*(
       chains.rank_r_hats(values[:, :n]) for n in numbers))
   largest = np.max(found, axis=1)

@@ -98,8 +98,7 @@ def kernel_stein_discrepancy(
         '[n, d]. Of several chains, join the chains into one axis.')
   if not (np.all(np.isfinite(x)) and np.all(np.isfinite(s))):
     raise ValueError('draws or scores hold NaN or infinite values.')
-  checks.numeric('scale', scale, 0.)
-  checks.scalar('scale', scale)
+  checks.positive_number('scale', scale)
   chunk_size = checks.positive_integer('chunk_size', chunk_size)
   num, d = x.shape
   x = x - x.mean(axis=0)  # Differences count: large means cost digits.

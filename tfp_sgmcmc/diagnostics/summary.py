@@ -17,6 +17,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.internal import wrapped
 from tfp_sgmcmc.pdmp import trajectory as trajectory_lib
 
 __all__ = ['summary']
@@ -155,8 +156,8 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
       [_parts(run.states) for run in runs],
       [_fields(run.trace) for run in runs], rank)
   rows = _chain_rows(parts, traces, rank, max_coordinates)
-  acceptance = compat.find_result(compat.find_result(
-      first.kernel_results, 'gradient_estimator_results'), 'acceptance')
+  find = compat.find_result(compat.find_result(
+      first.kernel_results, 'gradient_estimator_results'), 'finding')
   kernels, results = zip(*(
       _innermost(kernel, run.kernel_results) for run in runs))
   rows += _temperature_rows(
@@ -168,24 +169,12 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
     rows.append(temperatures.noise_share(
         kernels[0], states.to_parts(first.final_state), results[0], known[0],
         seeds.to_stateless(seed)))
-  if acceptance is not None:
-    rows.append(_acceptance(
-        float(tf.reduce_mean(acceptance)),
-        getattr(kernels[0], 'gradient_estimator', None)))
+  if find is not None:
+    found = find(getattr(kernels[0], 'gradient_estimator', None))
+    rows.append(verdicts.Row(
+        found.quantity, found.value, None,
+        'fine' if found.is_fine else 'doubtful', found.advice))
   return verdicts.Summary(tuple(row for row in rows if row is not None))
-
-
-def _acceptance(share, estimator):
-  """The row of EWSG's index chain."""
-  least = getattr(estimator, 'least_acceptance', 0.)
-  needed = least + 0.1 * (1. - least)
-  is_fine = share >= needed
-  return verdicts.Row(
-      "acceptance of EWSG's index chain", share, None,
-      'fine' if is_fine else 'doubtful',
-      f'It has to be above {needed:.2g}; at {least:.2g} the heaviest minibatch '
-      'always wins.' + ('' if is_fine else (
-          ' Take a smaller step size or larger minibatches.')))
 
 
 @summary.register
@@ -229,13 +218,14 @@ def _innermost(kernel, results):
     raise TypeError(
         f'kernel is {kernel!r}: it has to be the kernel that made the result, '
         'or None.')
-  while getattr(kernel, 'inner_kernel', None) is not None:
-    if hasattr(kernel, 'adapted_kernel') and results is not None:
-      kernel, results = kernel.adapted_kernel(results), results.inner_results
-    else:
-      kernel = kernel.inner_kernel
+  for outer in list(wrapped.kernels(kernel)):
+    kernel = outer
+    if hasattr(outer, 'adapted_kernel') and results is not None:
+      kernel, results = outer.adapted_kernel(results), results.inner_results
+      break
   while hasattr(results, 'inner_results'):
-    # Where the kernel inside was given, what the one around it has found.
+    # The user passed the inner kernel: give it the adapted step size from the
+    # outer results.
     if 'step_size' in results._fields and 'step_size' in (
         getattr(kernel, 'parameters', {})):
       kernel = kernel.copy(step_size=results.step_size)

@@ -44,7 +44,6 @@ from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
-from tfp_sgmcmc.mcmc import sghmc
 
 __all__ = ['EnergyTrace', 'trace_energies']
 
@@ -128,8 +127,8 @@ def dynamics(kernel: Any) -> Dynamics | None:
   step_size = parameters.get('step_size')
   return Dynamics(
       float(value), None if callable(step_size) else step_size,
-      parameters.get('friction', parameters.get('diffusion')),
-      parameters.get('integrator') in sghmc.INTEGRATORS_WITH_KICKED_MOMENTUM)
+      parameters.get(getattr(kernel, 'friction_argument', None)),
+      getattr(kernel, 'stores_kicked_momentum', False))
 
 
 def kinetic(
@@ -254,7 +253,10 @@ def _place(k, parts, chain_rank):
 
 
 def _others_mean(theta):
-  """Of `[draw, chain, d]`, what is independent of each, to broadcast."""
+  """For each value the mean of other draws, of `[draw, chain, d]`.
+
+  That of the other chains; with one chain, of its other half.
+  """
   num, num_chains, _ = theta.shape
   if num_chains > 1:
     mean = theta.mean(axis=0)
@@ -302,7 +304,8 @@ def noise_share(
         np.ravel(tf.square(a - b) / 4. * scale / friction)
         for a, b, scale in zip(*pair, scales)])) / known.temperature)
   error = np.std(shares, ddof=1) / np.sqrt(_NUM_REPEATS)
-  is_balanced = estimator.needs_gaussian_step or hasattr(results, 'thermostat')
+  is_balanced = estimator.needs_gaussian_step or getattr(
+      kernel, 'balances_noise', False)
   return verdicts.judge(
       'noise of the gradient / noise added', np.mean(shares), error, 0.,
       (np.inf, np.inf) if is_balanced else _TOLERANCES,

@@ -39,11 +39,11 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.firefly import bright_sets
 from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
-from tfp_sgmcmc.mcmc import base
 
 __all__ = ['FireflyMonteCarlo', 'FireflyResults']
 
@@ -63,11 +63,11 @@ class FireflyResults(NamedTuple):
       `chains`.
     is_accepted: Whether theta moved, shape `chains`.
     log_accept_ratio: Logarithm of the ratio with which it was to, likewise.
-    gradient_estimator_results: `num_gradients`, here of shape `chains`: the
-      number of likelihoods, with gradients where there are any, of single
-      examples that each chain has asked for. It begins at 2 N, a pass for the
-      sum of the bounds and one for the first z. (A compiled step computes what
-      its static shapes hold, `capacity` where fewer are bright.)
+    gradient_estimator_results: `num_gradients`, shape `chains`: the number of
+      likelihoods, with gradients where there are any, of single examples that
+      each chain has asked for. It begins at 2 N, a pass for the sum of the
+      bounds and one for the first z. (A compiled step computes what its static
+      shapes hold, `capacity` where fewer are bright.)
     z: The brightness of each example, 0 or 1, `int8`, `chains + [N]`.
     bright_indices: `int32`, `chains + [capacity]`: which are bright, in the
       first `num_bright` places.
@@ -245,7 +245,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     num_rows = target_log_prob_fn.num_rows
     self._capacity = min(
         checks.positive_integer('capacity', capacity), num_rows)
-    self._distribution_function = _binomial_distribution_function(
+    self._distribution_function = bright_sets.binomial_distribution_function(
         num_rows, float(resample_fraction))
     self._log_bound_sum = likelihood_bound.collapse(target_log_prob_fn.data)
     self._first_pass = tf.function(self._first_brightness, autograph=False)
@@ -270,7 +270,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     kernel_lib.check_chains(log_prior, parts)
     z, violation = self._first_pass(parts, seeds.brightness)
     num_rows = self.target_log_prob_fn.num_rows
-    bright_indices, num_bright = compact(
+    bright_indices, num_bright = bright_sets.compact(
         tf.reshape(compat.positions(num_rows), [num_rows])
         + tf.zeros_like(z, tf.int32), z > 0, self._capacity)
     failed = (num_bright > self._capacity) | (violation >= 0)
@@ -295,7 +295,37 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
     return results._replace(target_log_prob=estimate.target_log_prob)
 
   def _one_step(self, parts, previous, seeds):
-    # z, and the gradient at theta given the new z, from one evaluation.
+    light = self._brighten(parts, previous, seeds)
+    is_filled = self._is_filled(light.num_bright)
+    move = self._move(
+        parts, light.current, light.bright_indices, is_filled, previous.step,
+        seeds)
+    is_accepted = move.is_accepted
+    violation = tf.reduce_max(
+        [previous.violation, light.current.violation, move.proposed.violation],
+        axis=0)
+    failed = (previous.failed | (violation >= 0)
+              | (light.num_bright > self._capacity))
+    next_parts = states.nan_where(
+        failed, states.select(is_accepted, move.proposal, parts))
+    return next_parts, FireflyResults(
+        step=previous.step + 1,
+        target_log_prob=tf.where(
+            is_accepted, move.proposed.log_joint, light.current.log_joint),
+        is_accepted=is_accepted & ~failed,
+        log_accept_ratio=move.log_accept_ratio,
+        gradient_estimator_results=gradients_lib.count(
+            previous.gradient_estimator_results,
+            light.num_looked_at + _count(is_filled)),
+        z=light.z,
+        bright_indices=light.bright_indices,
+        num_bright=tf.where(
+            previous.failed, previous.num_bright, light.num_bright),
+        violation=tf.where(previous.failed, previous.violation, violation),
+        failed=failed)
+
+  def _brighten(self, parts, previous, seeds):
+    """Draws z given theta; the same evaluation gives the gradient."""
     looked_at, is_looked_at = self._draw_indices(
         compat.shape(previous.num_bright), seeds)
     was_dark = tf.gather(
@@ -312,16 +342,18 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
         parts, indices,
         lambda log_ratio: resample(
             log_ratio, was_bright, is_proposed, log_q, log_u))
-    bright_indices, num_bright = compact(
+    bright_indices, num_bright = bright_sets.compact(
         indices, current.is_bright, self._capacity)
     change = (tf.cast(current.is_bright, tf.int8)
               - tf.cast(was_bright, tf.int8))
-    is_filled = self._is_filled(num_bright)
+    return _Light(
+        current, bright_sets.add_at(previous.z, indices, change),
+        bright_indices, num_bright, _count(was_bright) + _count(is_proposed))
 
-    # theta, given z.
+  def _move(self, parts, current, bright_indices, is_filled, step, seeds):
+    """The Metropolis-Hastings step of theta, given z."""
     chain_rank = current.log_joint.shape.rank
-    step_size = base.at_step(
-        self._parameters['step_size'], previous.step, parts)
+    step_size = kernel_lib.at_step(self._parameters['step_size'], step, parts)
     noise = random.normal_like(parts, seeds.noise)
     proposal = [
         propose(*arguments)
@@ -333,31 +365,8 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
                              proposed.gradients, step_size))
     u = random.uniform(
         compat.shape(log_accept_ratio), seeds.accept, log_accept_ratio.dtype)
-    is_accepted = tf.math.log(u) < log_accept_ratio
-
-    violation = tf.reduce_max(
-        [previous.violation, current.violation, proposed.violation], axis=0)
-    failed = (
-        previous.failed | (violation >= 0) | (num_bright > self._capacity))
-    next_parts = [
-        tf.where(states.expand(failed, new), tf.constant(np.nan, new.dtype),
-                 tf.where(states.expand(is_accepted, new), new, old))
-        for new, old in zip(proposal, parts)]
-    results = previous.gradient_estimator_results
-    return next_parts, FireflyResults(
-        step=previous.step + 1,
-        target_log_prob=tf.where(
-            is_accepted, proposed.log_joint, current.log_joint),
-        is_accepted=is_accepted & ~failed,
-        log_accept_ratio=log_accept_ratio,
-        gradient_estimator_results=gradients_lib.count(
-            results,
-            _count(was_bright) + _count(is_proposed) + _count(is_filled)),
-        z=_add(previous.z, indices, change),
-        bright_indices=bright_indices,
-        num_bright=tf.where(previous.failed, previous.num_bright, num_bright),
-        violation=tf.where(previous.failed, previous.violation, violation),
-        failed=failed)
+    return _Move(
+        proposal, proposed, log_accept_ratio, tf.math.log(u) < log_accept_ratio)
 
   def _is_filled(self, num_bright):
     """Which places of the list of bright examples are in use."""
@@ -477,7 +486,25 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
           f'by {float(tf.reduce_max(error)):g} between two states.')
 
 
+class _Light(NamedTuple):
+  """The new z, and what it was drawn from."""
+  current: '_Evaluation'
+  z: tf.Tensor
+  bright_indices: tf.Tensor
+  num_bright: tf.Tensor
+  num_looked_at: tf.Tensor
+
+
+class _Move(NamedTuple):
+  """Where theta is to move, and whether it does."""
+  proposal: list[tf.Tensor]
+  proposed: '_Evaluation'
+  log_accept_ratio: tf.Tensor
+  is_accepted: tf.Tensor
+
+
 class _Evaluation(NamedTuple):
+  """The density at a theta, and the z that it is given or that is drawn."""
   log_joint: tf.Tensor
   gradients: list[tf.Tensor]
   is_bright: tf.Tensor
@@ -522,67 +549,8 @@ def correction(theta, new, g, new_g, h):
   return (forward**2 - backward**2) / (4. * h)
 
 
-def compact(
-    indices: tf.Tensor, is_kept: tf.Tensor, capacity: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
-  """The indices that are kept, in order, zeros after; and their number.
-
-  Args:
-    indices: `int32`, `chains + [n]`.
-    is_kept: Likewise, `bool`.
-    capacity: Python `int`, how many places there are.
-
-  Returns:
-    kept: `int32`, `chains + [capacity]`; those beyond are lost.
-    number: `int32`, shape `chains`, which may be larger than `capacity`.
-  """
-  place = tf.cumsum(tf.cast(is_kept, tf.int32), axis=-1) - 1
-  number = place[..., -1] + 1
-  place = tf.where(is_kept, tf.minimum(place, capacity), capacity)
-  where, rows = _with_rows(place)
-  kept = tf.scatter_nd(
-      where, tf.reshape(indices, tf.shape(where)[:-1]), [rows, capacity + 1])
-  shape = tf.concat([compat.shape(number), [capacity]], axis=0)
-  return tf.reshape(kept[:, :capacity], shape), number
-
-
-def _add(z, indices, change):
-  """z with `change` added at `indices`, chain by chain."""
-  where, rows = _with_rows(indices)
-  added = tf.tensor_scatter_nd_add(
-      tf.reshape(z, [rows, z.shape[-1]]), where,
-      tf.reshape(change, tf.shape(where)[:-1]))
-  return tf.reshape(added, compat.shape(z))
-
-
-def _with_rows(columns):
-  """Pairs (chain, column) for the scatters, the chains as one axis."""
-  num_columns = columns.shape[-1]
-  columns = tf.reshape(columns, [-1, num_columns])
-  rows = compat.shape(columns)[0]
-  row = tf.reshape(compat.positions(rows), [rows, 1])
-  return tf.stack([row + tf.zeros_like(columns), columns], axis=-1), rows
-
-
 def _count(mask):
   return tf.reduce_sum(tf.cast(mask, tf.int64), axis=-1)
-
-
-def _binomial_distribution_function(n: int, q: float) -> np.ndarray:
-  """P(number <= k) of Binomial(n, q), k = 0, 1, ..., while below 1 - 2^-53.
-
-  With u uniform on multiples of 2^-53, the number of these values that are at
-  most u has that law, to 2^-53.
-  """
-  if q == 1.:
-    return np.zeros(n)
-  top = min(n, int(n * q + 10. * math.sqrt(n * q) + 60.))
-  k = np.arange(1, top + 1)
-  log_p = np.concatenate(
-      [[0.], np.cumsum(np.log((n - k + 1.) / k) + math.log(q / (1. - q)))])
-  p = np.exp(log_p - log_p.max())
-  above = np.cumsum(p[::-1])[::-1] / p.sum()  # P(number >= k)
-  return 1. - above[1:][above[1:] > 2.**-53]
 
 
 def _check_posterior(posterior):

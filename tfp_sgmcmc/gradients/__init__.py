@@ -1,7 +1,9 @@
 """How the gradient of a log posterior is estimated."""
 
 from tfp_sgmcmc.gradients.anchored import Anchor
+from tfp_sgmcmc.gradients.anchored import AnchoredEstimator
 from tfp_sgmcmc.gradients.base import EstimatorResults
+from tfp_sgmcmc.gradients.base import Finding
 from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
@@ -32,6 +34,7 @@ from tfp_sgmcmc.gradients.uniform import Uniform
 
 __all__ = [
     'Anchor',
+    'AnchoredEstimator',
     'ControlVariate',
     'ControlVariateResults',
     'Deal',
@@ -39,6 +42,7 @@ __all__ = [
     'Exact',
     'ExponentiallyWeighted',
     'ExponentiallyWeightedResults',
+    'Finding',
     'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',

@@ -66,6 +66,9 @@ class AnchoredEstimator(minibatch.MinibatchEstimator):
   def num_gradients_per_estimate(self):
     return 2 * self._batch_size
 
+  def anchor(self, results):
+    return results.anchor
+
   def estimate(self, target, state_parts, results, indices):
     return control_variate_estimate(
         target, state_parts, results.anchor, target.gather(indices))

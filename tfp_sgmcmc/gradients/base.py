@@ -13,6 +13,7 @@ from tfp_sgmcmc.internal import compat
 
 __all__ = [
     'EstimatorResults',
+    'Finding',
     'GaussianStep',
     'GradientEstimate',
     'GradientEstimator',
@@ -67,6 +68,25 @@ class GaussianStep(NamedTuple):
   drift: list[tf.Tensor]
   step_size: list[tf.Tensor]
   noise_scale: list[tf.Tensor]
+
+
+class Finding(NamedTuple):
+  """What an estimator's results say of a run, for `diagnostics.summary`.
+
+  Results that say something have a method `finding(estimator)`, of the
+  estimator that made them, None where it is not known.
+
+  Attributes:
+    quantity: What is measured, in words.
+    value: Python `float`.
+    is_fine: Whether the run may be trusted as far as this goes.
+    advice: What the value has to be and, where it is not, what to do: whole
+      sentences.
+  """
+  quantity: str
+  value: float
+  is_fine: bool
+  advice: str
 
 
 class GradientEstimator(abc.ABC):
@@ -129,7 +149,7 @@ class GradientEstimator(abc.ABC):
 
   @property
   def has_independent_noise(self) -> bool:
-    """Whether the noise of a step says nothing of that of another step.
+    """Whether the noise of each step is independent of all other steps.
 
     Samplers that are exact with minibatches need it. It is not so where an
     estimator learns from the chain, or goes through the data in epochs.
@@ -183,6 +203,18 @@ class GradientEstimator(abc.ABC):
     `ExponentiallyWeighted`.
     """
     return False
+
+  def anchor(self, results: Any) -> Any:
+    """The `Anchor` whose gradients are its control variates, None without.
+
+    Args:
+      results: The estimator's state.
+
+    Returns:
+      anchor: `Anchor`, or None.
+    """
+    del results
+    return None
 
   def check_target(self, target: Target) -> None:
     """Raises where the gradient of `target` cannot be estimated this way.

@@ -32,6 +32,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc.gradients.base import Finding
 from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.base import chains_of
@@ -74,6 +75,18 @@ class ExponentiallyWeightedResults(NamedTuple):
   def num_gradients(self) -> tf.Tensor:
     """`int64`, shape `chains`: gradients of single examples used so far."""
     return self.base_results.num_gradients
+
+  def finding(self, estimator: GradientEstimator | None = None) -> Finding:
+    """Whether the index chain is saturated: see `least_acceptance`."""
+    least = getattr(estimator, 'least_acceptance', 0.)
+    needed = least + 0.1 * (1. - least)
+    share = float(tf.reduce_mean(self.acceptance))
+    is_fine = share >= needed
+    return Finding(
+        "acceptance of EWSG's index chain", share, is_fine,
+        f'It has to be above {needed:.2g}; at {least:.2g} the heaviest '
+        'minibatch always wins.' + ('' if is_fine else (
+            ' Take a smaller step size or larger minibatches.')))
 
 
 class ExponentiallyWeighted(GradientEstimator):
@@ -262,9 +275,7 @@ class ExponentiallyWeighted(GradientEstimator):
           chains, random.fold_in(seed, m + 1), acceptance.dtype)
       # False where the ratio is NaN, as it is where there is no noise.
       accepted = uniform < tf.exp(tf.cast(log_ratio, acceptance.dtype))
-      estimate = tf.nest.map_structure(
-          lambda new, old: tf.where(states.expand(accepted, new), new, old),
-          proposed, estimate)
+      estimate = states.select(accepted, proposed, estimate)
       return m + 1, estimate, num_accepted + tf.cast(accepted, acceptance.dtype)
 
     carry = (1, estimate_at(0), tf.zeros_like(acceptance))

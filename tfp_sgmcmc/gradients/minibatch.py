@@ -174,7 +174,7 @@ def per_example_gradients(
     return _gradients_of_block(target, state_parts, target.data)
 
   def of_block(start):
-    # The last example again where the last block ends after it.
+    # The last block may be too long: it repeats the last example.
     rows = tf.minimum(start + tf.range(_EXAMPLES_AT_A_TIME), size - 1)
     return _gradients_of_block(target, state_parts, target.gather(rows))
 

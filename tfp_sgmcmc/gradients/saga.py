@@ -164,7 +164,7 @@ def saga_step(
     indices: tf.Tensor,
 ) -> tuple[base.GradientEstimate, SAGAResults]:
   """The estimate from the examples at `indices`, then the new table."""
-  value, gradients, new = per_example_gradients(
+  value, gradients, new = estimate_with_examples(
       target, state_parts, target.gather(indices))
   chain_rank = value.shape.rank
   scale = target.num_examples / indices.shape[-1]
@@ -179,7 +179,7 @@ def saga_step(
     estimate.append(
         gradient - scale * tf.reduce_sum(before, axis=chain_rank)
         + rows_stand_for * all_alpha)
-    # Added, so that what is read comes before what is written, and XLA can
+    # The change is added: all reads then come before the write, and XLA can
     # write in place.
     change = here - before
     flat = tf.tensor_scatter_nd_add(flat, places[..., tf.newaxis], change)
@@ -207,7 +207,7 @@ def gradient_table(
 
   def write(arrays, batch, k, is_new):
     del is_new
-    value, _, gradients = per_example_gradients(target, state_parts, batch)
+    value, _, gradients = estimate_with_examples(target, state_parts, batch)
     rank = value.shape.rank
     return [
         array.write(k, tf.transpose(
@@ -228,7 +228,7 @@ def gradient_table(
       for t in tables]
 
 
-def per_example_gradients(
+def estimate_with_examples(
     target: posterior_lib.Posterior,
     state_parts: Sequence[tf.Tensor],
     batch: Any,

@@ -115,6 +115,18 @@ def scalar(name: str, value: Any) -> None:
         'all chains and coordinates.')
 
 
+def positive_number(name: str, value: Any) -> None:
+  """Raises where `value` is not one number above 0."""
+  numeric(name, value, 0.)
+  scalar(name, value)
+
+
+def positive_share(name: str, value: Any) -> None:
+  """Raises where `value` is not one number in (0, 1]."""
+  fraction(name, value)
+  positive_number(name, value)
+
+
 def schedule(
     name: str, value: Any, minimum: float, strict: bool = True) -> None:
   """As `numeric`, where `value` may also be a callable of the step counter."""

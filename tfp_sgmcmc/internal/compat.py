@@ -1,4 +1,4 @@
-"""The one place that touches private modules of TensorFlow and TFP."""
+"""The one place that touches what is private in TensorFlow, TFP and Keras."""
 
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from tensorflow_probability.python.internal import unnest
 
 __all__ = [
     'all_layers',
+    'begin_at_epoch',
     'call_as_one_kernel',
     'dataset_of',
     'find_result',
@@ -28,6 +29,7 @@ __all__ = [
     'is_made_in_python',
     'jit_compile',
     'joint_names',
+    'mask',
     'maximum',
     'num_rows_of_arrays',
     'positions',
@@ -36,6 +38,7 @@ __all__ = [
     'shape',
     'size',
     'validation_batches',
+    'with_mask',
 ]
 
 # A tensor's shape: as NumPy where it is known while tracing, else as a tensor.
@@ -48,6 +51,26 @@ maximum = prefer_static.maximum
 def all_layers(model: Any) -> list[Any]:
   """All layers of a Keras model, those within layers too."""
   return list(model._flatten_layers(include_self=False))
+
+
+def begin_at_epoch(model: Any, epoch: int | None) -> None:
+  """Lets a `fit` that has begun start at an epoch; None for where it is told.
+
+  Keras reads it from the model, where its `BackupAndRestore` writes it too.
+  """
+  model._initial_epoch = epoch
+
+
+def mask(output: Any) -> Any:
+  """The mask that Keras attached to an output, None where there is none."""
+  return getattr(output, '_keras_mask', None)
+
+
+def with_mask(output: tf.Tensor, mask: Any) -> tf.Tensor:
+  """The output, with a mask attached where there is one."""
+  if mask is not None:
+    output._keras_mask = mask
+  return output
 
 
 def dataset_of(iterator: Any) -> tf.data.Dataset | None:

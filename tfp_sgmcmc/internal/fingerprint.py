@@ -20,11 +20,12 @@ import sysconfig
 import types
 from typing import Any
 from typing import NamedTuple
+import warnings
 
 import numpy as np
 import tensorflow as tf
 
-__all__ = ['Fingerprint', 'difference', 'fingerprint']
+__all__ = ['Fingerprint', 'check', 'difference', 'fingerprint', 'of_run']
 
 _MAX_DEPTH = 40
 _MAX_LENGTH = 200
@@ -82,6 +83,41 @@ def fingerprint(**arguments: Any) -> Fingerprint:
   for name, value in arguments.items():
     describer.describe(name, value)
   return Fingerprint(describer.flat, tuple(describer.unseen))
+
+
+def check(value: Any) -> None:
+  """Raises where the argument `fingerprint` is neither None nor a string."""
+  if value is not None and not isinstance(value, str):
+    raise TypeError(
+        f'fingerprint is {value!r}: it has to be a string of yours, such as '
+        'the version of the data.')
+
+
+def of_run(
+    what: str, directory: str | os.PathLike, users: str | None,
+    arguments: Mapping[str, Any],
+) -> dict[str, str]:
+  """Describes the arguments of a run on a directory; warns of what is unseen.
+
+  Args:
+    what: The beginning of the warning, such as "Another call on".
+    directory: Path.
+    users: The argument `fingerprint`: what the user lets stand for things that
+      cannot be looked into.
+    arguments: The other arguments, by name.
+
+  Returns:
+    arguments: Dictionary of strings by flat names.
+  """
+  described, unseen = fingerprint(fingerprint=users, **arguments)
+  if unseen and users is None:
+    more = f' and {len(unseen) - 3} more' if len(unseen) > 3 else ''
+    warnings.warn(
+        f'{what} {os.fspath(directory)!r} would be taken for this one if it '
+        f'differed only in {", ".join(unseen[:3])}{more}, which cannot be '
+        'looked into. Pass fingerprint="...", a string that stands for it, and '
+        'change the string when it changes.', stacklevel=4)
+  return described
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str | None:

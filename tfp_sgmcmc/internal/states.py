@@ -127,6 +127,35 @@ def expand(per_chain: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
   return tf.reshape(per_chain, tf.concat([tf.shape(per_chain), ones], axis=0))
 
 
+def select(mask: tf.Tensor, new: Any, old: Any) -> Any:
+  """`new` in the chains of `mask`, `old` in the others.
+
+  Args:
+    mask: `bool`, shape `chains`.
+    new: Tensor or nested tensors, with leading axes of chains.
+    old: Likewise.
+
+  Returns:
+    chosen: In the structure of `new`.
+  """
+  return tf.nest.map_structure(
+      lambda a, b: tf.where(expand(mask, a), a, b), new, old)
+
+
+def nan_where(
+    has_failed: tf.Tensor, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+  """The state, NaN in the chains that have failed."""
+  return [
+      tf.where(expand(has_failed, part), tf.constant(np.nan, part.dtype), part)
+      for part in parts]
+
+
+def num_chain_axes(kernel_results: Any) -> int:
+  """How many leading axes are chains, by kernel results; 0 if not known."""
+  target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
+  return 0 if target_log_prob is None else target_log_prob.shape.rank
+
+
 def flatten(parts: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
   """All coordinates of all parts as one vector a chain: `chains + [d]`."""
   flat = [

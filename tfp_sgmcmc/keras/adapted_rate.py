@@ -87,7 +87,7 @@ class AdaptedRate:
       ValueError: If the kernel does not tell its excess, or T is zero.
       TypeError: If it is no kernel in steps of time.
     """
-    has_momentum = 'friction' in kernel.parameters
+    has_momentum = getattr(kernel, 'friction_argument', None) is not None
     self._power = 2. if has_momentum else 1.
     return mcmc.TemperatureStepSizeAdaptation(
         kernel, self._num_steps, self._target_excess,

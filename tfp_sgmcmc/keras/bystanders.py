@@ -1,4 +1,4 @@
-"""What acts while the optimizer trains, and not, or wrongly, in sampling."""
+"""Warns of what acts in training but not, or wrongly, while sampling."""
 
 from typing import Any
 import warnings
@@ -85,7 +85,7 @@ def _seeds_used(model, x, arguments):
 
 
 def _outputs_differ(model, x):
-  """Whether two predictions for a batch do."""
+  """Whether two predictions for the same batch differ."""
   arguments = network.call_arguments(model, training=False)
   with network.put_back([
       *model.non_trainable_variables, *model.metrics_variables]):

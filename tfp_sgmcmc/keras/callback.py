@@ -1,7 +1,6 @@
 """Posterior sampling in `model.fit`."""
 
 from collections.abc import Callable
-import functools
 from typing import Any
 import warnings
 
@@ -11,27 +10,20 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import diagnostics
-from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import seeds
-from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
-from tfp_sgmcmc.keras import choices
-from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import examples
-from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
+from tfp_sgmcmc.keras import resumption
 from tfp_sgmcmc.keras import samples
+from tfp_sgmcmc.keras import settings as settings_lib
 from tfp_sgmcmc.keras import side_by_side
-from tfp_sgmcmc.keras import starts
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
@@ -305,53 +297,16 @@ class PosteriorSampling(keras.callbacks.Callback):
         on given batches.
     """
     super().__init__()
-    self._examples = examples.ExampleCount(num_examples)
-    self._chooses, self._rate = kernel is None, None
-    if self._chooses:
-      kernel = mcmc.SGHMC
-      momentum = choices.MOMENTUM if momentum is None else momentum
-      if learning_rate is None:
-        self._rate = choices.LearningRate()
-    else:
-      num_burnin_steps, num_steps_between_results, start_epoch = (
-          0 if value is None else value
-          for value in (
-              num_burnin_steps, num_steps_between_results, start_epoch))
-    self._rate = adapted_rate.make(learning_rate, target_excess) or self._rate
-    self._search = _search(temperature)
-    if start_epoch is not None:
-      checks.non_negative_integer('start_epoch', start_epoch)
-    self._start_epoch = start_epoch
-    make_kernel = functools.partial(
-        kernel_maker.KernelMaker, kernel, self._examples.number,
-        self._rate or learning_rate, momentum)
-    if self._search:
-      if isinstance(self._rate, adapted_rate.AdaptedRate):
-        raise ValueError(
-            "temperature='validation' changes the temperature in burn-in, and "
-            "learning_rate='temperature' finds the rate for one: give one of "
-            'the two as a number.')
-      if make_kernel(None).is_continuous:
-        raise ValueError(
-            "temperature='validation' pools draws at equal steps, and the "
-            'kernel moves in continuous time: give the temperature as a '
-            'number.')
-      self._make_kernel = make_kernel(self._search)
-    else:
-      self._make_kernel = make_kernel(temperature)
-    self._schedule = draw_schedule.DrawSchedule(
-        num_burnin_steps, num_steps_between_results, max_results, keep_draw,
-        draw_interval, self._make_kernel.is_continuous,
-        is_after_search=self._search is not None)
-    if self._rate is not None and num_burnin_steps is not None:
-      self._rate.plan(num_burnin_steps)
-    self._num_chains = checks.positive_integer('num_chains', num_chains)
-    self._initial_weights = starts.check(initial_weights, num_chains)
-    if num_chains > 1:
-      side_by_side.check(self._make_kernel)
-    self._prior = prior
-    self._directory = directory
-    self._seed = seeds.to_stateless(seed)
+    self._settings = settings_lib.resolve(
+        kernel=kernel, num_examples=num_examples, prior=prior,
+        num_burnin_steps=num_burnin_steps,
+        num_steps_between_results=num_steps_between_results,
+        start_epoch=start_epoch, temperature=temperature, directory=directory,
+        max_results=max_results, seed=seed, learning_rate=learning_rate,
+        momentum=momentum, keep_draw=keep_draw, draw_interval=draw_interval,
+        fingerprint=fingerprint, target_excess=target_excess,
+        num_chains=num_chains, initial_weights=initial_weights)
+    self._resumption = resumption.Resumption()
     self._chain = None
     self._posterior = None
     self._train_function = None
@@ -360,22 +315,6 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._last_weights = None
     self._num_batches, self._num_rows = 0, None
     self._steps_in_epoch = None
-    self._num_fits = 0
-    self._goes_on = False
-    if fingerprint is not None and not isinstance(fingerprint, str):
-      raise TypeError(
-          f'fingerprint is {fingerprint!r}: it has to be a string of yours, '
-          'such as the version of the data.')
-    self._fingerprint = fingerprint
-    self._arguments = dict(
-        kernel=kernel, num_examples=num_examples, prior=prior,
-        num_burnin_steps=num_burnin_steps,
-        num_steps_between_results=num_steps_between_results,
-        start_epoch=start_epoch, temperature=temperature, seed=seed,
-        learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
-        draw_interval=draw_interval, target_excess=target_excess,
-        **({} if num_chains == 1 else dict(
-            num_chains=num_chains, initial_weights=self._initial_weights)))
 
   def __getstate__(self):
     if self._chain is not None:
@@ -413,28 +352,16 @@ class PosteriorSampling(keras.callbacks.Callback):
   def settings(self) -> dict[str, Any]:
     """What the chain goes by, given or chosen.
 
-    None where it is not known yet, as a chosen `start_epoch` never is to a
-    chain that goes on, and where the kernel's own default holds.
+    None where it is not known yet, and where the kernel's own default holds.
+    After resuming, a chosen `start_epoch` stays None.
     """
-    name, value = self._make_kernel.step_argument
-    return {
-        'kernel': self._make_kernel.name,
-        name: value,
-        'momentum': self._make_kernel.momentum,
-        'temperature': (
-            self._search.temperature if self._search and self._search.is_over
-            else self._arguments['temperature']),
-        'start_epoch': self._start_epoch,
-        'num_burnin_steps': self._schedule.num_burnin_steps,
-        'num_steps_between_results': (
-            self._schedule.num_steps_between_results
-            if self._schedule.is_planned else None),
-    }
+    return self._settings.described()
 
   @property
   def validation_scores(self) -> dict[float, float]:
     """The NLL on validation data of each temperature that was tried."""
-    return self._search.scores if self._search else {}
+    search = self._settings.search
+    return search.scores if search else {}
 
   def summary(self, x: Any, y: Any = None) -> verdicts.Summary:
     """How good the draws are, by their predictions and the temperature.
@@ -458,13 +385,13 @@ class PosteriorSampling(keras.callbacks.Callback):
     rows = diagnostics.summary(self.posterior, x, y).rows
     heat = self._chain.heat
     if heat is not None:
-      rows += summary_lib.kinetic(heat, self._search is not None),
+      rows += summary_lib.kinetic(heat, self._settings.search is not None),
     return verdicts.Summary(tuple(rows))
 
   def step_seed(self, step: int, chain: int = 0) -> tf.Tensor:
     """The seed of a chain's step, 1, 2, ...; for 0 of `bootstrap_results`."""
-    seed = self._seed
-    if self._num_chains > 1:
+    seed = self._settings.seed if self._chain is None else self._chain.seed
+    if self._settings.num_chains > 1:
       seed = random.fold_in(seed, chain)
     return random.fold_in(seed, step)
 
@@ -481,10 +408,10 @@ class PosteriorSampling(keras.callbacks.Callback):
     network.check_model(model)
     replicas.check(model)
     if sharding.is_several(model.distribute_strategy):
-      self._make_kernel.check_shards()
-      side_by_side.check_replicas(self._num_chains)
+      self._settings.make_kernel.check_shards()
+      side_by_side.check_replicas(self._settings.num_chains)
     likelihood = likelihood_lib.Likelihood(model)
-    self._make_kernel.begin_fit(model.optimizer)
+    self._settings.make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
       self._begin_chain(likelihood)
     self._chain.draws.open()
@@ -493,37 +420,41 @@ class PosteriorSampling(keras.callbacks.Callback):
       network.build_moving_average(model)
       if self._has_begun:
         self._last_weights = network.values(model.trainable_variables)
-    self._begin_where_the_chain_stands()
+    self._resumption.begin_fit(model, self._chain, self.params['epochs'])
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
           model, self._chain.train_step, self._execute)
     self._train_function.begin_fit()
-    self._examples.begin_fit(self.params.get('steps'))
+    self._settings.examples.begin_fit(self.params.get('steps'))
     self._is_checked = False
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
     if self._num_batches:
       self._steps_in_epoch = self._num_batches
-    self._chain.begin_epoch(self._num_fits, epoch, self._goes_on, (
+    going_on = self._resumption
+    self._chain.begin_epoch(going_on.num_fits, epoch, going_on.goes_on, (
         self.params['epochs'] - epoch,
         self.params.get('steps') or self._steps_in_epoch))
-    self._forget_where_the_chain_stood()
+    going_on.forget(self.model)
     if not self._is_checked:
       if not self._has_begun:
-        self._begin_first_fit(epoch)
+        self._settings, said = self._settings.begin_first_fit(
+            epoch, self.params['epochs'] - epoch)
+        self._say(said)
       self._check_reachable(epoch)
       self._is_checked = True
-    self._is_sampling = self._has_begun or epoch >= self._start_epoch
+    self._is_sampling = (
+        self._has_begun or epoch >= self._settings.start_epoch)
     self._num_batches, self._num_rows = 0, None
-    self._examples.begin_epoch()
+    self._settings.examples.begin_epoch()
     if self._is_sampling:
-      self._make_kernel.watch_learning_rate()
+      self._settings.make_kernel.watch_learning_rate()
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if (self._is_sampling or self._num_chains > 1
-        or self._examples.wants_to_look):
+    if (self._is_sampling or self._settings.num_chains > 1
+        or self._settings.examples.wants_to_look):
       self._train_function.swap_in()
 
   def on_train_batch_end(self, batch, logs=None):
@@ -539,7 +470,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._train_function.put_back()
     self._note_rows()
     if not (self.model.stop_training or self._chain.has_skipped):
-      self._examples.end_epoch(self._num_rows, self._num_batches)
+      self._settings.examples.end_epoch(self._num_rows, self._num_batches)
     self._chain.judge_epoch((logs or {}).get('loss'))
     if self._chain.is_searching:
       temperature_search.validation_data(self.model)  # Early, if there is none.
@@ -556,8 +487,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._train_function.put_back()
     self._chain.end_fit()
     self._chain.draws.close()
-    self._forget_where_the_chain_stood()
-    self._num_fits += 1
+    self._resumption.end_fit(self.model)
     if self._last_weights is not None:
       # fit has just replaced the weights by the optimizer's moving average.
       network.assign(self.model.trainable_variables, self._last_weights)
@@ -566,35 +496,16 @@ class PosteriorSampling(keras.callbacks.Callback):
     if self._is_sampling and not len(self._chain.draws):
       warnings.warn(
           f'fit ended after {self.num_steps} step(s) of the chain without a '
-          f'draw: the first is due {self._schedule.first_due()}. Run fit with '
-          'this callback again to go on.', stacklevel=2)
+          f'draw: the first is due {self._settings.schedule.first_due()}. Run '
+          'fit with this callback again to go on.', stacklevel=2)
 
   @property
   def _has_begun(self):
     return self._chain is not None and self._chain.has_begun
 
-  def _begin_first_fit(self, epoch):
-    """Chooses what depends on the number of epochs, and says what it is."""
-    epochs = self.params['epochs'] - epoch
-    if self._start_epoch is None:
-      # A search needs more epochs, and says so.
-      self._start_epoch = epoch + choices.epochs_of_the_optimizer(
-          max(2, epochs) if self._search else epochs)
-    first = max(0, self._start_epoch - epoch)
-    if self._search:
-      self._search.begin(epochs, first)
-    if not (self._chooses or self._search):
-      return
-    name, value = self._make_kernel.step_argument
-    momentum = self._make_kernel.momentum
-    temperature = self._arguments['temperature']
-    self._say(
-        f'{first} epoch(s) of the compiled optimizer, then '
-        f'{self._make_kernel.name} with {name}={value}, momentum={momentum}, '
-        f'temperature={1. if temperature is None else temperature!r}.')
-
   def _say(self, text):
-    if self.params.get('verbose'):
+    """Shows a sentence, None for nothing, unless `fit` is to be silent."""
+    if text is not None and self.params.get('verbose'):
       print(f'\nPosteriorSampling: {text}')
 
   def _say_verdict(self):
@@ -602,15 +513,13 @@ class PosteriorSampling(keras.callbacks.Callback):
     if (not self.params.get('verbose') or self._chain.inputs is None
         or not len(self._chain.draws)):
       return
-    said = summary_lib.in_words(
-        self.summary, self.posterior, self._chain.inputs)
-    if said is not None:
-      self._say(said)
+    self._say(summary_lib.in_words(
+        self.summary, self.posterior, self._chain.inputs))
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
-    if self._examples.wants_to_look:
-      self._examples.look(iterator, self._is_sampling)
+    if self._settings.examples.wants_to_look:
+      self._settings.examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
       self._chain.check(iterator.element_spec)
       return self._chain.chains.train(iterator, function)
@@ -633,67 +542,31 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def _begin_chain(self, likelihood):
     """Makes the chain: a new one, or that of the directory."""
-    is_built = network.is_built(self.model)
+    model, settings = self.model, self._settings
+    is_built = network.is_built(model)
     if is_built:
-      network.check_weights(self.model)
-      priors.WeightPrior(self._prior, self.model.trainable_variables)
+      network.check_weights(model)
+      priors.WeightPrior(settings.prior, model.trainable_variables)
     store = None
-    if self._directory is not None:
+    if settings.directory is not None:
       store = checkpoint.open_store(
-          self._directory,
-          {**self._arguments, 'likelihood': likelihood.parameters},
-          self._fingerprint)
+          settings.directory,
+          {**settings.given, 'likelihood': likelihood.parameters},
+          settings.fingerprint)
     self._chain = chain_lib.Chain(
-        self.model, self._make_kernel, self._prior, self._examples,
-        self._seed, self._schedule,
-        draws_lib.ModelDraws(self.model, store=store),
-        are_weights_checked=is_built, search=self._search,
-        has_default_prior=self._chooses and self._prior is None,
-        rate=self._rate,
-        say=self._say,
-        make_chains=functools.partial(
-            side_by_side.make, self.model, self._num_chains,
-            self._initial_weights))
-    self._seed = self._chain.seed
+        model, settings, draws_lib.ModelDraws(model, store=store),
+        are_weights_checked=is_built, say=self._say)
     self._posterior, self._train_function = None, None
-
-  def _begin_where_the_chain_stands(self):
-    """Makes `fit` begin at the epoch that an earlier process has come to.
-
-    Keras reads it from the model, where its `BackupAndRestore` writes it too.
-    """
-    position = self._chain.position
-    self._goes_on = (
-        self._chain.is_resumed and position.fit >= self._num_fits)
-    if self._goes_on:
-      self.model._initial_epoch = (
-          position.epoch if position.fit == self._num_fits
-          else self.params['epochs'])
-
-  def _forget_where_the_chain_stood(self):
-    """Lets the next `fit` begin where it is told to."""
-    if self._goes_on:
-      self._goes_on, self.model._initial_epoch = False, None
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""
     steps = self.params.get('steps')
-    if steps and not len(self._chain.draws) and self._schedule.is_planned:
+    schedule = self._settings.schedule
+    if steps and not len(self._chain.draws) and schedule.is_planned:
       if not self._has_begun:
-        epoch = max(epoch, self._start_epoch)
-      self._schedule.check_reachable(
+        epoch = max(epoch, self._settings.start_epoch)
+      schedule.check_reachable(
           self.num_steps, epoch, self.params['epochs'], steps)
-
-
-def _search(temperature):
-  """The search for a temperature that is to be chosen; None for others."""
-  if not isinstance(temperature, str):
-    return None
-  if temperature != 'validation':
-    raise ValueError(
-        f'temperature is {temperature!r}: it has to be a number, a callable of '
-        'the step counter, or "validation" to choose it by validation data.')
-  return temperature_search.TemperatureSearch()
 
 
 @diagnostics.summary.register

@@ -12,25 +12,20 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
-from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
-from tfp_sgmcmc.keras import choices
-from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import examples as examples_lib
 from tfp_sgmcmc.keras import judge
-from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import lookahead
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
+from tfp_sgmcmc.keras import settings as settings_lib
 from tfp_sgmcmc.keras import side_by_side
 from tfp_sgmcmc.keras import statistics
 from tfp_sgmcmc.keras import step as step_lib
 from tfp_sgmcmc.keras import temperature
-from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
 
 __all__ = ['Chain']
@@ -45,63 +40,44 @@ class Chain:
   def __init__(
       self,
       model: keras.Model,
-      make_kernel: kernel_maker.KernelMaker,
-      prior: Any,
-      examples: examples_lib.ExampleCount,
-      seed: tf.Tensor,
-      schedule: draw_schedule.DrawSchedule,
+      settings: settings_lib.Settings,
       draws: draws_lib.ModelDraws,
       are_weights_checked: bool,
-      search: temperature_search.TemperatureSearch | None = None,
-      has_default_prior: bool = False,
-      rate: choices.LearningRate | adapted_rate.AdaptedRate | None = None,
       say: Callable[[str], None] = lambda text: None,
-      make_chains: Callable[[tf.Tensor], Any] = side_by_side.Alone,
   ):
     """Makes the chain, before its first step.
 
     Args:
       model: Compiled `keras.Model`.
-      make_kernel: `KernelMaker`.
-      prior: As `WeightPrior` takes it.
-      examples: `ExampleCount`, which knows N at the first batch.
-      seed: Stateless seed, `int32[2]`.
-      schedule: `DrawSchedule`.
+      settings: `Settings`.
       draws: `ModelDraws` that takes the draws; where it has those of an earlier
         process, the chain goes on with that process' chain.
       are_weights_checked: Python `bool`, whether the weights and their prior
         have been checked.
-      search: `TemperatureSearch`, which gives the kernel its temperature; None
-        where there is none.
-      has_default_prior: Python `bool`, whether `bounded_normal` is the prior of
-        a model without regularisers.
-      rate: `LearningRate` to lower in burn-in, or `AdaptedRate` to find there;
-        None where there is none.
       say: Callable of a sentence, to show it.
-      make_chains: Callable of a seed; returns `SideBySide`, or `Alone` of a
-        single chain.
 
     Raises:
       ValueError: If the chain to go on with is of another model, or failed.
     """
     self._model = model
-    self._make_kernel = make_kernel
-    self._prior = prior
-    self._examples = examples
-    self._seed = seed
-    self._schedule = schedule
+    self._make_kernel = settings.make_kernel
+    self._prior = settings.prior
+    self._examples = settings.examples
+    self._seed = settings.seed
+    self._schedule = settings.schedule
     self._likelihood = None
     self._step = None
     self._num_steps = 0
     self._draws = draws
     self._ahead = lookahead.Lookahead()
-    self._judge = judge.Judge(model, schedule, search, rate, say)
+    self._judge = judge.Judge(
+        model, settings.schedule, settings.search, settings.rate, say)
     self._position = checkpoint_lib.Position()
     self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
-    self._search = search
-    self._has_default_prior = has_default_prior
-    self._rate = rate
+    self._search = settings.search
+    self._has_default_prior = settings.has_default_prior
+    self._rate = settings.rate
     self._say = say
     self._horizon = (1, None)
     self._inputs = None
@@ -110,7 +86,8 @@ class Chain:
       self._resume()
       checkpoint_lib.assign(
           self._resumed, draws.store.path, rate=self._optimizers_rate())
-    self._chains = make_chains(self._seed)
+    self._chains = side_by_side.make(
+        model, settings.num_chains, settings.initial_weights, self._seed)
 
   @property
   def draws(self) -> draws_lib.ModelDraws:
@@ -384,7 +361,7 @@ class Chain:
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
-    """Stands where the chain in the directory was committed last."""
+    """Takes over the chain as it was last committed to the directory."""
     store = self._draws.store
     self._resumed = kept = store.checkpoint()
     self._num_steps, bad = (int(kept[f'status/{k}']) for k in range(2))

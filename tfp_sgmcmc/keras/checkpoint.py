@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import os
 from typing import Any
 from typing import NamedTuple
-import warnings
 
 import keras
 import numpy as np
@@ -60,14 +59,8 @@ def open_store(
     ValueError: If it holds another chain, or is damaged.
     RuntimeError: If another run is writing to it.
   """
-  described, unseen = fingerprint_lib.fingerprint(
-      **arguments, fingerprint=fingerprint)
-  if unseen and fingerprint is None:
-    warnings.warn(
-        f'Another chain in {os.fspath(directory)!r} would be taken for this '
-        f'one if it differed only in {", ".join(unseen[:3])}, which cannot be '
-        'looked into. Pass fingerprint="...", a string that stands for it, and '
-        'change the string when it changes.', stacklevel=3)
+  described = fingerprint_lib.of_run(
+      'Another chain in', directory, fingerprint, arguments)
   found = store_lib.Store(directory, 'fit')
   if not found.is_new and not found.checkpoint():
     raise FileExistsError(

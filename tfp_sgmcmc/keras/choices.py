@@ -57,7 +57,7 @@ class LearningRate:
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     """Its value at a step, a scalar."""
     del step
-    if self._variable is None:  # Made late: before, it can be pickled.
+    if self._variable is None:  # With a variable it cannot be pickled.
       with tf.init_scope():
         self._variable = tf.Variable(
             self._value, trainable=False, dtype=tf.float32,

@@ -242,8 +242,7 @@ def _check_units(is_continuous, draw_interval, num_steps_between_results):
     raise ValueError(
         'The kernel moves in continuous time, and its events are no draws at '
         'equal weights: pass draw_interval, the time between two draws.')
-  checks.numeric('draw_interval', draw_interval, 0.)
-  checks.scalar('draw_interval', draw_interval)
+  checks.positive_number('draw_interval', draw_interval)
   if num_steps_between_results:
     raise ValueError(
         f'num_steps_between_results is {num_steps_between_results}, and the '

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import network
 
 __all__ = ['ForwardPasses']
@@ -140,7 +141,7 @@ def _graph():
 def _leaves(forward_pass):
   """The outputs as a list, after them their masks."""
   leaves = keras.tree.flatten(forward_pass.outputs)
-  masks = [network.mask(leaf) for leaf in leaves]
+  masks = [compat.mask(leaf) for leaf in leaves]
   return [*leaves, *(mask for mask in masks if mask is not None)]
 
 
@@ -149,8 +150,8 @@ def _pack(forward_pass, leaves):
   like = keras.tree.flatten(forward_pass.outputs)
   masks = iter(leaves[len(like):])
   return keras.tree.pack_sequence_as(forward_pass.outputs, [
-      output if network.mask(own) is None
-      else network.with_mask(output, next(masks))
+      output if compat.mask(own) is None
+      else compat.with_mask(output, next(masks))
       for own, output in zip(like, leaves)])
 
 

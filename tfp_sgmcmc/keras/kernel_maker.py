@@ -23,17 +23,20 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import gradients
+from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import network
-from tfp_sgmcmc.mcmc import sghmc
 
 __all__ = ['KernelMaker']
 
 # A schedule may end at zero, where the friction (1 - m) / h would not exist.
 _SMALLEST_LEARNING_RATE = 1e-30
+# A function that makes a kernel has its arguments by their names.
+_FRICTION_ARGUMENTS = (
+    mcmc.SGHMC.friction_argument, mcmc.SGNHT.friction_argument)
 
 
 class KernelMaker:
@@ -88,6 +91,8 @@ class KernelMaker:
       self._learning_rate.around(made)  # Which refuses what it cannot adapt.
     self._name = type(made).__name__
     self._made_with = made.parameters
+    self._stores_kicked_momentum = getattr(
+        made, 'stores_kicked_momentum', False)
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
 
   @property
@@ -127,8 +132,7 @@ class KernelMaker:
   @property
   def stores_momentum_after_kick(self) -> bool:
     """Whether the momentum in the results is that just after its kick."""
-    return self._made_with.get(
-        'integrator') in sghmc.INTEGRATORS_WITH_KICKED_MOMENTUM
+    return self._stores_kicked_momentum
 
   def temperature(self, step: tf.Tensor) -> tf.Tensor:
     """T of the kernel at a step.
@@ -285,8 +289,12 @@ class KernelMaker:
 
   @property
   def _friction_name(self):
-    parameters = self._parameters
-    return next((p for p in ('friction', 'diffusion') if p in parameters), None)
+    """The argument that a momentum sets; None of a kernel without."""
+    kernel = getattr(self._kernel, 'func', self._kernel)
+    names = _FRICTION_ARGUMENTS
+    if hasattr(kernel, 'friction_argument'):
+      names = kernel.friction_argument,
+    return next((name for name in names if name in self._parameters), None)
 
   @property
   def _parameters(self):
@@ -369,7 +377,10 @@ class KernelMaker:
           f'kernel made {made!r} of type {type(made).__name__}: it has to make '
           'a transition kernel, such as sgmcmc.SGHMC.')
     parameters = made.parameters
-    if made.is_calibrated or 'gradient_estimator' not in parameters:
+    # A kernel of another library is taken where it may be: an exact one has to
+    # see all the data.
+    if 'gradient_estimator' not in parameters or not getattr(
+        made, 'lives_on_batches', not made.is_calibrated):
       raise TypeError(
           f'{type(made).__name__} needs all the data at each step, and fit '
           'gives it batches. Take one of SGLD, SGHMC, SGNHT and '

@@ -17,8 +17,8 @@ import warnings
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import losses as losses_lib
-from tfp_sgmcmc.keras import network
 
 __all__ = ['Likelihood', 'Term']
 
@@ -74,7 +74,7 @@ class Term(NamedTuple):
   def log_likelihood(
       self, y_true: Any, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
     """The log likelihood of each example, shape `[n]`, in nats."""
-    mask = network.mask(y_pred)
+    mask = compat.mask(y_pred)
     dtype = self.loss.dtype
     y_pred = tf.cast(y_pred, dtype)
     y_true = tf.cast(y_true, dtype)

@@ -1,6 +1,7 @@
 """What the sampler asks of a Keras model and of its optimizer."""
 
 from collections import Counter
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -30,14 +31,13 @@ __all__ = [
     'layers',
     'learning_rate',
     'loss_tracker',
-    'mask',
+    'map_leaves',
     'mean_loss',
     'num_rows',
     'of_any_length',
     'paths',
     'put_back',
     'values',
-    'with_mask',
     'without_optionals',
 ]
 
@@ -129,6 +129,12 @@ def num_rows(data: Any) -> Any:
   return compat.shape(first)[0]
 
 
+def map_leaves(fn: Callable[[Any], Any], structure: Any) -> Any:
+  """`fn` of each leaf of a structure; None where a leaf is None."""
+  return keras.tree.map_structure(
+      lambda leaf: None if leaf is None else fn(leaf), structure)
+
+
 def without_optionals(data: Any) -> Any:
   """The data with None where Keras has an empty `Optional`."""
   return keras.tree.map_structure(
@@ -141,18 +147,6 @@ def of_any_length(tensor: Any) -> Any:
   if tensor is None or not tensor.shape.rank:
     return tensor
   return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def mask(output: Any) -> Any:
-  """The mask that Keras attached to an output, None where there is none."""
-  return getattr(output, '_keras_mask', None)
-
-
-def with_mask(output: tf.Tensor, mask: Any) -> tf.Tensor:
-  """The output, with a mask attached where there is one."""
-  if mask is not None:
-    output._keras_mask = mask
-  return output
 
 
 def loss_tracker(model: keras.Model) -> keras.metrics.Metric:

@@ -133,7 +133,7 @@ def _reduce(results, ways):
 
 
 def _join(found, ways):
-  """The results of all draws from those of some, and some, ...."""
+  """Joins the results of groups of draws."""
   if ways is None:
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(arrays), *found)
@@ -229,15 +229,13 @@ def _of_arrays(data, batch_size):
         f'The arrays have different numbers of examples, {lengths}: inputs, '
         'targets and sample weights need one row for each example.')
   return (
-      keras.tree.map_structure(
-          lambda a, k=k: None if a is None else tf.convert_to_tensor(
-              a[k:k + batch_size]), data)
+      network.map_leaves(
+          lambda a, k=k: tf.convert_to_tensor(a[k:k + batch_size]), data)
       for k in range(0, lengths[0], batch_size))
 
 
 def _to_tensors(structure):
-  return keras.tree.map_structure(
-      lambda a: None if a is None else tf.convert_to_tensor(a), structure)
+  return network.map_leaves(tf.convert_to_tensor, structure)
 
 
 def _blocks(data):

@@ -6,7 +6,6 @@
 from collections.abc import Iterator
 from collections.abc import Sequence
 import math
-import pathlib
 from typing import Any
 from typing import NamedTuple
 
@@ -16,8 +15,8 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.keras import arviz_export
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import exports
 from tfp_sgmcmc.keras import joined_draws
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
@@ -76,6 +75,7 @@ class PosteriorSamples:
       model: keras.Model,
       draws: draws_lib.ModelDraws | joined_draws.JoinedDraws,
       indices: Sequence[int] | None = None,
+      predictor: predictions.Predictor | None = None,
   ):
     """Makes samples of draws; see also `load`, `from_arrays`.
 
@@ -83,23 +83,28 @@ class PosteriorSamples:
       model: The model. It is left as it is.
       draws: `ModelDraws`, or the `JoinedDraws` of several chains.
       indices: The draws to take; None for all, also those to come.
+      predictor: What has been compiled for other draws of the model; None to
+        compile as it is needed.
     """
     network.check_kind(model)
     self._model = model
     self._draws = draws
     self._indices = indices
     self._variables = list(model.trainable_variables)
-    self._predictor = predictions.Predictor(model)
+    self._predictor = predictor or predictions.Predictor(model)
 
   @classmethod
   def from_arrays(
       cls, model: keras.Model, arrays: Sequence[Any],
+      predictor: predictions.Predictor | None = None,
   ) -> 'PosteriorSamples':
     """Samples from stacked weights.
 
     Args:
       model: Built model.
       arrays: One array `[draws, ...]` for each trainable weight.
+      predictor: What has been compiled for other draws of the model; None to
+        compile as it is needed.
 
     Returns:
       samples: `PosteriorSamples`.
@@ -124,7 +129,7 @@ class PosteriorSamples:
         for path, variable, array in zip(
             network.paths(variables), variables, arrays)}
     return cls(model, draws_lib.in_memory(model, draws_lib.to_arrays(
-        weights, {}, range(1, len(arrays[0]) + 1))))
+        weights, {}, range(1, len(arrays[0]) + 1))), predictor=predictor)
 
   @classmethod
   def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
@@ -213,14 +218,7 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If there are draws in it.
     """
-    indices = self._all()
-    step = self.steps[-1] if indices else 0
-    with draws_lib.new_store(directory) as store:
-      for index in indices:
-        store.append(self._draws.arrays([index]))
-        if store.commit_is_due:
-          store.commit(step, {})
-      store.commit(step, {})
+    exports.save(self._draws, self._all(), directory)
 
   def export_weights(self, directory: Any) -> list[str]:
     """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....
@@ -240,21 +238,9 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If one of the files is there.
     """
-    folder = pathlib.Path(directory).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f'draw_{k:06}.weights.h5' for k in range(len(self))]
-    for file in files:
-      if file.exists():
-        raise FileExistsError(
-            f'{file} is there already: give another directory.')
     self._check_weights()
-    variables = self._model.trainable_variables + self._draws.extras
-    with network.put_back(variables):
-      for file, index in zip(files, self._all()):
-        arrays = self._draws.read([index]) + self._draws.read_extras([index])
-        network.assign(variables, [array[0] for array in arrays])
-        self._model.save_weights(file)
-    return [str(file) for file in files]
+    return exports.weights_files(
+        self._model, self._draws, self._all(), directory)
 
   @property
   def model(self) -> keras.Model:
@@ -518,16 +504,16 @@ class PosteriorSamples:
       ImportError: If ArviZ is not installed.
       ValueError: If there are no draws, or targets without inputs.
     """
-    return arviz_export.to_arviz(self.chains, x, y, batch_size)
+    return exports.to_arviz(self.chains, x, y, batch_size)
 
   def _chain_numbers(self):
     numbers = self._draws.chain_numbers
     return [numbers[k] for k in self._all()]
 
   def _some(self, indices):
-    """Some of the draws, with what has been compiled for all."""
-    samples = PosteriorSamples(self._model, self._draws, indices)
-    samples._predictor = self._predictor
+    """Some of the draws, which share the compiled predictions of all."""
+    samples = PosteriorSamples(
+        self._model, self._draws, indices, self._predictor)
     samples._variables = self._variables
     return samples
 
@@ -601,5 +587,8 @@ def _show(variables):
 
 
 def _over_number(total, how, number):
-  """The mean from a sum, or the logarithm of the one from that of the other."""
+  """Divides a sum over draws by their number.
+
+  For a sum by `logaddexp`, subtracts log(number).
+  """
   return total - np.log(number) if how is np.logaddexp else total / number

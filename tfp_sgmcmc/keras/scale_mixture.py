@@ -209,8 +209,7 @@ def learned_scale(
   for name, value in (
       ('concentration', concentration), ('scale', scale),
       ('bias_scale', bias_scale)):
-    checks.numeric(name, value, 0.)
-    checks.scalar(name, value)
+    checks.positive_number(name, value)
   a = float(concentration)
 
   def prior(variable):

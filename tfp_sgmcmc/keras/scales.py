@@ -65,8 +65,7 @@ def draw_scales(
   >>> np.round(scales.mean_variance**0.5, 1)
   array([0.3, 0.3, 0.3, 0.3, 0.3], dtype=float32)
   """
-  checks.numeric('temperature', temperature, 0.)
-  checks.scalar('temperature', temperature)
+  checks.positive_number('temperature', temperature)
   variables = posterior.model.trainable_variables
   mixtures = priors.WeightPrior(prior, variables).scale_mixtures
   if not any(mixtures):

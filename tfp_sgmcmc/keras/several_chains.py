@@ -280,7 +280,7 @@ def _num_processors():
 
 
 def _digest(model):
-  """Stands for the weights that are not trained."""
+  """A hash of the weights that are not trained."""
   digest = hashlib.sha256()
   for variable in model.non_trainable_weights:
     digest.update(np.ascontiguousarray(variable.numpy()).tobytes())

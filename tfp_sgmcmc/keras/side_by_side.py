@@ -215,8 +215,7 @@ class SideBySide:
 
     def rows(chain):
       index = (tf.range(-(-num_rows // k)) * k + (chain + shift) % k) % num_rows
-      return keras.tree.map_structure(
-          lambda leaf: None if leaf is None else tf.gather(leaf, index), data)
+      return network.map_leaves(lambda leaf: tf.gather(leaf, index), data)
 
     return rows
 

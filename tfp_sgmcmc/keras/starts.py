@@ -25,7 +25,7 @@ def initialisers_seed(seed: Sequence[int]) -> Iterator[None]:
   Args:
     seed: Two Python `int`s.
   """
-  # They draw their seeds of Python's generator.
+  # Initialisers take their seeds from Python's generator.
   state = python_random.getstate()
   try:
     python_random.seed(repr(seed))

@@ -252,8 +252,7 @@ class SamplingStep:
     def log_likelihood(*parts_and_batch):
       *parts, (*batch, rows) = parts_and_batch
       batch = iter(batch)
-      data_of_batch = keras.tree.map_structure(
-          lambda leaf: None if leaf is None else next(batch), data)
+      data_of_batch = network.map_leaves(lambda _: next(batch), data)
       if self._half_scale is not None:
         parts = [_scale_gradient(part, self._half_scale) for part in parts]
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data_of_batch)
@@ -272,10 +271,10 @@ class SamplingStep:
     outputs, penalties = forward_pass.outputs, forward_pass.penalties
     if self._half_scale is not None:
       outputs, penalties = keras.tree.map_structure(
-          lambda tensor: network.with_mask(
+          lambda tensor: compat.with_mask(
               _scale_gradient(
                   tf.cast(tensor, tf.float32), 1. / self._half_scale),
-              network.mask(tensor)), (outputs, penalties))
+              compat.mask(tensor)), (outputs, penalties))
     values = self._likelihood.log_likelihood(y, outputs, sample_weight)
     if penalties:
       values -= tf.add_n([tf.cast(p, values.dtype) for p in penalties])

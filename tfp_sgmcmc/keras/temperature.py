@@ -181,8 +181,7 @@ for an excess of a tenth, or larger batches.
     ratios = self._since(since)
     if len(ratios) < _FEWEST_STEPS or not np.any(ratios):
       return None
-    m = min(_SLOW if self._momentum is None else self._momentum, 0.9999)
-    tau = (1. + m**2) / (1. - m**2)
+    tau = self._steps_of_correlation
     chance = 2. * np.sqrt(2. * tau / (self._num_weights * len(ratios)))
     return float(
         np.mean(ratios) - 1. - chance - max(self._drift(since, None) or 0., 0.))
@@ -247,10 +246,15 @@ for an excess of a tenth, or larger batches.
           ' But if the loss was still falling, raise num_burnin_steps first.')
     return said
 
+  @property
+  def _steps_of_correlation(self):
+    """tau, of the squares of momenta."""
+    m = min(_SLOW if self._momentum is None else self._momentum, 0.9999)
+    return (1. + m**2) / (1. - m**2)
+
   def _is_warm(self, ratios):
     """Whether a mean is above 1.5 T, and above what T explains."""
-    m = min(_SLOW if self._momentum is None else self._momentum, 0.9999)
-    tau = (1. + m**2) / (1. - m**2)
+    tau = self._steps_of_correlation
     nu = max(self._num_weights * len(ratios) / tau, self._num_weights)
     # Wilson and Hilferty: the cube root of chi-squared is nearly normal.
     variance = 2. / (9. * nu)
@@ -281,7 +285,7 @@ for an excess of a tenth, or larger batches.
         (1. - self._momentum) * self._num_weights * self._temperature)
 
   def _advice(self, factor):
-    """To divide the argument by a factor; from 1000 on it means no more."""
+    """Advice to divide the step size; above 1000 the factor means nothing."""
     if factor > 1000.:
       return (
           f'The steps are far too large: take a {self._name} smaller by a '

@@ -93,7 +93,7 @@ class TemperatureSearch:
 
   @property
   def _temperature(self):
-    # Made late: before, the callback can be pickled.
+    # Made at its first use: a callback with a variable cannot be pickled.
     if self._variable is None:
       self._variable = tf.Variable(
           TEMPERATURES[0], trainable=False, dtype=tf.float32,
@@ -216,11 +216,11 @@ class TemperatureSearch:
 
   def _score(self, model):
     """Minus the log likelihoods of the pooled draws, and weights."""
+    if self._predictor is None:  # Compiled once.
+      self._predictor = predictions.Predictor(model)
     posterior = samples.PosteriorSamples.from_arrays(
-        model, [np.concatenate(values) for values in zip(*self._draws)])
-    if self._predictor is not None:  # Compiled once.
-      posterior._predictor = self._predictor
-    self._predictor = posterior._predictor
+        model, [np.concatenate(values) for values in zip(*self._draws)],
+        self._predictor)
     losses, weights = [], []
     for batch in predictions.batches(validation_data(model), 1):
       values = np.float64(posterior.log_likelihood(

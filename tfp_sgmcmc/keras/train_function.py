@@ -18,7 +18,7 @@ __all__ = ['TrainFunction']
 # After how many steps the program of a step is made anew as one that takes its
 # batch itself. That saves about 0.1 ms a step, and TensorFlow optimizes the new
 # program in about 0.04 s for each weight tensor of a deep network, 6 s for 158:
-# so long a run has earned it.
+# after this many steps the saving outweighs the cost of tracing again.
 _STEPS_A_WEIGHT = 400
 
 

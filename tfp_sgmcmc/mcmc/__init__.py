@@ -1,5 +1,6 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
@@ -13,6 +14,7 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 )
 
 __all__ = [
+    'Excess',
     'LangevinKernel',
     'SGHMC',
     'SGHMCResults',

@@ -14,9 +14,8 @@ import tensorflow as tf
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import states
 
-__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'at_step', 'each', 'failure']
+__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'each', 'failure']
 
 
 class Excess(NamedTuple):
@@ -28,8 +27,8 @@ class Excess(NamedTuple):
   Attributes:
     measured: What averages to the excess of the chain's temperature, exactly
       so in the stationary law.
-    predicted: What averages to about as much or more, also where the chain has
-      not come to rest, and with less noise.
+    predicted: A less noisy estimate, also valid before stationarity; it may be
+      too large.
     memory: In how many steps the momentum is forgotten; 0 where there is none.
   """
   measured: list[tf.Tensor]
@@ -47,9 +46,17 @@ class LangevinKernel(kernel.GradientKernel):
   """Base of the kernels that follow an estimated gradient in steps of time.
 
   A subclass passes its arguments as `parameters` and defines `_start` and
-  `_one_step` on lists of state parts.
+  `_one_step` on lists of state parts. What others have to know of it, it
+  declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
+  `excess` and `why_no_excess`.
+
+  Attributes:
+    friction_argument: The name of the argument that gives the friction of the
+      momentum, which the results hold as `momentum`, a list over the parts;
+      None of a kernel without momentum.
   """
 
+  friction_argument: str | None = None
   _Seeds = Seeds
 
   def __init__(self, parameters: dict[str, Any]):
@@ -66,6 +73,25 @@ class LangevinKernel(kernel.GradientKernel):
   @property
   def is_calibrated(self) -> bool:
     """False: steps of finite size, without a Metropolis test, have a bias."""
+    return False
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """True: what a step needs of the data is an estimate of the gradient."""
+    return True
+
+  @property
+  def stores_kicked_momentum(self) -> bool:
+    """Whether the momentum in the results is that just after its kick.
+
+    Its mean square is then too large by the share h friction / 2, which does
+    nothing to the law of the positions.
+    """
+    return False
+
+  @property
+  def balances_noise(self) -> bool:
+    """Whether it makes up for gradient noise of a size that nobody tells."""
     return False
 
   @property
@@ -113,7 +139,7 @@ class LangevinKernel(kernel.GradientKernel):
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
-    return at_step(self._parameters[name], step, parts)
+    return kernel.at_step(self._parameters[name], step, parts)
 
 
 def failure(results: Any, state: Any) -> errors.Failure | None:
@@ -133,21 +159,6 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
       f'{errors.OTHER_CAUSES}.')
 
 
-def at_step(
-    value: Any, step: tf.Tensor, parts: Sequence[tf.Tensor],
-) -> list[tf.Tensor]:
-  """A number, a tensor or a callable of the step, in the dtype of each part.
-
-  Parts of one dtype have one tensor, so that `each` computes with it once.
-  """
-  if callable(value):
-    value = value(step)
-  cast = {
-      dtype: states.cast(value, dtype)
-      for dtype in {part.dtype for part in parts}}
-  return [cast[part.dtype] for part in parts]
-
-
 def each(
     fn: Callable[..., tf.Tensor], *coefficients: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
@@ -157,7 +168,7 @@ def each(
 
   Args:
     fn: Callable of tensors.
-    *coefficients: Lists over the parts of the state, as of `at_step`.
+    *coefficients: Lists over the parts of the state, as of `kernel.at_step`.
 
   Returns:
     values: List over the parts.

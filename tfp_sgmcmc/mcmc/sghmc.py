@@ -36,9 +36,6 @@ from tfp_sgmcmc.mcmc import base
 
 __all__ = ['SGHMC', 'SGHMCResults']
 
-# Of which the results hold the momentum as it is just after its kick.
-INTEGRATORS_WITH_KICKED_MOMENTUM = ('euler', 'explicit_euler')
-
 
 @kernel.refuses_corrections
 class SGHMCResults(NamedTuple):
@@ -103,6 +100,8 @@ class SGHMC(base.LangevinKernel):
        Gradients. _Discrete and Continuous Dynamical Systems S_, 2021. Equation
        3: "explicit_euler".
   """
+
+  friction_argument = 'friction'
 
   def __init__(
       self,
@@ -185,6 +184,10 @@ class SGHMC(base.LangevinKernel):
     temperature = self._at_step('temperature', step, parts)
     momentum = initial_momentum(parts, temperature, seeds.noise)
     return SGHMCResults(step, *estimate, estimator_results, momentum)
+
+  @property
+  def stores_kicked_momentum(self):
+    return self._parameters['integrator'] != 'baoab'
 
   @property
   def why_no_excess(self):
@@ -287,7 +290,7 @@ def kick(r, g, h, drag, scale, xi):
 
   `drag` is h gamma, `scale` that of `euler_noise`.
   """
-  # The gradient last: outside XLA all before it is done while it is computed.
+  # The gradient comes last: outside XLA the other terms are computed meanwhile.
   return r - drag * r + scale * xi + h * g
 
 

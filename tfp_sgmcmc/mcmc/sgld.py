@@ -202,7 +202,8 @@ class SGLD(base.LangevinKernel):
         self._at_step(name, previous.step, parts)
         for name in ('step_size', 'temperature'))
     chain_rank = previous.target_log_prob.shape.rank
-    # The step's own G is known once its gradient is: the one before stands in.
+    # This step's G depends on its gradient, which is not known yet: take the
+    # last step's.
     estimate, estimator_results = self._estimate(
         parts, previous, seeds, lambda: gaussian_step(
             self._preconditioner.times(

@@ -15,6 +15,7 @@ that noise. The scalar is equation 11 with mu = d; the diagonal is Li et al.
 u = p h and alpha = xi h: `step_size=sqrt(eta)`, `diffusion=a / sqrt(eta)`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -105,6 +106,8 @@ class SGNHT(base.LangevinKernel):
        _AAAI_, 2016; arXiv:1512.07662, 2015.
   """
 
+  friction_argument = 'diffusion'
+
   def __init__(
       self,
       target_log_prob_fn: Any,
@@ -167,6 +170,10 @@ class SGNHT(base.LangevinKernel):
         step, *estimate, estimator_results, momentum, thermostat)
 
   @property
+  def balances_noise(self):
+    return True
+
+  @property
   def why_no_excess(self):
     return (
         'The thermostat of SGNHT holds the temperature at T whatever the step '
@@ -194,18 +201,45 @@ class SGNHT(base.LangevinKernel):
             previous.momentum,
             [-h * f for h, f in zip(step_size, friction_force)],
             step_size, noise_scale))
-    momentum = [
-        p - h * f + s * z + h * g
-        for p, h, g, f, s, z in zip(
-            previous.momentum, step_size, estimate.grads_target_log_prob,
-            friction_force, noise_scale, noise)]
-    parts = [
-        theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
-    rate = base.each(lambda h, mu: h / mu, step_size, mass)
-    thermostat = self._thermostat.update(
-        previous.thermostat, momentum, rate, temperature, chain_rank)
+    parts, momentum, thermostat = thermostat_step(
+        self._thermostat, parts, previous.momentum, previous.thermostat,
+        estimate.grads_target_log_prob, friction_force, step_size, mass,
+        temperature, noise_scale, noise, chain_rank)
     return parts, SGNHTResults(
         previous.step + 1, *estimate, estimator_results, momentum, thermostat)
+
+
+def thermostat_step(
+    rule: Any,
+    parts: Sequence[tf.Tensor],
+    momentum: Sequence[tf.Tensor],
+    thermostat: Any,
+    gradients: Sequence[tf.Tensor],
+    force: Sequence[tf.Tensor],
+    step_size: Sequence[tf.Tensor],
+    mass: Sequence[tf.Tensor],
+    temperature: Sequence[tf.Tensor],
+    noise_scale: Sequence[tf.Tensor],
+    noise: Sequence[tf.Tensor],
+    chain_rank: int,
+) -> tuple[list[tf.Tensor], list[tf.Tensor], Any]:
+  """Algorithm 1 of Ding et al. (2014), of all parts.
+
+    p     <- p + h g - h f + s z,    f = xi p,  s = sqrt(2 A T h)
+    theta <- theta + h p
+    xi    <- xi + h / mu (p' p / d - T)
+
+  `rule` is one of `_THERMOSTATS`, which says what xi p is (`force`) and how xi
+  moves; `noise_scale` is s and `noise` z. The others are lists over the parts.
+  """
+  momentum = [
+      p - h * f + s * z + h * g
+      for p, h, g, f, s, z in zip(
+          momentum, step_size, gradients, force, noise_scale, noise)]
+  parts = [theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
+  rate = base.each(lambda h, mu: h / mu, step_size, mass)
+  return parts, momentum, rule.update(
+      thermostat, momentum, rate, temperature, chain_rank)
 
 
 class _Scalar:
@@ -236,7 +270,7 @@ class _Scalar:
       return xi + total(
           h * (tf.square(p) - t)
           for p, h, t in zip(momentum, rate, temperature)) / number
-    # One sum of squares, which whoever watches the momentum wants too.
+    # Of one sum of squares, which XLA computes once if others ask for it too.
     mean = total(map(tf.square, states.joined(momentum, chain_rank))) / number
     h, t = (tf.cast(x[0], xi.dtype) for x in (rate, temperature))
     return xi + h * (mean - t)

@@ -10,9 +10,10 @@ the temperature in a step (its mean over chains and coordinates, see
 as stochastic approximation (Robbins and Monro, 1951). In the first half of the
 steps x is the predicted excess, then the measured one. The gain a_k is 0.05, in
 the second quarter 0.01, in the second half 0.02, or less where the measure is
-noisy, see `_gain`, and u falls by no more than 1.5 below what it was in the
-middle: what is measured is too much where the chain is not at rest. At step n
-the step size becomes that of the mean of u over the last quarter.
+noisy, see `_gain`. In the second half u falls by no more than 1.5 below what it
+was in the middle: the limit guards against measurements that are too large
+before the chain is stationary. At step n the step size becomes that of the mean
+of u over the last quarter.
 """
 
 from typing import Any
@@ -198,11 +199,10 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     if not callable(temperature):
       checks.numeric('temperature', temperature, 0.)
     checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
-    checks.numeric('target_excess', target_excess, 0.)
-    checks.scalar('target_excess', target_excess)
+    checks.positive_number('target_excess', target_excess)
     checks.fraction('target_excess', target_excess)
     if checks.boolean('keep_momentum', keep_momentum) and (
-        'friction' not in inner_kernel.parameters):
+        inner_kernel.friction_argument is None):
       raise ValueError(
           f'keep_momentum is True, and {type(inner_kernel).__name__} has none: '
           'leave it out, or take SGHMC.')
@@ -222,7 +222,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
 
   @property
   def is_calibrated(self) -> bool:
-    """Whether the inner kernel is: not."""
+    """That of the inner kernel; False for all it accepts."""
     return self.inner_kernel.is_calibrated
 
   def adapted_kernel(
@@ -238,8 +238,9 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     """
     found = {'step_size': results.step_size}
     if self._parameters['keep_momentum']:
-      friction = self.inner_kernel.parameters['friction']
-      found['friction'] = states.cast(
+      name = self.inner_kernel.friction_argument
+      friction = self.inner_kernel.parameters[name]
+      found[name] = states.cast(
           friction, results.log_factor.dtype) * tf.exp(-results.log_factor)
     return self.inner_kernel.copy(**found)
 
@@ -262,7 +263,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     is_adapting = count <= num_steps
     found = kernel.excess(old, inner)
     measured, predicted, memory = (_mean(x, dtype) for x in found)
-    # Soon forgotten while much has to change.
+    # A short window at first, while the step size changes fast.
     window = tf.cast(
         tf.where(count <= num_steps / 4., _FIRST_WINDOW, _WINDOW), dtype)
     # A step that is no number counts as far too hot.
@@ -296,7 +297,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
 
 
 def _dtype(results):
-  """What is adapted is in at least single precision."""
+  """The dtype of the step size: at least single precision."""
   given = results.target_log_prob.dtype
   return tf.float64 if given == tf.float64 else tf.float32
 

@@ -11,6 +11,7 @@ from tfp_sgmcmc.pdmp.rate_bounds import RateBound
 from tfp_sgmcmc.pdmp.rate_bounds import SegmentStart
 from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyParticleSampler
 from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyResults
+from tfp_sgmcmc.pdmp.thinning import ThinnedKernel
 from tfp_sgmcmc.pdmp.thinning import ThinnedResults
 from tfp_sgmcmc.pdmp.trajectory import EventCounts
 from tfp_sgmcmc.pdmp.trajectory import PathTrace
@@ -34,6 +35,7 @@ __all__ = [
     'SegmentStart',
     'StochasticBouncyParticleSampler',
     'StochasticBouncyResults',
+    'ThinnedKernel',
     'ThinnedResults',
     'Trajectory',
     'UniformTime',

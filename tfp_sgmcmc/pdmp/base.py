@@ -30,7 +30,15 @@ __all__ = [
     'Event',
     'PDMPKernel',
     'Seeds',
+    'all_finite',
+    'dot',
+    'draw_velocity',
+    'exponential',
     'failure',
+    'move',
+    'next_event',
+    'reflect',
+    'refresh_velocity',
 ]
 
 
@@ -79,7 +87,7 @@ class PDMPKernel(kernel.GradientKernel):
   between two states the path is a straight line at constant speed.
 
   Where something fails, a gradient that is not finite or, in an exact kernel, a
-  violated bound, the state becomes NaN (`fail`) and stays so: no driver can
+  violated bound, the state becomes NaN and stays so: no driver can
   overlook it. Eagerly it is an error at once.
   """
 
@@ -96,11 +104,8 @@ class PDMPKernel(kernel.GradientKernel):
     """
     checks.numeric('refresh_rate', parameters['refresh_rate'], 0., strict=False)
     checks.scalar('refresh_rate', parameters['refresh_rate'])
-    checks.fraction('refresh_share', parameters['refresh_share'])
-    checks.numeric('refresh_share', parameters['refresh_share'], 0.)
-    checks.scalar('refresh_share', parameters['refresh_share'])
-    checks.numeric('temperature', parameters['temperature'], 0.)
-    checks.scalar('temperature', parameters['temperature'])
+    checks.positive_share('refresh_share', parameters['refresh_share'])
+    checks.positive_number('temperature', parameters['temperature'])
     super().__init__(parameters)
 
   @property
@@ -120,7 +125,7 @@ class PDMPKernel(kernel.GradientKernel):
     refreshed = refresh_velocity(
         self._velocity_law, velocity, self._parameters['refresh_share'],
         is_refreshed.shape.rank, seed)
-    return select(is_refreshed, refreshed, velocity)
+    return states.select(is_refreshed, refreshed, velocity)
 
   @property
   def _velocity_law(self):
@@ -237,22 +242,6 @@ def refresh_velocity(
 def _normalize(velocity, chain_rank):
   inverse_norm = tf.math.rsqrt(dot(velocity, velocity, chain_rank))
   return [v * states.expand(inverse_norm, v) for v in velocity]
-
-
-def select(
-    mask: tf.Tensor, new: Sequence[tf.Tensor], old: Sequence[tf.Tensor],
-) -> list[tf.Tensor]:
-  """`new` in the chains of `mask`, `old` in the others."""
-  return [tf.where(states.expand(mask, a), a, b) for a, b in zip(new, old)]
-
-
-def fail(
-    parts: Sequence[tf.Tensor], has_failed: tf.Tensor,
-) -> list[tf.Tensor]:
-  """The state, NaN in the chains that have failed."""
-  return [
-      tf.where(states.expand(has_failed, part),
-               tf.constant(float('nan'), part.dtype), part) for part in parts]
 
 
 def all_finite(tensors: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:

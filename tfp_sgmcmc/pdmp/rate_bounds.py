@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc.gradients import GradientEstimator
+from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
@@ -47,12 +47,14 @@ class SegmentStart(NamedTuple):
       (`gradients.Exact`); None where it is estimated.
     gradient_estimator_results: The state of the gradient estimator.
     chain_rank: Python `int`, how many leading axes are chains.
+    anchor: The `Anchor` of the estimator, None without.
   """
   state_parts: Sequence[tf.Tensor]
   velocity: Sequence[tf.Tensor]
   gradients: Sequence[tf.Tensor] | None
   gradient_estimator_results: Any
   chain_rank: int
+  anchor: gradients_lib.Anchor | None = None
 
 
 class AffineRate(NamedTuple):
@@ -74,7 +76,7 @@ class RateBound(abc.ABC):
   """A bound for both kinds of rates; on U itself, at temperature 1."""
 
   @abc.abstractmethod
-  def check_estimator(self, estimator: GradientEstimator) -> None:
+  def check_estimator(self, estimator: gradients_lib.GradientEstimator) -> None:
     """Raises `ValueError` where the bound does not hold for the estimates."""
 
   @abc.abstractmethod
@@ -360,7 +362,7 @@ class LogisticRegressionBound(RateBound):
 
 def _anchor(start):
   """The distance to an estimator's anchor, and the gradient there; or None."""
-  anchor = getattr(start.gradient_estimator_results, 'anchor', None)
+  anchor = start.anchor
   if anchor is None:
     return None
   like = [

@@ -73,8 +73,8 @@ _LEVEL = 3.
 # prediction in the lack of fit; of one more minibatch in c^2.
 _LEARNING_RATE = 0.02
 _NOISE_RATE = 0.25
-# The largest squared error, over rho^2, that counts as lack of fit: more is a
-# line that was wrong. Taken for noise it would keep the line from being mended.
+# The largest squared error, over rho^2, that counts as lack of fit. A larger
+# error means the line is wrong; counting it as noise would stop its correction.
 _LARGEST_SURPRISE = 16.
 # The least standard deviation of the noise, over that of G in a Gaussian.
 _NOISE_FLOOR = 0.03

@@ -55,8 +55,8 @@ class StochasticBouncyResults(NamedTuple):
     step: `int64` scalar, the number of events.
     target_log_prob: The estimate of the log density at the event; shape
       `chains`.
-    gradient_estimator_results: The state of the gradient estimator;
-      A directional derivative of an example counts as a gradient, and a bounce
+    gradient_estimator_results: The state of the gradient estimator. A
+      directional derivative of an example counts as a gradient, and a bounce
       takes the minibatch's gradients besides; with a preconditioner that learns
       each event does.
     velocity: List with v for each part, after the event.
@@ -67,6 +67,8 @@ class StochasticBouncyResults(NamedTuple):
       proposals, `Trajectory.violation_share`, tells of the sampler's bias.
     regression: `regression.State`, what has been learned of the derivative.
     preconditioner_results: The state of the preconditioner, `()` for none.
+
+  And the method `failure(state)`; see `errors`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
@@ -233,14 +235,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       TypeError: If an argument is of the wrong type.
     """
     if max_duration is not None:
-      checks.numeric('max_duration', max_duration, 0.)
-      checks.scalar('max_duration', max_duration)
-    checks.numeric('confidence', confidence, 0.)
-    checks.scalar('confidence', confidence)
+      checks.positive_number('max_duration', max_duration)
+    checks.positive_number('confidence', confidence)
     checks.one_of('velocity', velocity, ('sphere', 'gaussian'))
-    checks.fraction('decay', decay)
-    checks.numeric('decay', decay, 0.)
-    checks.scalar('decay', decay)
+    checks.positive_share('decay', decay)
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
         max_duration=max_duration,
@@ -263,6 +261,11 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   def is_calibrated(self) -> bool:
     """False: where the derivative is above the band, there is a bias."""
     return False
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """True: an event needs derivatives on a minibatch, and no bound."""
+    return True
 
   def _start(self, parts, estimate, estimator_results, seeds):
     chain_rank = estimate.target_log_prob.shape.rank
@@ -306,7 +309,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         tf.math.is_finite(outcome.derivative.value)
         & tf.math.is_finite(outcome.derivative.target_log_prob)
         & base.all_finite(outcome.gradients, chain_rank))
-    return base.fail(parts, has_failed), StochasticBouncyResults(
+    return states.nan_where(has_failed, parts), StochasticBouncyResults(
         step=previous.step + 1,
         target_log_prob=outcome.derivative.target_log_prob,
         gradient_estimator_results=outcome.estimator_results,
@@ -360,7 +363,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         derivative,
         tf.where(is_bounce, int(base.Event.BOUNCE), proposal.event),
         rate_ratio,
-        base.select(
+        states.select(
             is_bounce, base.reflect(
                 velocity, times(self._potential(gradients)), chain_rank),
             velocity),

@@ -140,7 +140,7 @@ class ThinnedKernel(base.PDMPKernel):
     ratio = tf.gather(ratios, clock, axis=-1, batch_dims=rank)
     rings = (event == int(base.Event.REJECTION)) & (
         random.uniform(chains, seeds.accept, dtype) < ratio)
-    velocity = base.select(
+    velocity = states.select(
         rings, self._ring(velocity, gradients, clock, rank), velocity)
     event = tf.where(rings, int(base.Event.BOUNCE), event)
     velocity = self._refresh(
@@ -149,17 +149,18 @@ class ThinnedKernel(base.PDMPKernel):
     ratio, failed = self._find_failed(
         parts, previous.rate_ratio, moved, estimate, ratio,
         tf.reduce_max(ratios, axis=-1))
-    return base.fail(moved, failed), ThinnedResults(
+    return states.nan_where(failed, moved), ThinnedResults(
         previous.step + 1, *estimate, estimator_results, velocity, duration,
         event, ratio)
 
   def _segment_start(self, parts, previous):
-    exact = self.gradient_estimator.is_exact
+    estimator = self.gradient_estimator
     return rate_bounds.SegmentStart(
         parts, previous.velocity,
-        previous.grads_target_log_prob if exact else None,
+        previous.grads_target_log_prob if estimator.is_exact else None,
         previous.gradient_estimator_results,
-        previous.target_log_prob.shape.rank)
+        previous.target_log_prob.shape.rank,
+        estimator.anchor(previous.gradient_estimator_results))
 
   def _call_bound(self, start, method):
     """The bound, of a ready one by its `method`."""

@@ -124,8 +124,7 @@ class UniformTime(kernel_lib.Kernel):
           f'inner_kernel is {inner_kernel!r}: it has to be a continuous-time '
           'kernel, such as BouncyParticleSampler or ZigZagSampler. The steps '
           'of other kernels are draws at equal weights already.')
-    checks.numeric('interval', interval, 0.)
-    checks.scalar('interval', interval)
+    checks.positive_number('interval', interval)
     checks.positive_integer('max_num_events', max_num_events)
     super().__init__(dict(
         inner_kernel=inner_kernel,
@@ -158,7 +157,8 @@ class UniformTime(kernel_lib.Kernel):
     del parts  # A point of the segment that the results hold.
     interval = states.cast(
         self._parameters['interval'], previous.remaining.dtype)
-    # How far the last event is ahead of the time to come; behind where < 0.
+    # How far the last event is beyond the end of this interval; before it
+    # where < 0.
     ahead = previous.remaining - interval
 
     def one_event(count, start, end, ahead, num_events, inner):
@@ -166,8 +166,8 @@ class UniformTime(kernel_lib.Kernel):
       moved, new = self.inner_kernel.one_step(
           end, inner, seed=random.fold_in(seeds.events, count))
       return (
-          count + 1, base.select(due, end, start),
-          base.select(due, moved, end),
+          count + 1, states.select(due, end, start),
+          states.select(due, moved, end),
           tf.where(due, ahead + new.duration, ahead),
           num_events + tf.cast(due, tf.int64), _choose(due, new, inner))
 
@@ -182,9 +182,9 @@ class UniformTime(kernel_lib.Kernel):
         b - states.expand(
             tf.math.divide_no_nan(ahead, inner.duration), b) * (b - a)
         for a, b in zip(start, end)]
-    # For good: the next events start from NaN.
+    # The chain stays NaN: its next events start from there.
     parts, start, end = (
-        base.fail(x, ahead < 0.) for x in (parts, start, end))
+        states.nan_where(ahead < 0., x) for x in (parts, start, end))
     return parts, UniformTimeResults(
         previous.step + 1, inner.target_log_prob, start, end, ahead,
         num_events, inner)
@@ -201,7 +201,7 @@ def _choose(due, new, old):
     chains = due.shape
     if a.shape.rank < chains.rank or a.shape[:chains.rank] != chains:
       return a
-    return tf.where(states.expand(due, a), a, b)
+    return states.select(due, a, b)
 
   chosen = tf.nest.map_structure(choose, new, old)
   return chosen._replace(

@@ -1,0 +1,13 @@
+"""Kernels that stand around others."""
+
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ['kernels']
+
+
+def kernels(kernel: Any) -> Iterator[Any]:
+  """A kernel, the one that it stands around, and so on to the innermost."""
+  while kernel is not None:
+    yield kernel
+    kernel = getattr(kernel, 'inner_kernel', None)

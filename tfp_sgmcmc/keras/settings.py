@@ -1,0 +1,235 @@
+"""What `PosteriorSampling` was given, checked, and what it chooses."""
+
+from collections.abc import Callable
+import dataclasses
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_sgmcmc import mcmc
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
+from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.keras import adapted_rate
+from tfp_sgmcmc.keras import choices
+from tfp_sgmcmc.keras import draw_schedule
+from tfp_sgmcmc.keras import examples as examples_lib
+from tfp_sgmcmc.keras import kernel_maker
+from tfp_sgmcmc.keras import side_by_side
+from tfp_sgmcmc.keras import starts
+from tfp_sgmcmc.keras import temperature_search
+
+__all__ = ['Settings', 'resolve']
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """The settings of a chain in `fit`.
+
+  Its parts `examples`, `schedule`, `search` and `rate` learn in `fit` what
+  could not be known before.
+
+  Attributes:
+    given: The arguments by which a run is known to be the same, by name.
+    chooses: Whether no kernel was given, so that what is left out is chosen.
+    examples: `ExampleCount`, which knows N at the first batch.
+    make_kernel: `KernelMaker`.
+    schedule: `DrawSchedule`.
+    search: `TemperatureSearch`, None where T is not chosen.
+    rate: `LearningRate` to lower in burn-in, or `AdaptedRate` to find there;
+      None where the rate was given.
+    start_epoch: The first epoch that samples; None where it is to be chosen.
+    prior: As `WeightPrior` takes it.
+    num_chains: The number of chains.
+    initial_weights: Those of each chain, None for the model's.
+    directory: Where draws are kept, None for memory.
+    seed: Stateless seed.
+    fingerprint: What the user lets stand for things that cannot be looked into.
+  """
+  given: dict[str, Any]
+  chooses: bool
+  examples: examples_lib.ExampleCount
+  make_kernel: kernel_maker.KernelMaker
+  schedule: draw_schedule.DrawSchedule
+  search: temperature_search.TemperatureSearch | None
+  rate: choices.LearningRate | adapted_rate.AdaptedRate | None
+  start_epoch: int | None
+  prior: Any
+  num_chains: int
+  initial_weights: Any
+  directory: Any
+  seed: tf.Tensor
+  fingerprint: str | None
+
+  @property
+  def has_default_prior(self) -> bool:
+    """Whether `bounded_normal` is the prior of a model without regularisers."""
+    return self.chooses and self.prior is None
+
+  @property
+  def temperature(self) -> Any:
+    """T as it was given; as it was chosen once it is."""
+    if self.search is not None and self.search.is_over:
+      return self.search.temperature
+    return self.given['temperature']
+
+  def described(self) -> dict[str, Any]:
+    """What the chain goes by, in plain values: `PosteriorSampling.settings`."""
+    name, value = self.make_kernel.step_argument
+    schedule = self.schedule
+    return {
+        'kernel': self.make_kernel.name,
+        name: value,
+        'momentum': self.make_kernel.momentum,
+        'temperature': self.temperature,
+        'start_epoch': self.start_epoch,
+        'num_burnin_steps': schedule.num_burnin_steps,
+        'num_steps_between_results': (
+            schedule.num_steps_between_results if schedule.is_planned
+            else None),
+    }
+
+  def begin_first_fit(
+      self, epoch: int, epochs: int) -> tuple['Settings', str | None]:
+    """Chooses what depends on the number of epochs.
+
+    Args:
+      epoch: Python `int`, the epoch that begins, from 0.
+      epochs: Python `int`, how many there are to come, this one included.
+
+    Returns:
+      settings: These, with the first epoch that samples.
+      what: What there is to say, None where nothing was chosen.
+
+    Raises:
+      ValueError: If there are too few epochs to choose T in.
+    """
+    start_epoch = self.start_epoch
+    if start_epoch is None:
+      # A search needs more epochs, and says so.
+      start_epoch = epoch + choices.epochs_of_the_optimizer(
+          max(2, epochs) if self.search else epochs)
+    first = max(0, start_epoch - epoch)
+    if self.search:
+      self.search.begin(epochs, first)
+    settings = dataclasses.replace(self, start_epoch=start_epoch)
+    if not (self.chooses or self.search):
+      return settings, None
+    name, value = self.make_kernel.step_argument
+    temperature = self.given['temperature']
+    return settings, (
+        f'{first} epoch(s) of the compiled optimizer, then '
+        f'{self.make_kernel.name} with {name}={value}, '
+        f'momentum={self.make_kernel.momentum}, '
+        f'temperature={1. if temperature is None else temperature!r}.')
+
+
+def resolve(
+    *,
+    kernel: Callable[..., Any] | None,
+    num_examples: int | None,
+    prior: Any,
+    num_burnin_steps: int | None,
+    num_steps_between_results: int | None,
+    start_epoch: int | None,
+    temperature: Any,
+    directory: Any,
+    max_results: int | None,
+    seed: Any,
+    learning_rate: Any,
+    momentum: float | None,
+    keep_draw: Callable[[int], bool] | None,
+    draw_interval: float | None,
+    fingerprint: str | None,
+    target_excess: float | None,
+    num_chains: int,
+    initial_weights: Any,
+) -> Settings:
+  """Checks the arguments of `PosteriorSampling`, and chooses where it may.
+
+  The arguments are those of `PosteriorSampling`.
+
+  Returns:
+    settings: `Settings`.
+
+  Raises:
+    ValueError: If an argument is out of its range or contradicts another.
+    TypeError: If an argument is of the wrong type, or the kernel cannot live on
+      given batches.
+  """
+  examples = examples_lib.ExampleCount(num_examples)
+  chooses, rate = kernel is None, None
+  if chooses:
+    kernel = mcmc.SGHMC
+    momentum = choices.MOMENTUM if momentum is None else momentum
+    if learning_rate is None:
+      rate = choices.LearningRate()
+  else:
+    num_burnin_steps, num_steps_between_results, start_epoch = (
+        0 if value is None else value
+        for value in (num_burnin_steps, num_steps_between_results, start_epoch))
+  rate = adapted_rate.make(learning_rate, target_excess) or rate
+  search = _search(temperature)
+  if start_epoch is not None:
+    checks.non_negative_integer('start_epoch', start_epoch)
+  make_kernel = _kernel_maker(
+      kernel, examples.number, rate or learning_rate, momentum, temperature,
+      search)
+  schedule = draw_schedule.DrawSchedule(
+      num_burnin_steps, num_steps_between_results, max_results, keep_draw,
+      draw_interval, make_kernel.is_continuous,
+      is_after_search=search is not None)
+  if rate is not None and num_burnin_steps is not None:
+    rate.plan(num_burnin_steps)
+  checks.positive_integer('num_chains', num_chains)
+  initial_weights = starts.check(initial_weights, num_chains)
+  if num_chains > 1:
+    side_by_side.check(make_kernel)
+  stateless_seed = seeds.to_stateless(seed)
+  fingerprint_lib.check(fingerprint)
+  given = dict(
+      kernel=kernel, num_examples=num_examples, prior=prior,
+      num_burnin_steps=num_burnin_steps,
+      num_steps_between_results=num_steps_between_results,
+      start_epoch=start_epoch, temperature=temperature, seed=seed,
+      learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
+      draw_interval=draw_interval, target_excess=target_excess,
+      **({} if num_chains == 1 else dict(
+          num_chains=num_chains, initial_weights=initial_weights)))
+  return Settings(
+      given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
+      schedule=schedule, search=search, rate=rate, start_epoch=start_epoch,
+      prior=prior, num_chains=num_chains, initial_weights=initial_weights,
+      directory=directory, seed=stateless_seed, fingerprint=fingerprint)
+
+
+def _search(temperature):
+  """The search for a temperature that is to be chosen; None for others."""
+  if not isinstance(temperature, str):
+    return None
+  if temperature != 'validation':
+    raise ValueError(
+        f'temperature is {temperature!r}: it has to be a number, a callable of '
+        'the step counter, or "validation" to choose it by validation data.')
+  return temperature_search.TemperatureSearch()
+
+
+def _kernel_maker(
+    kernel, num_examples, learning_rate, momentum, temperature, search):
+  """Makes the kernel at the temperature of the search, where there is one."""
+  make = functools.partial(
+      kernel_maker.KernelMaker, kernel, num_examples, learning_rate, momentum)
+  if search is None:
+    return make(temperature)
+  if isinstance(learning_rate, adapted_rate.AdaptedRate):
+    raise ValueError(
+        "temperature='validation' changes the temperature in burn-in, and "
+        "learning_rate='temperature' finds the rate for one: give one of "
+        'the two as a number.')
+  if make(None).is_continuous:
+    raise ValueError(
+        "temperature='validation' pools draws at equal steps, and the "
+        'kernel moves in continuous time: give the temperature as a '
+        'number.')
+  return make(search)
