@@ -119,8 +119,8 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   A model built under `tf.distribute.MirroredStrategy` has the chain of one
   device, up to the order of additions: each replica takes its part of a batch,
-  and one all-reduce a step adds up their gradients. (Another adds up a count,
-  and a step of `StochasticBouncyParticleSampler` has a few more.)
+  and one all-reduce a step adds up their gradients (one for each minibatch that
+  EWSG tries; three in a step of `StochasticBouncyParticleSampler`).
 
   With a `directory` nothing is lost by a kill: the same script, run again, goes
   on with the same chain. What has been made is committed to the directory at
