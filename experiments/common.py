@@ -178,6 +178,7 @@ def parse(
   parser.add_argument('--quiet', action='store_true', help='no progress bars')
   arguments = parser.parse_args(argv)
   arguments.name, arguments.used_before = name, [0., 0.]
+  arguments.part = None  # What `parts.tell` goes by.
   return arguments
 
 

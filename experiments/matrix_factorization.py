@@ -19,7 +19,6 @@ import multiprocessing
 import pathlib
 import resource
 import tempfile
-import warnings
 
 from matplotlib import figure
 import numpy as np
@@ -117,38 +116,43 @@ def grid(data, arguments, use):
   num_steps = common.sizes(arguments, 50, 4000, 100_000)
   num_draws = common.sizes(arguments, 5, 64, 100)
   thinning = num_steps * 4 // 5 // num_draws
+  num_blocks = num_steps // thinning
+  jit_compile = arguments.size != 'tiny'
   posterior = sgmcmc.Posterior(*functions(train.ratings.mean(), noise), train)
   scale = PUBLISHED_SIZE / len(train.users)
 
-  def sample(name, settings, seed):
-    eta, a = tf.unstack(
-        settings[..., tf.newaxis, tf.newaxis, tf.newaxis], axis=1)
+  def curve_of(name):
+    eta, a = tf.unstack(tf.constant(SETTINGS)[
+        ..., tf.newaxis, tf.newaxis, tf.newaxis], axis=1)
     kernel = kernel_of(
         name, posterior, eta * scale, a,
         sgmcmc.gradients.Uniform(400, share_minibatch=True))
-    start = [
+
+    @tf.function(jit_compile=jit_compile, autograph=False)
+    def advance(state, results, seed):
+      return tf.while_loop(
+          lambda step, *_: step < thinning,
+          lambda step, state, results: (step + 1, *kernel.one_step(
+              state, results, seed=sgmcmc.random.fold_in(seed, step))),
+          (0, state, results))[1:]
+
+    seed = common.seed_of(arguments, use + METHODS.index(name))
+    state = [
         0.1 * sgmcmc.random.normal(
             [len(SETTINGS), num_chains, n, NUM_FACTORS],
             sgmcmc.random.fold_in(seed, k)) for k, n in enumerate(shape)]
-    with warnings.catch_warnings():  # TFP warns of uncalibrated kernels.
-      warnings.simplefilter('ignore')
-      return tfp.mcmc.sample_chain(
-          num_draws, start, kernel=kernel, trace_fn=None, seed=seed,
-          num_burnin_steps=num_steps // 5 + thinning - 1,
-          num_steps_between_results=thinning - 1,
-          previous_kernel_results=kernel.bootstrap_results(start, seed))
-
-  def curve_of(name):
-    compiled = tf.function(
-        sample, jit_compile=arguments.size != 'tiny', autograph=False)
-    u, v = compiled(
-        name, tf.constant(SETTINGS),
-        common.seed_of(arguments, use + METHODS.index(name)))
+    results = kernel.bootstrap_results(state, seed)
     total, curve = 0., []
-    for n, (u_n, v_n) in enumerate(zip(u.numpy(), v.numpy())):
+    for block in range(num_blocks):
+      state, results = advance(
+          state, results, sgmcmc.random.fold_in(seed, 2 + block))
+      parts.tell((block + 1) / num_blocks, arguments)
+      if block < num_blocks - num_draws:
+        continue
+      u, v = (part.numpy() for part in state)
       total = total + np.einsum(
-          '...k,...k->...', u_n[..., test.users, :], v_n[..., test.items, :])
-      prediction = train.ratings.mean() + total / (n + 1.)
+          '...k,...k->...', u[..., test.users, :], v[..., test.items, :])
+      prediction = train.ratings.mean() + total / (len(curve) + 1.)
       curve.append(np.sqrt(np.mean((prediction - test.ratings)**2, axis=-1)))
     return np.nan_to_num(np.array(curve), nan=np.inf)
 
@@ -323,7 +327,7 @@ def report(errors, deviations, streams, settings):
           f'{show(low["SGNHT"][:4])} against a noise of {noise}; with d '
           'parameters and N ratings least squares comes to about '
           'sqrt(1 + d / N) times the noise, here '
-          f' {noise * least_squares(settings["low rank"]):.4f}'),
+          f'{noise * least_squares(settings["low rank"]):.4f}'),
       *(worse_and_worse(data, found['SGHMC'][:4])
         for data, found in final.items()),
       *(diverges(data, found, deviations[data])

@@ -135,6 +135,7 @@ def compare(
       steps.append(block * num_steps_per_block)
       scores.append(score(predictions))
       kinetic_energies.append(kinetic.numpy())
+      parts.tell(block / num_blocks, arguments)
     return Run(
         method, a, eta, np.array(steps), np.array(scores),
         np.array(kinetic_energies), common.num_gradients(results))
@@ -253,7 +254,8 @@ def claims(
   def quoted(text, holds, detail, words):
     is_long = num_steps >= LEAST_SHARE * published_steps
     return common.Claim(
-        text, bool(holds) if is_long else None, f'{detail}; {length}', PAPER(words))
+        text, bool(holds) if is_long else None, f'{detail}; {length}',
+        PAPER(words))
 
   return [
       quoted(
