@@ -108,6 +108,28 @@ def test_a_full_run_says_how_long_and_goes_on(tmp_path, capsys):
   assert not list(tmp_path.rglob('*.pickle'))
 
 
+def test_a_long_part_tells_from_its_first_steps(tmp_path, capsys, monkeypatch):
+  arguments = common.parse(
+      'some', '', ['--full', '--quiet', f'--output={tmp_path}'])
+  now = [0.]
+  monkeypatch.setattr(parts.time, 'monotonic', lambda: now[0])
+
+  def wait(minutes):
+    for step in range(10):
+      now[0] += 6. * minutes
+      parts.tell((step + 1) / 10, arguments)
+
+  parts.each(wait, [5., 20.], arguments, 'waits', work=[1., 4.])
+  words = capsys.readouterr().out
+  # Once a part: five minutes, and four times as long for the other.
+  assert words.count('by its first 10.0%') == 2
+  assert 'part 1 of 2 takes about 5 minutes, and with those after it 25' in words
+  assert 'part 1 of 2 done, 300 s; the others take about 20 minutes' in words
+  arguments.size = 'default'
+  parts.each(wait, [5.], arguments, 'waits')
+  assert not capsys.readouterr().out
+
+
 def test_page_keeps_quotations_apart(tmp_path):
   claims = [
       dict(text='a | b', holds=True, detail='1', quotation=dict(
