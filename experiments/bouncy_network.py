@@ -331,6 +331,9 @@ def draw(found):
             color=f'C{list(compared.draws).index(name)}', linewidth=0.8)
       above.set_yscale(**scale)
       below.set_xscale(**scale)
+      if scale['value'] == 'symlog':
+        for axis in (above.yaxis, below.xaxis):
+          axis.get_major_locator().set_params(numticks=6)
       above.set(title=f'{group}: {direction} variance', xlabel='epochs')
       below.set(xlabel="projection (HMC's sds): 95%, 50%, median",
                 yticks=range(len(late)), yticklabels=late if k == 0 else [])

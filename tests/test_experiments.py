@@ -123,7 +123,7 @@ def test_a_long_part_tells_from_its_first_steps(tmp_path, capsys, monkeypatch):
   words = capsys.readouterr().out
   # Once a part: five minutes, and four times as long for the other.
   assert words.count('by its first 10.0%') == 2
-  assert 'part 1 of 2 takes about 5 minutes, and with those after it 25' in words
+  assert 'takes about 5 minutes, and with those after it 25' in words
   assert 'part 1 of 2 done, 300 s; the others take about 20 minutes' in words
   arguments.size = 'default'
   parts.each(wait, [5.], arguments, 'waits')
