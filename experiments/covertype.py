@@ -293,7 +293,8 @@ def report(found, settings):
       'saturated: of two minibatches the heavier is taken. The step sizes as '
       'published come to the accuracies in the table; of the mean potential '
       'those of SGHMC, EWSG and SGLD would hardly move in a pass. FlyMC stands '
-      'at the records within one pass, of the rows at hand.' + (f' At an end of its grid: {ends}.' if ends else ''))
+      'at the records within one pass, of the rows at hand.'
+      + (f' At an end of its grid: {ends}.' if ends else ''))
 
 
 def claims(found):

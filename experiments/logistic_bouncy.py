@@ -406,8 +406,8 @@ def report(results, pair, seconds, tuning, laws, sizes, wide_sizes):
       draw_figure(results, pair, seconds, laws), settings,
       f'Tuned steps: {"; ".join(map(tuned_step, GRID, tuning.values()))}. '
       'A sampler has reached the posterior where the median over chains of the '
-      f"excess of -log density over the mode's is below {ARRIVED} times its mean there, "
-      f'{laws[0].excess:.1f} ({laws[1].excess:.1f} in Fig. 3). '
+      f"excess of -log density over the mode's is below {ARRIVED} times "
+      f'its mean there, {laws[0].excess:.1f} ({laws[1].excess:.1f} in Fig. 3). '
       f'Autocorrelations are at a lag of {LAG:g} epochs.')
 
 
