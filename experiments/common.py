@@ -185,7 +185,7 @@ def parse(
 def commit() -> str | None:
   """The code's commit, with + for changes since; None outside a repository.
 
-  Those of the records, which a run of several experiments writes, are left out.
+  Of code: the records, which a run of several experiments writes, are none.
   """
   def git(*words):
     return subprocess.run(
@@ -193,8 +193,8 @@ def commit() -> str | None:
         capture_output=True, text=True, check=False).stdout.strip()
 
   found = git('rev-parse', '--short=7', 'HEAD')
-  changes = git('status', '--porcelain', '--untracked-files=no', '--', ':/',
-                ':(exclude)results')
+  changes = git(
+      'status', '--porcelain', '--untracked-files=no', '--', ':/*.py')
   return found + '+' * bool(changes) or None
 
 
