@@ -202,25 +202,32 @@ def run(arguments):
   results = dict(zip(items, parts.each(
       run_one, items, arguments, 'samplers',
       [work[name] for _, name in items])))
-  found = {}
-  for group in groups:
-    law = results[group, 'HMC']
-    bouncy, violation_share, counts = results[group, 'SBPS']
-    langevin = results[group, 'SGLD']
-    draws = {'SBPS': law.project(bouncy)} | {
-        f'SGLD, {step:g}': law.project(langevin[:, k])
-        for k, step in enumerate(STEPS)}
-    found[group] = Compared(
-        law.projected, draws, tfp.mcmc.potential_scale_reduction(
-            tf.constant(law.projected), split_chains=True).numpy(),
-        dict(
-            num_parameters=len(law.mean), num_examples=len(data.labels),
-            batch_size=BATCH_SIZE, confidence=3, refresh_rate=1., steps=STEPS,
-            epochs=epochs, num_chains=num_chains, hmc_chains=hmc_chains,
-            hmc_epochs=hmc_epochs, hmc_accepted=law.accepted,
-            prior_precision=PRECISIONS[group],
-            published_metropolis_accepted=0.43,
-            violation_share=violation_share, counts=counts, sds=law.sds))
+  settings = dict(
+      num_examples=len(data.labels), batch_size=BATCH_SIZE, confidence=3,
+      refresh_rate=1., steps=STEPS, epochs=epochs, num_chains=num_chains,
+      hmc_chains=hmc_chains, hmc_epochs=hmc_epochs,
+      published_metropolis_accepted=0.43)
+  return report({
+      group: compare(
+          PRECISIONS[group], *(results[group, name] for name in work), settings)
+      for group in groups})
+
+
+def compare(precision, law, bouncy, langevin, settings):
+  """What HMC, SBPS and SGLD came to with a prior: `Compared`."""
+  draws, violation_share, counts = bouncy
+  draws = {'SBPS': law.project(draws)} | {
+      f'SGLD, {step:g}': law.project(langevin[:, k])
+      for k, step in enumerate(STEPS)}
+  return Compared(
+      law.projected, draws, tfp.mcmc.potential_scale_reduction(
+          tf.constant(law.projected), split_chains=True).numpy(),
+      dict(settings, num_parameters=len(law.mean), hmc_accepted=law.accepted,
+           prior_precision=precision, violation_share=violation_share,
+           counts=counts, sds=law.sds))
+
+
+def report(found):
   rows, claims = [], []
   for group, compared in found.items():
     own_rows, own_claims = judge(group, compared)
