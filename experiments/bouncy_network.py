@@ -77,12 +77,13 @@ def laplace(posterior, size, precision, num_iterations, seed):
   return mode, vectors / np.sqrt(np.maximum(values, precision))
 
 
-def sbps(posterior, start, epochs, num_draws, seed):
+def sbps(posterior, start, epochs, num_draws, seed, progress_bar):
+  """Draws `[num, chains, d]`, the share of violations, and the counts."""
   draws = sgmcmc.sample(
       sgmcmc.StochasticBouncyParticleSampler(
           posterior, gradient_estimator=sgmcmc.gradients.Uniform(BATCH_SIZE)),
       int(epochs * posterior.num_examples / BATCH_SIZE), start, seed=seed,
-      progress_bar=False, trace_fn=lambda state, results: (
+      progress_bar=progress_bar, trace_fn=lambda state, results: (
           sgmcmc.pdmp.trace_path(state, results),
           results.gradient_estimator_results.num_gradients))
   trace, gradients = draws.trace
@@ -91,10 +92,11 @@ def sbps(posterior, start, epochs, num_draws, seed):
   end = int(np.searchsorted(spent, epochs * posterior.num_examples))
   path = sgmcmc.pdmp.Trajectory.from_chain(
       draws.states[:end], tf.nest.map_structure(lambda x: x[:end], trace))
-  return path.sample(num_draws).numpy(), path
+  return (path.sample(num_draws).numpy(), path.violation_share,
+          path.counts._asdict())
 
 
-def sgld(posterior, start, epochs, num_draws, seed):
+def sgld(posterior, start, epochs, num_draws, seed, progress_bar):
   """All steps at once: [num, steps, chains, d]."""
   steps = tf.constant(STEPS)[:, tf.newaxis, tf.newaxis]
   total = int(epochs * posterior.num_examples / BATCH_SIZE)
@@ -104,7 +106,8 @@ def sgld(posterior, start, epochs, num_draws, seed):
           posterior, steps / posterior.num_examples,
           sgmcmc.gradients.Uniform(BATCH_SIZE)),
       total // thinning, tf.tile(start[tf.newaxis], [len(STEPS), 1, 1]),
-      seed=seed, num_steps_between_results=thinning - 1, progress_bar=False,
+      seed=seed, num_steps_between_results=thinning - 1,
+      progress_bar=progress_bar,
       # XLA on CPU is slow at many small matrix products.
       jit_compile=False).states.numpy()
 
@@ -129,58 +132,102 @@ class Compared(NamedTuple):
   settings: dict
 
 
-def compare(precision, data, arguments):
-  """Runs HMC, SBPS and SGLD with a prior: `Compared`."""
-  num_chains, epochs, hmc_chains, num_steps = common.sizes(
-      arguments, (2, 2, 4, 20), (6, 600, 8, 800), (16, 10_000, 24, 40_000))
-  posterior, size = make_posterior(data, precision)
-  mode, root = laplace(
-      posterior, size, precision,
-      common.sizes(arguments, 20, 1000, 1000), common.seed_of(arguments, 0))
-  burn_in = num_steps // 4
-  reference, accepted = references.hmc(
-      posterior, mode, root, num_steps, hmc_chains,
+class Reference(NamedTuple):
+  """HMC's law along the three directions.
+
+  Attributes:
+    mean: `[d]`.
+    axes: `[d, 3]`.
+    sds: `[3]`.
+    projected: `[num, chains, 3]`, its draws in its own sds.
+    accepted: The share of its proposals.
+  """
+  mean: np.ndarray
+  axes: np.ndarray
+  sds: np.ndarray
+  projected: np.ndarray
+  accepted: float
+
+  def project(self, draws):
+    return (draws.astype(np.float64) - self.mean) @ self.axes / self.sds
+
+
+def hmc(posterior, mode, root, num_chains, num_steps, arguments):
+  """Runs Hamiltonian Monte Carlo: `Reference`."""
+  draws, accepted = references.hmc(
+      posterior, mode, root, num_steps, num_chains,
       common.seed_of(arguments, 1), step_size=0.1, num_leapfrog_steps=LEAPFROGS,
-      num_burnin_steps=burn_in, num_adaptation_steps=num_steps // 5,
+      num_burnin_steps=num_steps // 4, num_adaptation_steps=num_steps // 5,
       start_scale=0.5, progress_bar=not arguments.quiet)
-  flat = reference.reshape([-1, size]).astype(np.float64)
-  mean = flat.mean(axis=0)
+  size = draws.shape[-1]
+  flat = draws.reshape([-1, size]).astype(np.float64)
   values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))
   chosen = [-1, size // 2, 0]
-  sds = np.sqrt(np.maximum(values[chosen], 1e-12))
-
-  def project(draws):
-    return (draws.astype(np.float64) - mean) @ vectors[:, chosen] / sds
-
-  num_draws = common.sizes(arguments, 20, 400, 1000)
-  start = tf.tile(mode[tf.newaxis], [num_chains, 1])
-  bouncy, path = sbps(
-      posterior, start, epochs, num_draws, common.seed_of(arguments, 2))
-  langevin = sgld(
-      posterior, start, epochs, num_draws, common.seed_of(arguments, 3))
-  draws = {'SBPS': project(bouncy)} | {
-      f'SGLD, {step:g}': project(langevin[:, k])
-      for k, step in enumerate(STEPS)}
-  projected = project(reference)
-  return Compared(
-      projected, draws, tfp.mcmc.potential_scale_reduction(
-          tf.constant(projected), split_chains=True).numpy(),
-      dict(
-          num_parameters=size, num_examples=posterior.num_examples,
-          batch_size=BATCH_SIZE, confidence=3, refresh_rate=1., steps=STEPS,
-          epochs=epochs, num_chains=num_chains, hmc_chains=hmc_chains,
-          hmc_epochs=LEAPFROGS * (num_steps + burn_in), hmc_accepted=accepted,
-          prior_precision=precision, published_metropolis_accepted=0.43,
-          violation_share=path.violation_share, counts=path.counts._asdict(),
-          sds=sds))
+  law = Reference(
+      flat.mean(axis=0), vectors[:, chosen],
+      np.sqrt(np.maximum(values[chosen], 1e-12)), draws, accepted)
+  return law._replace(projected=law.project(draws))
 
 
 def run(arguments):
   data, _ = sgmcmc.datasets.load_small_mnist(arguments.data)
   groups = common.sizes(arguments, ['ours'], list(PRECISIONS), list(PRECISIONS))
-  found = dict(zip(groups, parts.each(
-      lambda group: compare(PRECISIONS[group], data, arguments), groups,
-      arguments, 'priors')))
+  num_chains, epochs, hmc_chains, num_steps = common.sizes(
+      arguments, (2, 2, 4, 20), (6, 600, 8, 800), (16, 10_000, 24, 40_000))
+  num_draws = common.sizes(arguments, 20, 400, 1000)
+  hmc_epochs = LEAPFROGS * (num_steps + num_steps // 4)
+
+  @functools.cache
+  def start_of(group):
+    """The posterior, its mode, and the root of Laplace's covariance."""
+    posterior, size = make_posterior(data, PRECISIONS[group])
+    return posterior, *laplace(
+        posterior, size, PRECISIONS[group],
+        common.sizes(arguments, 20, 1000, 1000), common.seed_of(arguments, 0))
+
+  def run_one(item):
+    group, name = item
+    posterior, mode, root = start_of(group)
+    if name == 'HMC':
+      return hmc(posterior, mode, root, hmc_chains, num_steps, arguments)
+    return {'SBPS': sbps, 'SGLD': sgld}[name](
+        posterior, tf.tile(mode[tf.newaxis], [num_chains, 1]), epochs,
+        num_draws, common.seed_of(arguments, {'SBPS': 2, 'SGLD': 3}[name]),
+        not arguments.quiet)
+
+  # Data passes of all chains.
+  work = {'HMC': hmc_chains * hmc_epochs, 'SBPS': num_chains * epochs,
+          'SGLD': num_chains * epochs * len(STEPS)}
+  items = [(group, name) for group in groups for name in work]
+  results = dict(zip(items, parts.each(
+      run_one, items, arguments, 'samplers',
+      [work[name] for _, name in items])))
+  settings = dict(
+      num_examples=len(data.labels), batch_size=BATCH_SIZE, confidence=3,
+      refresh_rate=1., steps=STEPS, epochs=epochs, num_chains=num_chains,
+      hmc_chains=hmc_chains, hmc_epochs=hmc_epochs,
+      published_metropolis_accepted=0.43)
+  return report({
+      group: compare(
+          PRECISIONS[group], *(results[group, name] for name in work), settings)
+      for group in groups})
+
+
+def compare(precision, law, bouncy, langevin, settings):
+  """What HMC, SBPS and SGLD came to with a prior: `Compared`."""
+  draws, violation_share, counts = bouncy
+  draws = {'SBPS': law.project(draws)} | {
+      f'SGLD, {step:g}': law.project(langevin[:, k])
+      for k, step in enumerate(STEPS)}
+  return Compared(
+      law.projected, draws, tfp.mcmc.potential_scale_reduction(
+          tf.constant(law.projected), split_chains=True).numpy(),
+      dict(settings, num_parameters=len(law.mean), hmc_accepted=law.accepted,
+           prior_precision=precision, violation_share=violation_share,
+           counts=counts, sds=law.sds))
+
+
+def report(found):
   rows, claims = [], []
   for group, compared in found.items():
     own_rows, own_claims = judge(group, compared)
@@ -232,8 +279,8 @@ def judge(group, compared):
   doubt = '' if converged else (
       f'; HMC, {settings["hmc_epochs"]:,} epochs with '
       f'{settings["hmc_accepted"]:.1%} accepted, has not converged')
-  doubt += (f'; SBPS covered {shares["SBPS"]:.0%} of the widest direction, '
-            f'{best} {shares[best]:.0%}')
+  doubt += (f'; SBPS covered {shares["SBPS"]:.1%} of the widest direction, '
+            f'{best} {shares[best]:.1%}')
 
   def claim(text, holds, detail, words):
     is_quoted = group == "the paper's"
@@ -260,35 +307,45 @@ def judge(group, compared):
 
 
 def draw(found):
-  picture = figure.Figure(figsize=(12, 11), layout='constrained')
+  """Traces of one chain, and the marginals by their quantiles.
+
+  Where widths are very different the axis is logarithmic beyond the narrowest
+  standard deviation, so that each is seen.
+  """
+  picture = figure.Figure(figsize=(13, 12), layout='constrained')
   axes = picture.subplots(2 * len(found), 3, squeeze=False)
-  bins = np.linspace(-4., 4., 81)
   for row, (group, compared) in enumerate(found.items()):
     epochs = compared.settings['epochs']
+    late = {'HMC': compared.reference} | {
+        name: z[len(z) // 2:] for name, z in compared.draws.items()}
     for k, direction in enumerate(DIRECTIONS):
       above, below = axes[2 * row:2 * row + 2, k]
-      below.hist(compared.reference[..., k].ravel(), bins, density=True,
-                 color='0.8', label='HMC')
-      tallest = below.get_ylim()[1]
-      for c, (name, z) in enumerate(compared.draws.items()):
-        color = f'C{c}'
-        above.plot(np.linspace(0., epochs, len(z)), z[:, 0, k], color=color,
-                   label=name, linewidth=0.8)
-        values = z[len(z) // 2:, :, k].ravel()
-        below.hist(values, bins, histtype='step', color=color,
-                   weights=np.full(
-                       values.size, 1. / (values.size * (bins[1] - bins[0]))))
-      # A run that has hardly moved is a bar: it may leave the axis.
-      below.set(xlabel="projection (HMC's sds)", yticks=[],
-                ylim=(0., 3. * tallest))
-      above.set(title=f'{group}: {direction} variance', xlabel='epochs',
-                ylim=(-6., 6.))
+      widths = {name: z[..., k].std() for name, z in late.items()}
+      scale = dict(value='linear') if (
+          max(widths.values()) < 10. * min(widths.values())) else dict(
+              value='symlog', linthresh=min(widths.values()))
+      for y, z in enumerate(late.values()):
+        color = f'C{y - 1}' if y else '0.5'
+        low, first, middle, third, high = np.quantile(
+            z[..., k], [0.025, 0.25, 0.5, 0.75, 0.975])
+        below.plot([low, high], [y, y], color=color, linewidth=1.)
+        below.plot([first, third], [y, y], color=color, linewidth=4.)
+        below.plot(middle, y, 'o', color='k', markersize=3)
+      for name in sorted(compared.draws, key=widths.get, reverse=True):
+        z = compared.draws[name]
+        above.plot(
+            np.linspace(0., epochs, len(z)), z[:, 0, k], label=name,
+            color=f'C{list(compared.draws).index(name)}', linewidth=0.8)
+      above.set_yscale(**scale)
+      below.set_xscale(**scale)
+      if scale['value'] == 'symlog':
+        for axis in (above.yaxis, below.xaxis):
+          axis.get_major_locator().set_params(numticks=6)
+      above.set(title=f'{group}: {direction} variance', xlabel='epochs')
+      below.set(xlabel="projection (HMC's sds): 95%, 50%, median",
+                yticks=range(len(late)), yticklabels=late if k == 0 else [])
+      below.invert_yaxis()
     axes[2 * row, 0].set_ylabel('projection, one chain')
-    axes[2 * row + 1, 0].set_ylabel('density')
-  handles = [ax.get_legend_handles_labels() for ax in (axes[1, 0], axes[0, 0])]
-  picture.legend(
-      handles[0][0] + handles[1][0], handles[0][1] + handles[1][1],
-      loc='outside lower center', ncols=7)
   return picture
 
 

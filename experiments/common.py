@@ -178,16 +178,24 @@ def parse(
   parser.add_argument('--quiet', action='store_true', help='no progress bars')
   arguments = parser.parse_args(argv)
   arguments.name, arguments.used_before = name, [0., 0.]
+  arguments.part = None  # What `parts.tell` goes by.
   return arguments
 
 
 def commit() -> str | None:
-  """The code's commit, with + for changes since; None outside a repository."""
-  found = subprocess.run(
-      ['git', 'describe', '--always', '--abbrev=7', '--exclude=*',
-       '--dirty=+'], cwd=pathlib.Path(__file__).parent, capture_output=True,
-      text=True, check=False)
-  return found.stdout.strip() or None
+  """The code's commit, with + for changes since; None outside a repository.
+
+  Of code: the records, which a run of several experiments writes, are none.
+  """
+  def git(*words):
+    return subprocess.run(
+        ['git', *words], cwd=pathlib.Path(__file__).parent,
+        capture_output=True, text=True, check=False).stdout.strip()
+
+  found = git('rev-parse', '--short=7', 'HEAD')
+  changes = git(
+      'status', '--porcelain', '--untracked-files=no', '--', ':/*.py')
+  return found + '+' * bool(changes) or None
 
 
 def file_name(name: str, size: str) -> str:
@@ -267,8 +275,8 @@ def sample_chain(
   Returns:
     states: `[num_results] + chains + event`.
     num_gradients: `float64[num_results]`, the mean over the chains.
-    acceptance: Of EWSG's index chain, the mean over the chains; None for other
-      estimators.
+    acceptance: Of EWSG's index chain, the mean over the last axis of chains;
+      None for other estimators.
   """
   results = kernel.bootstrap_results(state, seed=sgmcmc.random.fold_in(seed, 0))
   count = results.gradient_estimator_results.num_gradients
@@ -292,7 +300,7 @@ def sample_chain(
       results.gradient_estimator_results, 'acceptance', None)
   return states, tf.reduce_mean(
       tf.reshape(tf.cast(counts, tf.float64), [num_results, -1]), axis=1
-  ), None if acceptance is None else tf.reduce_mean(acceptance)
+  ), None if acceptance is None else tf.reduce_mean(acceptance, axis=-1)
 
 
 def num_gradients(kernel_results: Any) -> int:

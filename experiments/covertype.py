@@ -14,8 +14,9 @@ As in the paper each step size is tuned: the best of a grid by mean log
 likelihood on a validation part, half of the 20%; reported is the other half.
 The paper's settings: EWSG with three times the step of SGHMC, as its tuning
 came out. Ours: EWSG with a step of its own. The paper's step sizes themselves
-stand in the table, {1, 3, 0.02}e-3 for SGHMC, EWSG and SGLD as of the summed
-potential, 5e-3 for pSGLD as of the mean one; it does not say of which they are.
+stand in the table, {1, 3, 0.02, 5}e-3 for SGHMC, EWSG, SGLD and FlyMC as of the
+summed potential, 5e-3 for pSGLD as of the mean one; it does not say of which
+they are.
 
 The draws are the ends of 50 independent chains on each split of the data (200
 draws on 4 splits with --full), and a standard deviation is that within a split.
@@ -46,7 +47,8 @@ GRIDS = {
     'EWSG': MOMENTUM_GRID,
     'FlyMC': (2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4)}
 STEPS_OF_PAPER = {
-    'SGLD': 2e-5, 'pSGLD': 5e-3 / NUM_EXAMPLES, 'SGHMC': 1e-3, 'EWSG': 3e-3}
+    'SGLD': 2e-5, 'pSGLD': 5e-3 / NUM_EXAMPLES, 'SGHMC': 1e-3, 'EWSG': 3e-3,
+    'FlyMC': 5e-3}
 BASELINES = 'SGLD', 'pSGLD', 'SGHMC', 'FlyMC'
 # Accuracy in percent and mean log likelihood. The names of the columns are lost
 # in our text of the paper: the numbers suggest these.
@@ -278,16 +280,20 @@ def report(found, settings):
       f'{name}, {group}, {values.acceptance:.2f}'
       for (group, name), values in found.items()
       if values.acceptance is not None)
+  share = settings['num_train'] / NUM_EXAMPLES
+  sample = '' if share >= 1. else (
+      f'The data are a sample of {share:.0%}: {settings["num_train"]:,} rows '
+      f'stand for {NUM_EXAMPLES:,}. ')
   return common.Result(
       ['settings', 'sampler', 'step size', 'updates', 'passes', 'accuracy %',
        'its sd', 'published accuracy', 'log likelihood', 'its sd',
        'published log likelihood', 'acceptance of the index chain'],
       rows, claims(found), draw(found), settings,
-      notes=f'Acceptance of the index chain: {chain}. At 0.5 it is saturated: '
-      'of two minibatches the heavier is taken. The step sizes as published '
-      'come to the accuracies in the table; of the mean potential those of '
-      'SGHMC, EWSG and SGLD would hardly move in a pass. '
-      'FlyMC stands at the records within one pass, of the rows at hand.'
+      notes=f'{sample}Acceptance of the index chain: {chain}. At 0.5 it is '
+      'saturated: of two minibatches the heavier is taken. The step sizes as '
+      'published come to the accuracies in the table; of the mean potential '
+      'those of SGHMC, EWSG and SGLD would hardly move in a pass. FlyMC stands '
+      'at the records within one pass, of the rows at hand.'
       + (f' At an end of its grid: {ends}.' if ends else ''))
 
 
@@ -343,12 +349,14 @@ def draw(found):
     if group == 'steps as published':
       continue
     color = f'C{list(GRIDS).index(name.split(",")[0])}'
+    label = name if group == 'ours' else "EWSG, 3 x SGHMC's step"
+    if values.acceptance is not None:
+      label += f' (acc. {values.acceptance:.2f})'
     for ax, curve in zip(axes, values.scores):
       ax.plot(
           values.passes, curve.mean(axis=(0, 2)), color,
           linestyle=styles.get(group, styles.get(name, '-')),
-          label=name if group == 'ours' else "EWSG, 3 x SGHMC's step",
-          marker='.' if name == 'FlyMC' else None)
+          label=label, marker='.' if name == 'FlyMC' else None)
   for ax, label in zip(axes, ('accuracy (%)', 'mean log likelihood')):
     # From where nearly all curves are, after a fifth of a pass.
     values = np.concatenate([

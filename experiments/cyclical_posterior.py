@@ -82,9 +82,11 @@ def modes(name, is_cyclical, settings, num_repeats, seed, arguments):
 
 def mixture(arguments):
   """By sampler and schedule: modes found, draws, and the setting."""
-  results = {}
-  for k, (name, is_cyclical) in enumerate(
-      itertools.product(('SGLD', 'SGHMC'), (False, True))):
+  cases = list(itertools.product(('SGLD', 'SGHMC'), (False, True)))
+
+  def run_one(case):
+    name, is_cyclical = case
+    k = cases.index(case)
     if name == 'SGLD':
       chosen = (0.07 if is_cyclical else 0.043, 1.)
     else:
@@ -95,8 +97,9 @@ def mixture(arguments):
     found, draws = modes(
         name, is_cyclical, [chosen], common.sizes(arguments, 2, 10, 10),
         common.seed_of(arguments, k), arguments)
-    results[name, is_cyclical] = (found[0], draws, chosen)
-  return results
+    return found[0], draws, chosen
+
+  return dict(zip(cases, parts.each(run_one, cases, arguments, '25 modes')))
 
 
 def network(arguments):

@@ -148,7 +148,9 @@ def report(theta, kinetic, half, xi, arguments):
   return common.Result(
       ['sampler', 'total variation', 'its error', 'kinetic energy', 'its error',
        'published kinetic energy'],
-      rows, claims, draw(names, theta, kinetic, half, truth), settings)
+      rows, claims, draw(names, theta, kinetic, half, truth), settings,
+      'There is no comparison at tuned steps: with the step given, the '
+      'friction is what the figure is about.')
 
 
 def draw(names, theta, kinetic, half, truth):

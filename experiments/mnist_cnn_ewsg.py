@@ -43,10 +43,12 @@ class Found(NamedTuple):
     accuracy: `[passes]`, of the training data, %.
     test_accuracy: Of the mean prediction of the draws, %.
     test_log_prob: Its mean log likelihood.
+    acceptance: Of the index chain; None without one.
   """
   accuracy: list[float]
   test_accuracy: float
   test_log_prob: float
+  acceptance: float | None
 
 
 def make_kernel(name, size):
@@ -118,9 +120,10 @@ class Batches:
         [num_steps, number]).astype(np.int32)
 
 
-def sample(name, data, strata, passes, seed):
+def sample(name, data, strata, passes, arguments):
   """A chain: `Found`."""
   (x, y), test = data
+  seed = arguments.seed
   size = 2 * BATCH_SIZE if name == 'EWSG' else BATCH_SIZE
   num_steps = len(x) // size
   burn_in = passes * num_steps // 2
@@ -132,11 +135,16 @@ def sample(name, data, strata, passes, seed):
       Batches(x, y, strata, seed)(
           size, passes * num_steps, name == 'CP-SGHMC'),
       epochs=passes, steps_per_epoch=num_steps, verbose=0,
-      callbacks=[sampling])
+      callbacks=[sampling, keras.callbacks.LambdaCallback(
+          on_epoch_end=lambda epoch, _: parts.tell(
+              (epoch + 1) / passes, arguments))])
   curve = [100. * value for value in history.history['accuracy']]
   scores = sampling.posterior.evaluate(*test, batch_size=len(test[1]) // 5)
+  acceptance = getattr(
+      sampling.kernel_results.gradient_estimator_results, 'acceptance', None)
   return Found(curve + [np.nan] * (passes - len(curve)),
-               100. * scores['accuracy'], -scores['nll'])
+               100. * scores['accuracy'], -scores['nll'],
+               None if acceptance is None else float(np.mean(acceptance)))
 
 
 def load(arguments):
@@ -155,11 +163,12 @@ def run(arguments):
   names = common.sizes(
       arguments, ['CP-SGHMC', 'EWSG'], list(STEP_SIZES), list(STEP_SIZES))
   found = dict(zip(names, parts.each(
-      lambda name: sample(name, data, strata, passes, arguments.seed),
+      lambda name: sample(name, data, strata, passes, arguments),
       names, arguments, 'samplers')))
   rows = [
       [name, STEP_SIZES[name], values.accuracy[-1], values.test_accuracy,
-       values.test_log_prob] for name, values in found.items()]
+       values.test_log_prob, values.acceptance]
+      for name, values in found.items()]
 
   def later(name):
     accuracy = found[name].accuracy
@@ -170,7 +179,9 @@ def run(arguments):
           'its training accuracy, averaged over the second half of the passes, '
           f'is above that of {name}',
           bool(later('EWSG') > later(name)) if passes >= 100 else None,
-          f'{later("EWSG"):.2f}% and {later(name):.2f}%, {passes} passes',
+          f'{later("EWSG"):.2f}% and {later(name):.2f}%, {passes} passes, one '
+          'seed; acceptance of the index chain '
+          f'{found["EWSG"].acceptance:.2f}',
           common.Quotation(
               'Li et al. (2021)', 'section 5.3, Fig. 3b', words))
       for name, words in (
@@ -184,7 +195,8 @@ def run(arguments):
            'pSGLD')) if name in found]
   return common.Result(
       ['sampler', 'step size', 'training accuracy %',
-       'test accuracy % of the draws', 'test log likelihood'],
+       'test accuracy % of the draws', 'test log likelihood',
+       'acceptance of the index chain'],
       rows, claims, draw(found), dict(
           passes=passes, batch_size=BATCH_SIZE, friction=FRICTION,
           step_sizes=STEP_SIZES, num_strata=NUM_STRATA,
@@ -196,7 +208,9 @@ def draw(found):
   ax = picture.subplots()
   for k, (name, values) in enumerate(found.items()):
     ax.plot(np.arange(1, len(values.accuracy) + 1), values.accuracy, f'C{k}',
-            marker='.', label=name)
+            marker='.', label=name + (
+                '' if values.acceptance is None else
+                f' (acc. {values.acceptance:.2f})'))
   ax.set(xlabel='passes over the training data',
          ylabel='training accuracy (%)')
   ax.legend(fontsize='small', loc='lower right')

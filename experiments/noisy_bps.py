@@ -159,7 +159,8 @@ def report(draws, bounces, corners, paths, arguments):
        'variance (true: 1)', 'largest error of a quantile level',
        'its largest s.e.', 'ACF at lag 1', 'its s.e.',
        'published time to a bounce'],
-      rows, claims, draw(true, quantiles, bounces, lags, corners), settings)
+      rows, claims, draw(true, quantiles, bounces, lags, corners), settings,
+      'There is no comparison at tuned steps: the sampler has none.')
 
 
 def draw(true, quantiles, bounces, lags, corners):

@@ -35,7 +35,7 @@ def _page(records, num_names):
       f'{_count(own)}. A claim that does not hold stays as it is.', '',
       '## What the papers claim', '',
       'In their words, judged at their settings, or as near to them as the '
-      'size of the run allows.', '',
+      'size of the run and the data at hand allow.', '',
       common.markdown_table(
           ['paper, figure', 'claim', '', 'here'],
           [[f'{q["paper"]}, {q["place"]}', f'"{q["words"]}"',

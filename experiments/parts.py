@@ -1,8 +1,9 @@
 """A run in parts: an estimate of the time it takes, and what is kept of it.
 
-With --full each part is on disk when it is done, and the same command goes on
-there after a kill. The parts of a script that has since been changed, or of
-another seed, are not used.
+A part that takes long tells from its first steps how long it will take, by
+`tell`, or by the bar of `sgmcmc.sample`. With --full each part is on disk when
+it is done, and the same command goes on there after a kill. The parts of a
+script that has since been changed, or of another seed, are not used.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from typing import Any
 
 import tqdm
 
-__all__ = ['clock', 'directory', 'each', 'forget']
+__all__ = ['clock', 'directory', 'each', 'forget', 'tell']
 
 
 def each(
@@ -28,16 +29,18 @@ def each(
     items: Sequence[Any],
     arguments: argparse.Namespace,
     name: str,
+    work: Sequence[float] | None = None,
 ) -> list[Any]:
   """A function of each item in turn, such as the run of a sampler.
 
   Args:
     function: Callable of an item. With --full what it returns is pickled.
-    items: The items, of which each takes about as long; their `repr` has to
-      tell one from another.
+    items: The items; their `repr` has to tell one from another.
     arguments: The command line's. The seconds, by the clock and of a
       processor, that parts on disk took are added to its `used_before`.
     name: What the items are, for the progress bar and the folder.
+    work: How long each item takes, in units of any kind. By default as long as
+      any other.
 
   Returns:
     results: List of what the function returned.
@@ -46,7 +49,8 @@ def each(
   if arguments.size != 'full':
     return [function(item) for item in tqdm.tqdm(
         items, desc=name, disable=arguments.quiet, dynamic_ncols=True)]
-  results, spent, num_made = [], 0., 0
+  work = [1.] * len(items) if work is None else list(work)
+  results, spent, done = [], 0., 0.
   for k, item in enumerate(items):
     path = directory(arguments, name, function) / (
         hashlib.sha256(repr(item).encode()).hexdigest()[:16] + '.pickle')
@@ -58,19 +62,38 @@ def each(
       print(f'{name}: part {k + 1} of {len(items)} is on disk', flush=True)
       continue
     begin = clock()
+    arguments.part = (
+        f'{name}: part {k + 1} of {len(items)}', sum(work[k:]) / work[k],
+        begin[0])
     results.append(function(item))
     seconds, used = (b - a for a, b in zip(begin, clock()))
-    spent, num_made = spent + seconds, num_made + 1
+    spent, done = spent + seconds, done + work[k]
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix('.unfinished')
     unfinished.write_bytes(pickle.dumps(
         [results[-1], seconds, used]))
     unfinished.replace(path)
-    left = (len(items) - k - 1) * spent / num_made
+    left = sum(work[k + 1:]) * spent / done
     print(f'{name}: part {k + 1} of {len(items)} done, '
           f'{seconds:.0f} s; the others take about '
           f'{left / 60.:.0f} minutes', flush=True)
   return results
+
+
+def tell(share: float, arguments: argparse.Namespace) -> None:
+  """Says how long a part will take, once, when a share of it is done.
+
+  Args:
+    share: The share, above 0.
+    arguments: The command line's; without --full nothing is said.
+  """
+  if arguments.part is None:
+    return
+  words, num_left, begin = arguments.part
+  arguments.part = None
+  minutes = (time.monotonic() - begin) / share / 60.
+  print(f'{words} takes about {minutes:.0f} minutes, and with those after it '
+        f'{num_left * minutes:.0f}, by its first {share:.1%}', flush=True)
 
 
 def directory(

@@ -24,6 +24,7 @@ __all__ = ['PAPER', 'Run', 'claims', 'compare', 'plot', 'table']
 
 PAPER = functools.partial(
     common.Quotation, 'Ding et al. (2014)', 'section 5.2.1, Fig. 3')
+LEAST_SHARE = 0.1  # Of the paper's iterations, for a verdict.
 
 
 class Run(NamedTuple):
@@ -134,6 +135,7 @@ def compare(
       steps.append(block * num_steps_per_block)
       scores.append(score(predictions))
       kinetic_energies.append(kinetic.numpy())
+      parts.tell(block / num_blocks, arguments)
     return Run(
         method, a, eta, np.array(steps), np.array(scores),
         np.array(kinetic_energies), common.num_gradients(results))
@@ -193,13 +195,14 @@ def _energy(run, num_burnin_steps):
 
 def claims(
     runs: Sequence[Run], score: str, num_burnin_steps: int, limit: float,
-    form: str,
+    limit_name: str, form: str, published_steps: int,
 ) -> list[common.Claim]:
   """Judges what the paper says of all its data sets, and what we say.
 
   Differences count from three standard errors on, from the standard deviation
   between chains, pooled over SGNHT's settings; of two runs of SGHMC, over those
-  of SGHMC at the smaller a.
+  of SGHMC at the smaller a. On a run shorter than LEAST_SHARE of the paper's
+  there is no verdict.
 
   Args:
     runs: What `compare` returned.
@@ -207,7 +210,9 @@ def claims(
     num_burnin_steps: Iterations whose kinetic energy does not count.
     limit: The score from which on a run has diverged, as one that is not a
       number has.
+    limit_name: What the limit is, in words.
     form: How a score is written, such as ".3f".
+    published_steps: The number of iterations of the paper.
 
   Returns:
     claims: List of `common.Claim`.
@@ -243,50 +248,58 @@ def claims(
 
   broken = mean['SGHMC', small, largest]
   worst = max(mean['SGNHT', *key] for key in settings)
+  num_steps = int(runs[0].steps[-1])
+  length = f'after {num_steps:,} of {published_steps:,} iterations'
+
+  def quoted(text, holds, detail, words):
+    is_long = num_steps >= LEAST_SHARE * published_steps
+    return common.Claim(
+        text, bool(holds) if is_long else None, f'{detail}; {length}',
+        PAPER(words))
+
   return [
-      common.Claim(
+      quoted(
           f'at a = {small:g} {score} falls from no eta to the next, and rises '
           'from the first to the last (3 standard errors)',
-          bool(not np.isfinite(broken) or (
+          not np.isfinite(broken) or (
               np.all(np.diff(at_small('SGHMC')) > -3. * own_error)
-              and broken - at_small('SGHMC')[0] > 3. * own_error)),
+              and broken - at_small('SGHMC')[0] > 3. * own_error),
           f'{score} {show(at_small("SGHMC"))}, standard error of a difference '
           f'{own_error:{form}}',
-          PAPER('especially with the smaller a, SGHMC gets worse and worse '
-                'results as η increases')),
-      common.Claim(
+          'especially with the smaller a, SGHMC gets worse and worse results '
+          'as η increases'),
+      quoted(
           f'at a = {small:g} and eta = {largest:g} {score} is above '
-          f'{limit:{form}}, the axis of the figure', broken > limit,
+          f'{limit:{form}}, {limit_name}', broken > limit,
           f'{score} {broken:{form}}',
-          PAPER('With the largest η, SGHMC diverges (as the green curve is way '
-                'beyond the range) due to its failure to handle the large '
-                'unknown noise with small a')),
-      common.Claim(
+          'With the largest η, SGHMC diverges (as the green curve is way '
+          'beyond the range) due to its failure to handle the large unknown '
+          'noise with small a'),
+      quoted(
           f'{score} of SGNHT is below {limit:{form}} at every a and eta, and '
           f'at a = {small:g}, eta = {largest:g} below that of SGHMC by 3 '
           'standard errors',
-          bool(worst < limit and gaps[small, largest] > 3. * error),
+          worst < limit and gaps[small, largest] > 3. * error,
           f'worst {score} {worst:{form}}; at a = {small:g} '
           f'{show(at_small("SGNHT"))}; below SGHMC by '
           f'{gaps[small, largest]:{form}}, standard error {error:{form}}',
-          PAPER('SGNHT is apparently more stable than SGHMC when the '
-                'discretization step η is larger')),
-      common.Claim(
+          'SGNHT is apparently more stable than SGHMC when the discretization '
+          'step η is larger'),
+      quoted(
           "SGNHT's kinetic energy is nearer 0.5 than SGHMC's in every setting",
           all(nearer),
           f'nearer in {sum(nearer)} of {len(settings)}; SGNHT '
           f'{_show(energy["SGNHT", *key] for key in settings)}, SGHMC '
           f'{_show(energy["SGHMC", *key] for key in settings)} (by a, then '
           "eta); the thermostat's time constant is a / eta, "
-          f'{constants[0]:,.0f} to {constants[-1]:,.0f} steps, and '
-          f'{runs[0].steps[-1]:,} were made',
-          PAPER('the kinetic energy of SGNHT is always maintained around 0.5 '
-                'while that of SGHMC is usually higher')),
+          f'{constants[0]:,.0f} to {constants[-1]:,.0f} steps',
+          'the kinetic energy of SGNHT is always maintained around 0.5 while '
+          'that of SGHMC is usually higher'),
       common.Claim(
           'SGNHT is no worse than SGHMC at every a and eta (3 standard errors)',
           all(gap > -3. * error for gap in gaps.values()),
           f'SGHMC minus SGNHT {show(gaps.values())}, standard error '
-          f'{error:{form}}')]
+          f'{error:{form}}; {length}')]
 
 
 def _show(energies):

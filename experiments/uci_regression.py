@@ -340,6 +340,10 @@ def run(arguments):
       seeds[-1])
   start = wider(start, data)
 
+  def told(found, share):
+    parts.tell(share, arguments)
+    return found
+
   def run_one(method):
     """Test scores `[names, splits]`, the settings chosen, the gradients."""
     grid = SETTINGS[method]
@@ -352,17 +356,18 @@ def run(arguments):
       fit = train if method == 'deep ensemble' else optimizer(
           method, data, settings)
       found = [
-          fit(tf.constant(setting), state,
-                tf.constant(int(setting[-1] * num_steps)), seed)[0].numpy()
-          for setting, seed in zip(grid, seeds)]
+          told(fit(tf.constant(setting), state,
+                   tf.constant(int(setting[-1] * num_steps)), seed)[0].numpy(),
+               (k + 1.) / len(grid))
+          for k, (setting, seed) in enumerate(zip(grid, seeds))]
       best, test = choose(found, len(names))
       cost = num_steps * batch_size
     else:
       function = langevin(method, data, settings)
-      found = [
-          function(tf.fill([len(data.sizes)], rate), start, short,
-                   seed)[0].numpy()
-          for rate, seed in zip(grid, seeds)]
+      found = [  # The run at the chosen steps is as long as two of these.
+          told(function(tf.fill([len(data.sizes)], rate), start, short,
+                        seed)[0].numpy(), (k + 1.) / (len(grid) + 2.))
+          for k, (rate, seed) in enumerate(zip(grid, seeds))]
       best, _ = choose(found, len(names))
       rates = tf.constant(np.repeat(np.array(grid)[best], splits), tf.float32)
       found, used = function(rates, start, long, seeds[-2])
@@ -412,6 +417,9 @@ def report(table, settings):
     return float(values.mean()), float(
         width * values.std(ddof=1) / math.sqrt(splits))
 
+  def off(pair):
+    return [pair[0] - pair[1], pair[0] + pair[1]]
+
   for (name, method), values in table.items():
     published = PUBLISHED.get(method, {}).get(name, (None, None))
     gap = (None, None) if method == 'deep ensemble' else interval(
@@ -422,22 +430,22 @@ def report(table, settings):
   picture = figure.Figure(figsize=(11., 3.6), layout='constrained')
   axes = picture.subplots(1, len(names), squeeze=False)[0]
   for axis, name in zip(axes, names):
+    span = []  # All that has to be seen.
     for k, method in enumerate(settings['methods']):
       values = table[name, method]
       axis.errorbar(k, *interval(values), fmt='o', capsize=3, color=f'C{k}',
                     label=method)
       axis.plot(np.full(splits, k - 0.2), values, '.', color=f'C{k}',
                 markersize=3)
+      span += [*values, *off(interval(values))]
       if name in PUBLISHED.get(method, {}):
         axis.errorbar(
             k + 0.3, *PUBLISHED[method][name], fmt='s', mfc='white', capsize=3,
             color='0.5', label='published' if method == 'MC dropout' else None)
-    # One split far below would hide the rest.
-    values = np.concatenate([
-        table[name, method] for method in settings['methods']])
-    low, high = np.quantile(values, 0.1), values.max()
+        span += off(PUBLISHED[method][name])
+    low, high = min(span), max(span)
     axis.set(title=name, xticks=[], xlim=(-0.6, len(settings['methods']) - 0.3),
-             ylim=(low - 0.5 * (high - low), high + 0.1 * (high - low)))
+             ylim=(low - 0.05 * (high - low), high + 0.05 * (high - low)))
   axes[0].set_ylabel('test log likelihood, 95% over splits')
   picture.legend(
       *axes[0].get_legend_handles_labels(), loc='outside lower center', ncols=6)

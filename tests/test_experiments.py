@@ -17,8 +17,11 @@ pytest.importorskip('matplotlib')
 
 from experiments import __main__ as experiments  # noqa: E402
 from experiments import common  # noqa: E402
+from experiments import continuous_expectation  # noqa: E402
+from experiments import mnist_bnn_ewsg  # noqa: E402
 from experiments import page  # noqa: E402
 from experiments import parts  # noqa: E402
+from experiments import thermostats  # noqa: E402
 from experiments import topic_model  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 from tfp_sgmcmc.datasets import mnist  # noqa: E402
@@ -108,6 +111,28 @@ def test_a_full_run_says_how_long_and_goes_on(tmp_path, capsys):
   assert not list(tmp_path.rglob('*.pickle'))
 
 
+def test_a_long_part_tells_from_its_first_steps(tmp_path, capsys, monkeypatch):
+  arguments = common.parse(
+      'some', '', ['--full', '--quiet', f'--output={tmp_path}'])
+  now = [0.]
+  monkeypatch.setattr(parts.time, 'monotonic', lambda: now[0])
+
+  def wait(minutes):
+    for step in range(10):
+      now[0] += 6. * minutes
+      parts.tell((step + 1) / 10, arguments)
+
+  parts.each(wait, [5., 20.], arguments, 'waits', work=[1., 4.])
+  words = capsys.readouterr().out
+  # Once a part: five minutes, and four times as long for the other.
+  assert words.count('by its first 10.0%') == 2
+  assert 'takes about 5 minutes, and with those after it 25' in words
+  assert 'part 1 of 2 done, 300 s; the others take about 20 minutes' in words
+  arguments.size = 'default'
+  parts.each(wait, [5.], arguments, 'waits')
+  assert not capsys.readouterr().out
+
+
 def test_page_keeps_quotations_apart(tmp_path):
   claims = [
       dict(text='a | b', holds=True, detail='1', quotation=dict(
@@ -154,6 +179,42 @@ def test_topics_are_drawn_from_their_law(monkeypatch, error, is_right):
       scipy.special.gammaln(alpha + counts).sum(axis=1))
   assert (scipy.stats.chisquare(
       found, num_chains * law / law.sum()).pvalue > 1e-6) == is_right
+
+
+@pytest.mark.parametrize('num_steps, verdict', [(9, None), (10, False)])
+def test_a_short_run_has_no_verdict_on_the_paper(num_steps, verdict):
+  runs = [
+      thermostats.Run(method, a, eta, np.array([num_steps]), np.ones([1, 2]),
+                      np.ones([1, 2]), 1)
+      for method in ('SGHMC', 'SGNHT') for a in (0.1, 1.) for eta in (1., 2.)]
+  claims = thermostats.claims(runs, 'error', 0, 2., 'the axis', '.1f', 100)
+  quoted = [claim for claim in claims if claim.quotation]
+  assert [claim.holds for claim in quoted] == [verdict] * 4
+  assert 'above 2.0, the axis' in quoted[1].text
+  assert all(f'after {num_steps} of 100' in claim.detail for claim in claims)
+
+
+@pytest.mark.parametrize('gains, verdict', [
+    ([1.], None), ([1., 1.1, 0.9], True), ([1., -1., 0.5], False)], ids=str)
+def test_a_gain_is_held_against_its_error_over_seeds(gains, verdict):
+  def curve(gain):
+    return mnist_bnn_ewsg.Curve(
+        np.arange(20.), np.full(20, 90. + gain), 90., -0.1, 0.5)
+
+  # What differs from seed to seed, and is common to the samplers, is no error.
+  found = {
+      key: [curve(10. * seed + gain * (key[0] == 'EWSG'))
+            for seed, gain in enumerate(gains)] for key in mnist_bnn_ewsg.RUNS}
+  result = mnist_bnn_ewsg.report(found, dict(num_seeds=len(gains)))
+  assert {claim.holds for claim in result.claims} == {verdict}
+
+
+@pytest.mark.parametrize('ratios, is_right', [
+    ([0.3, 0.5, 1.], True), ([0.5, 0.4, 1.], False), ([1., 1., 1.], False)],
+    ids=str)
+def test_a_ratio_falls(ratios, is_right):
+  assert continuous_expectation.falls(
+      [(ratio, 0.01) for ratio in ratios]) == is_right
 
 
 def test_each_script_is_listed(capsys):
