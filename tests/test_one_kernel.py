@@ -26,10 +26,10 @@ def sgld(estimator=catalogue.UNIFORM):
   return sgmcmc.SGLD(oracle.GaussianModel().posterior(), 0.05, estimator)
 
 
-def draws(kernel, num_results=20):
+def draws(kernel, num_results=20, chains=()):
   return sgmcmc.sample(
-      kernel, num_results, tf.zeros([3]), num_steps_between_results=2, seed=1,
-      progress_bar=False).states.numpy()
+      kernel, num_results, tf.zeros([*chains, 3]), num_steps_between_results=2,
+      seed=1, progress_bar=False).states.numpy()
 
 
 def twice_sine(x):
@@ -109,6 +109,9 @@ def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch):
       lambda *args: calls.append(1) or real(*args))
   ours = draws(sgld())
   assert calls
+  calls.clear()
+  draws(sgld(), chains=[2, 2])
+  assert not calls  # Over several axes it would be slower.
   monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
   calls.clear()
   np.testing.assert_allclose(ours, draws(sgld()), rtol=1e-5, atol=1e-6)

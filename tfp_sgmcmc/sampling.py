@@ -298,7 +298,9 @@ class _Program:
     if self._jit_compile and not tf.config.functions_run_eagerly():
       numbers = (tf.zeros([], tf.int64), tf.zeros([], tf.int64))
       self._traced = one_kernel.trace(steps, *leaves, self._seed, *numbers)
-      self._one_kernel = one_kernel.make(self._traced, self._start.state)
+      # Over several axes of chains its loops were up to four times as slow.
+      if states.num_chain_axes(self._start.kernel_results) <= 1:
+        self._one_kernel = one_kernel.make(self._traced, self._start.state)
       steps = self._one_kernel or self._traced
     self._advance = self._compiled(steps)
 
