@@ -189,7 +189,7 @@ def run(arguments):
       dict(num_words=100, num_topics=5, chains=2, num_draws=2,
            num_steps=20, num_burnin_steps=10, num_steps_per_block=5),
       dict(num_words=500, num_topics=30, chains=2, num_draws=4,
-           num_steps=1400, num_burnin_steps=700, num_steps_per_block=100),
+           num_steps=1200, num_burnin_steps=600, num_steps_per_block=100),
       dict(num_words=2000, num_topics=30, chains=5, num_draws=20,
            num_steps=NUM_STEPS, num_burnin_steps=10_000,
            num_steps_per_block=100))
