@@ -66,6 +66,7 @@ def each(
         f'{name}: part {k + 1} of {len(items)}', sum(work[k:]) / work[k],
         begin[0])
     results.append(function(item))
+    arguments.part = None
     seconds, used = (b - a for a, b in zip(begin, clock()))
     spent, done = spent + seconds, done + work[k]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -114,8 +114,9 @@ def test_sums_over_rows_stand_for_all_rows(sizes):
     def sums(rows=rows):
       for k in range(2):
         with mock.patch.object(sharding, 'context', lambda k=k: Replica(k)):
-          total, = sharded.sum_over_rows(tf.constant(values[k][list(rows[k])]))
-      return total
+          own = tf.constant(values[k][list(rows[k])])
+          total, twice = sharded.sum_over_rows(own, 2. * own)
+      return total, twice
 
     with mock.patch.object(
         sharding, 'all_reduce', lambda tensors, sent=sent: sent.append(
@@ -124,8 +125,10 @@ def test_sums_over_rows_stand_for_all_rows(sizes):
     with mock.patch.object(
         sharding, 'all_reduce',
         lambda tensors, sent=sent: [sum(pair) for pair in zip(*sent)]):
-      found.append(float(sums()))
-  np.testing.assert_allclose(np.mean(found), 127. * sum(sizes) / 7., rtol=1e-6)
+      found.append(sums())
+  np.testing.assert_allclose(
+      np.mean(found, axis=0), 127. * sum(sizes) / 7. * np.array([1., 2.]),
+      rtol=1e-6)
 
 
 @pytest.mark.parametrize('arguments, error, message', [

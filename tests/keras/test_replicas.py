@@ -34,6 +34,7 @@ def two_replicas(strategy=tf.distribute.MirroredStrategy):
 
 @pytest.mark.parametrize('strategy, arguments, message', [
     (tf.distribute.ParameterServerStrategy, {}, 'do not step together'),
+    (tf.distribute.MultiWorkerMirroredStrategy, {}, 'sample_chains'),
     (tf.distribute.MirroredStrategy, dict(jit_compile=True), 'by XLA'),
     (tf.distribute.MirroredStrategy, dict(steps_per_execution=2),
      'fails in Keras itself'),

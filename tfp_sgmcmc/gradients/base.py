@@ -158,7 +158,10 @@ class GradientEstimator(abc.ABC):
 
   @property
   def has_bounded_noise(self) -> bool:
-    """Whether the noise at a state is bounded, whatever the random numbers."""
+    """Whether the noise at a state is bounded, whatever the random numbers.
+
+    Where that is owed to an anchor, as in control variates, define `anchor`.
+    """
     return False
 
   @property

@@ -36,6 +36,13 @@ def check(model: keras.Model) -> None:
         'not step together: there would be no one chain. Take '
         'MirroredStrategy or TPUStrategy.')
   is_several = sharding.is_several(strategy)
+  if is_several and isinstance(
+      strategy, tf.distribute.MultiWorkerMirroredStrategy):
+    raise ValueError(
+        'The model was built under MultiWorkerMirroredStrategy, under which '
+        "Keras' own fit fails. For several machines take "
+        'sgmcmc.keras.sample_chains, a chain on each, or sgmcmc.shard and '
+        'sgmcmc.sample, which share out the data.')
   if model.jit_compile and is_several and isinstance(
       strategy, tf.distribute.MirroredStrategy):
     raise ValueError(

@@ -182,7 +182,7 @@ def resolve(
       is_after_search=search is not None)
   if rate is not None and num_burnin_steps is not None:
     rate.plan(num_burnin_steps)
-  checks.positive_integer('num_chains', num_chains)
+  num_chains = checks.positive_integer('num_chains', num_chains)
   initial_weights = starts.check(initial_weights, num_chains)
   if num_chains > 1:
     side_by_side.check(make_kernel)

@@ -230,7 +230,8 @@ def thermostat_step(
     xi    <- xi + h / mu (p' p / d - T)
 
   `rule` is one of `_THERMOSTATS`, which says what xi p is (`force`) and how xi
-  moves; `noise_scale` is s and `noise` z. The others are lists over the parts.
+  moves, and `thermostat` is xi as it keeps it; `noise_scale` is s and `noise`
+  z. But for `chain_rank` the others are lists over the parts.
   """
   momentum = [
       p - h * f + s * z + h * g
