@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import functools
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -284,9 +285,16 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
       None if tiny else laws.bouncy, 5, 2)
 
 
-_EFFECTIVE = {
-    'SGLD, n = 100': dict(method='SGLD', batch_size=100),
-    'SGLD, n = 1,000': dict(method='SGLD', batch_size=1000),
+_UNIFORM = {
+    'SGLD, n = 100': dict(method='SGLD', batch_size=100, preferential=False),
+    'SGLD, n = 1,000': dict(method='SGLD', batch_size=1000, preferential=False),
+}
+_PREFERENTIAL = {
+    'SGHMC, n = 100, preferential': dict(
+        method='SGHMC', batch_size=100, preferential=True,
+        step_sizes=[0.2, 0.15, 0.1, 0.07], num_draws=1000),
+}
+_ALL_ROWS = {
     'HMC': dict(
         method='HMC', num_draws=30, num_adaptation_steps=30, step_size=0.4,
         num_leapfrog_steps=3),
@@ -294,20 +302,21 @@ _EFFECTIVE = {
         method='NUTS', num_draws=15, num_adaptation_steps=30, step_size=0.4)}
 
 
-def _effective(title, case, tiny, step_sizes, num_exact_chains):
+def _effective(title, case, tiny, ours, step_sizes, num_exact_chains):
   from benchmarks import whitened  # TensorFlow, for this row alone.
   case = {**case, 'reference': whitened.reference(case)}
-  sides = {}
-  for name, more in _EFFECTIVE.items():
-    more = (
-        dict(num_chains=50, num_draws=200, step_sizes=step_sizes)
-        if more['method'] == 'SGLD'
-        else dict(num_chains=20 if tiny else num_exact_chains)) | more
-    sides[name] = Side(name, 'effective_draws', case | more)
+  ours = {
+      name: dict(num_chains=50, num_draws=200, step_sizes=step_sizes) | more
+      for name, more in ours.items()}
+  theirs = {
+      name: dict(num_chains=20 if tiny else num_exact_chains) | more
+      for name, more in _ALL_ROWS.items()}
   return Row(
-      title, 'effective draws', sides,
-      tuple(Ratio(ours, theirs, 10.) for ours in list(sides)[:2]
-            for theirs in ('HMC', 'NUTS')), rounds=2)
+      title, 'effective draws',
+      {name: Side(name, 'effective_draws', case | more)
+       for name, more in (ours | theirs).items()},
+      tuple(Ratio(*pair, 10.) for pair in itertools.product(ours, theirs)),
+      rounds=2)
 
 
 def effective(tiny: bool, folder: str | None) -> Row:
@@ -315,7 +324,7 @@ def effective(tiny: bool, folder: str | None) -> Row:
   case['num_examples'] = 20_000 if tiny else 1_000_000
   return _effective(
       'effective draws, logistic regression (N = 1,000,000, d = 20), control '
-      'variates with n = 100 against all rows', case, tiny,
+      'variates with n = 100 against all rows', case, tiny, _UNIFORM,
       [0.12, 0.08, 0.05, 0.02], 4)
 
 
@@ -327,7 +336,7 @@ def effective_covertype(tiny: bool, folder: str | None) -> Row:
     case['num_rows'] = 5_000
   return _effective(
       'the same, Covertype (N = 74,370, d = 54)', case, tiny,
-      [0.02, 0.01, 0.005], 100)
+      _UNIFORM | _PREFERENTIAL, [0.02, 0.01, 0.005], 100)
 
 
 def first_fit(tiny: bool, folder: str | None = None) -> Row:

@@ -306,6 +306,15 @@ def judge(group, compared):
             'in the narrow directions of the target')]
 
 
+def decades(threshold, low, high):
+  """Ticks of a logarithmic axis of both signs: 0, and powers of ten."""
+  powers = np.arange(
+      np.ceil(np.log10(threshold)), np.log10(max(-low, high, threshold)) + 1e-9)
+  powers = 10.**powers[::-1][::len(powers) // 3 + 1]  # At most three a side.
+  ticks = np.concatenate([-powers, [0.], powers])
+  return ticks[(ticks >= low) & (ticks <= high)]
+
+
 def draw(found):
   """Traces of one chain, and the marginals by their quantiles.
 
@@ -340,12 +349,17 @@ def draw(found):
       below.set_xscale(**scale)
       if scale['value'] == 'symlog':
         for axis in (above.yaxis, below.xaxis):
-          axis.get_major_locator().set_params(numticks=6)
+          axis.set_ticks(
+              decades(scale['linthresh'], *axis.get_view_interval()))
       above.set(title=f'{group}: {direction} variance', xlabel='epochs')
       below.set(xlabel="projection (HMC's sds): 95%, 50%, median",
                 yticks=range(len(late)), yticklabels=late if k == 0 else [])
       below.invert_yaxis()
     axes[2 * row, 0].set_ylabel('projection, one chain')
+  lines = dict(zip(*reversed(axes[0, 0].get_legend_handles_labels())))
+  picture.legend(
+      [lines[name] for name in compared.draws], list(compared.draws),
+      loc='outside lower center', ncols=len(lines))
   return picture
 
 

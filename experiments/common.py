@@ -303,6 +303,12 @@ def sample_chain(
   ), None if acceptance is None else tf.reduce_mean(acceptance, axis=-1)
 
 
+def with_acceptance(label: Any, acceptance: float | None) -> str:
+  """A curve's label with what EWSG's index chain accepted, if there is one."""
+  return str(label) + (
+      '' if acceptance is None else f' (acc. {acceptance:.2f})')
+
+
 def num_gradients(kernel_results: Any) -> int:
   """The most gradients of single examples that any chain used."""
   return int(np.max(kernel_results.gradient_estimator_results.num_gradients))

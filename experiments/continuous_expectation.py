@@ -74,7 +74,7 @@ def run(arguments):
   rows, errors, factors = [], [], []
   for ratio, pair in zip(ratios, parts.each(
       lambda ratio: [np.abs(x) for x in estimates(path, mode, ratio * length)],
-      ratios, arguments, 'r over b')):
+      ratios, arguments, 'r over b', share=0.6)):
     errors.append([(x.mean(), x.std() / np.sqrt(num_chains)) for x in pair])
     factors.append(common.ratio_of_means(*pair))
     rows.append([

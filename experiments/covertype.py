@@ -350,8 +350,7 @@ def draw(found):
       continue
     color = f'C{list(GRIDS).index(name.split(",")[0])}'
     label = name if group == 'ours' else "EWSG, 3 x SGHMC's step"
-    if values.acceptance is not None:
-      label += f' (acc. {values.acceptance:.2f})'
+    label = common.with_acceptance(label, values.acceptance)
     for ax, curve in zip(axes, values.scores):
       ax.plot(
           values.passes, curve.mean(axis=(0, 2)), color,

@@ -198,7 +198,9 @@ def run(arguments):
   return common.Result(
       ['panel', 'settings', 'sampler', 'what', 'value', 'its error',
        'published', 'acceptance of the index chain, by h'],
-      rows, claims(found, slopes), draw(found, arguments), settings)
+      rows, claims(found, slopes), draw(found, arguments), settings,
+      'There is no comparison at tuned steps: the error by the step is what '
+      'the figure is about.')
 
 
 def shares(errors):
@@ -238,7 +240,8 @@ def claims(found, slopes):
           'at a given T the MSE at small h lies on a line a + b h, at each h '
           'within 3 standard errors, and b is above 0 by 2 of them',
           False if off >= 3. else True if is_seen else None,
-          f'a = {a:.3g}, b = {b:.2g} with error {b_error:.1g}, from h = '
+          f'bounded by a + b h, a = {a:.3g}, b = {b:.2g} with error '
+          f'{b_error:.1g}, from h = '
           f'{STEP_SIZES[0]:.2g} to {STEP_SIZES[FIRST_STEP - 1]:.2g} at most '
           f'{off:.1f} standard errors off' + (
               '' if is_seen else '; that it grows with h at all is not seen, '

@@ -276,18 +276,20 @@ def run(arguments):
   runs, panels = Runs(arguments), jobs(arguments)
   wanted = list(dict.fromkeys(
       job for panel in panels.values() for job in panel))
-  results = dict(zip(wanted, parts.each(runs, wanted, arguments, 'samplers')))
+  results = dict(zip(wanted, parts.each(
+      runs, wanted, arguments, 'samplers', share=0.7)))
   chosen = {}
   for name in STEP_SIZES:
     tried = [job for job in panels['grid'] if job.name == name]
     chosen[name] = min(tried, key=lambda job: last(results[job])[0])._replace(
         use=2)
   left = [job for job in chosen.values() if job not in results]
-  results |= zip(left, parts.each(runs, left, arguments, 'chosen steps'))
+  results |= zip(left, parts.each(
+      runs, left, arguments, 'chosen steps', share=0.01))
   timed = [Job(name, integrator=integrator)
            for integrator in SETTINGS for name in ('SGHMC', 'EWSG')]
   times = dict(zip(timed, parts.each(
-      runs.timed, timed, arguments, 'autocorrelation times')))
+      runs.timed, timed, arguments, 'autocorrelation times', share=0.29)))
   return report(runs, results, panels, chosen, times)
 
 
@@ -482,12 +484,12 @@ def claims(results, panels, chosen, times):
 
 
 def draw(results, panels, times):
-  picture = figure.Figure(figsize=(13, 7), layout='constrained')
+  picture = figure.Figure(figsize=(17, 8.5), layout='constrained')
   axes = picture.subplots(2, 4)
 
   def label_of(job, acceptance):
-    return job.name + (', ours' if job.integrator == OURS else '') + (
-        '' if acceptance is None else f' (acc. {acceptance:.2f})')
+    return common.with_acceptance(
+        job.name + (', ours' if job.integrator == OURS else ''), acceptance)
 
   def curves(ax, title, entries):
     for k, (label, job, style) in enumerate(entries):
@@ -513,13 +515,14 @@ def draw(results, panels, times):
          ylabel='KL, stationary', xscale='log', yscale='log')
   ax.legend(fontsize='x-small')
   curves(axes[0, 2], '(c) EWSG by x, n = 20',
-         [(f'{job.shift} (acc. {results[job].acceptance:.2f})', job, None)
-          for job in panels['c']])
+         [(common.with_acceptance(job.shift, results[job].acceptance), job,
+           None) for job in panels['c']])
   for ax, name, n in zip(
       (axes[0, 3], axes[1, 0], axes[1, 1]), ('d, e', 'g', 'h'), (20, 50, 100)):
     entries = [
-        (f'M = {job.num_index_steps} (acc. {results[job].acceptance:.2f})',
-         job, None) for job in panels['M']
+        (common.with_acceptance(
+            f'M = {job.num_index_steps}', results[job].acceptance), job, None)
+        for job in panels['M']
         if job.n == n and job.integrator == PUBLISHED]
     if entries:
       curves(ax, f'({name}) EWSG by M, n = {n}', entries)

@@ -333,14 +333,15 @@ def run_sampler(name, problem, law, widening, sizes, seeds):
       for label, step in wanted.items()}, {**tuning, 'chosen': best}
 
 
-def compare(problem, law, names, widening, arguments, sizes, use):
+def compare(problem, law, names, widening, arguments, sizes, use, share):
   """Runs the samplers: what `judge` found of each, and how steps were tuned."""
   def run_one(name):
     seeds = [common.seed_of(arguments, use + k)
              for k in (0, 1 + names.index(name))]
     return run_sampler(name, problem, law, widening, sizes, seeds)
 
-  found = parts.each(run_one, names, arguments, f'samplers {use}')
+  found = parts.each(
+      run_one, names, arguments, f'samplers {use}', share=share)
   results, tuning = {}, {}
   for name, (rows, tuned) in zip(names, found):
     results |= rows
@@ -365,13 +366,14 @@ def run(arguments):
       lambda k: logistic.hmc(
           problems[k], common.sizes(arguments, 20, 250, 1000),
           sizes[0] + sizes[2], common.seed_of(arguments, k)),
-      range(2), arguments, 'HMC')
+      range(2), arguments, 'HMC', share=0.3)
   results, tuning = compare(
       problems[0], laws[0],
       ['SBPS', 'SBPS, ours', 'SGLD', 'mSGNHT', *EXACT], 10., arguments, sizes,
-      100)
+      100, 0.58)
   pair, _ = compare(
-      problems[1], laws[1], ['SBPS', 'pSBPS'], 100., arguments, wide_sizes, 200)
+      problems[1], laws[1], ['SBPS', 'pSBPS'], 100., arguments, wide_sizes, 200,
+      0.12)
   seconds = cpu_seconds(problems[0], common.sizes(arguments, 2, 100, 100), 3)
   return report(results, pair, seconds, tuning, laws, sizes, wide_sizes)
 

@@ -252,7 +252,10 @@ def report(curves, settings):
       "potential those of SGHMC, CP-SGHMC and EWSG diverge), but SGLD's as of "
       'the summed one: with it as of the mean one nothing would move. With an '
       'acceptance of 0.5 the index chain is saturated: of two minibatches the '
-      'heavier is taken.')
+      'heavier is taken. There is no comparison at tuned steps: to tune five '
+      'samplers at this length takes hours. That at equal steps is of the '
+      'three whose steps have one unit: those of SGLD and pSGLD are of other '
+      'kinds.')
 
 
 def draw(curves):
@@ -267,13 +270,12 @@ def draw(curves):
 
   def band(ax, key, values):
     name, h = key
-    acceptance = curves[key][0].acceptance
     color = colors[name]
     line, = ax.plot(
         passes, values.mean(axis=0), color, linewidth=1.2,
         linestyle='--' if PUBLISHED[name] != h else '-',
-        label=f'{name}, h = {h:g}' + (
-            '' if acceptance is None else f' (acc. {acceptance:.2f})'))
+        label=common.with_acceptance(
+            f'{name}, h = {h:g}', curves[key][0].acceptance))
     ax.fill_between(passes, values.min(axis=0), values.max(axis=0),
                     color=color, alpha=0.15, linewidth=0)
     return line.get_ydata()[len(passes) // 10:]

@@ -106,9 +106,7 @@ def run(arguments):
   picture.axes[0].set_yticks([0.02, 0.05, 0.1, 0.2, 0.5], minor=False)
   picture.axes[0].set_yticklabels(['2%', '5%', '10%', '20%', '50%'])
   return common.Result(
-      columns, rows, claims, picture, settings,
-      'There is no comparison at tuned steps: the step eta is what the figure '
-      'is about. The claims of ours are of the same runs.')
+      columns, rows, claims, picture, settings)
 
 
 def main(argv=None):

@@ -200,7 +200,8 @@ def run(arguments):
       rows, claims, draw(found), dict(
           passes=passes, batch_size=BATCH_SIZE, friction=FRICTION,
           step_sizes=STEP_SIZES, num_strata=NUM_STRATA,
-          num_train=len(data[0][0]), start="Keras' Glorot uniform"))
+          num_train=len(data[0][0]), start="Keras' Glorot uniform"),
+      'There is no comparison at tuned steps: a run takes hours.')
 
 
 def draw(found):
@@ -208,9 +209,7 @@ def draw(found):
   ax = picture.subplots()
   for k, (name, values) in enumerate(found.items()):
     ax.plot(np.arange(1, len(values.accuracy) + 1), values.accuracy, f'C{k}',
-            marker='.', label=name + (
-                '' if values.acceptance is None else
-                f' (acc. {values.acceptance:.2f})'))
+            marker='.', label=common.with_acceptance(name, values.acceptance))
   ax.set(xlabel='passes over the training data',
          ylabel='training accuracy (%)')
   ax.legend(fontsize='small', loc='lower right')

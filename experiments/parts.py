@@ -23,6 +23,8 @@ import tqdm
 
 __all__ = ['clock', 'directory', 'each', 'forget', 'tell']
 
+LEAST_SHARE = 0.01  # Of a part, by which to tell how long it takes.
+
 
 def each(
     function: Callable[[Any], Any],
@@ -30,6 +32,7 @@ def each(
     arguments: argparse.Namespace,
     name: str,
     work: Sequence[float] | None = None,
+    share: float = 1.,
 ) -> list[Any]:
   """A function of each item in turn, such as the run of a sampler.
 
@@ -41,6 +44,8 @@ def each(
     name: What the items are, for the progress bar and the folder.
     work: How long each item takes, in units of any kind. By default as long as
       any other.
+    share: What all of them take of the time of the whole run, about: below 1
+      where a script has items of several kinds.
 
   Returns:
     results: List of what the function returned.
@@ -64,7 +69,7 @@ def each(
     begin = clock()
     arguments.part = (
         f'{name}: part {k + 1} of {len(items)}', sum(work[k:]) / work[k],
-        begin[0])
+        sum(work) / work[k] / share, None)
     results.append(function(item))
     arguments.part = None
     seconds, used = (b - a for a, b in zip(begin, clock()))
@@ -74,15 +79,19 @@ def each(
     unfinished.write_bytes(pickle.dumps(
         [results[-1], seconds, used]))
     unfinished.replace(path)
-    left = sum(work[k + 1:]) * spent / done
+    minute = spent / done / 60.
     print(f'{name}: part {k + 1} of {len(items)} done, '
           f'{seconds:.0f} s; the others take about '
-          f'{left / 60.:.0f} minutes', flush=True)
+          f'{sum(work[k + 1:]) * minute:.0f} minutes, the whole run '
+          f'{sum(work) * minute / share:.0f}', flush=True)
   return results
 
 
 def tell(share: float, arguments: argparse.Namespace) -> None:
   """Says how long a part will take, once, when a share of it is done.
+
+  It goes by what was done since the first call, before which programs are
+  compiled.
 
   Args:
     share: The share, above 0.
@@ -90,11 +99,19 @@ def tell(share: float, arguments: argparse.Namespace) -> None:
   """
   if arguments.part is None:
     return
-  words, num_left, begin = arguments.part
+  words, num_left, num_in_all, first = arguments.part
+  now = time.monotonic()
+  if first is None:
+    arguments.part = words, num_left, num_in_all, (share, now)
+    return
+  before, begin = first
+  if share - before < LEAST_SHARE:
+    return
   arguments.part = None
-  minutes = (time.monotonic() - begin) / share / 60.
-  print(f'{words} takes about {minutes:.0f} minutes, and with those after it '
-        f'{num_left * minutes:.0f}, by its first {share:.1%}', flush=True)
+  minutes = (now - begin) / (share - before) / 60.
+  print(f'{words} takes about {minutes:.0f} minutes, with those after it '
+        f'{num_left * minutes:.0f}, the whole run {num_in_all * minutes:.0f}, '
+        f'by its first {share:.1%}', flush=True)
 
 
 def directory(
@@ -102,12 +119,15 @@ def directory(
 ) -> pathlib.Path | None:
   """The folder of what is kept under a name; None unless --full.
 
-  It goes by the source of the function's module and of this one, and the seed.
+  It goes by the sources of the experiment, of the function's module and of this
+  one, and by the seed.
   """
   if arguments.size != 'full':
     return None
-  source = ''.join(inspect.getsource(sys.modules[name]) for name in (
-      function.__module__, __name__))
+  source = ''.join(
+      inspect.getsource(sys.modules[name]) for name in (
+          f'{__package__}.{arguments.name}', function.__module__, __name__)
+      if name in sys.modules)
   key = hashlib.sha256(f'{source} {arguments.seed}'.encode()).hexdigest()[:16]
   words = ''.join(c if c.isalnum() else '_' for c in name)
   return _folder(arguments) / f'{words}-{key}'

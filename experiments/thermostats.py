@@ -1,17 +1,21 @@
-"""What the comparisons of SGHMC and SGNHT share (SGNHT paper, Figure 3).
+"""What the comparisons of SGHMC and SGNHT share.
 
-Both run at the same a and eta of the paper's algorithm 2: eta = h^2, a = A h,
-and A is the friction of SGHMC and the diffusion of SGNHT.
+`compare` is of the SGNHT paper's Figure 3: both run at the same a and eta of
+its algorithm 2: eta = h^2, a = A h, and A is the friction of SGHMC and the
+diffusion of SGNHT. `tune` is of ours where states are small: each with the best
+h and A of a grid.
 """
 
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
+import itertools
 from typing import Any
 from typing import NamedTuple
 
 from matplotlib import figure
+from matplotlib import ticker
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -20,7 +24,9 @@ from experiments import common
 from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
-__all__ = ['PAPER', 'Run', 'claims', 'compare', 'plot', 'table']
+__all__ = [
+    'PAPER', 'Best', 'Run', 'Tuning', 'best', 'claims', 'compare', 'kernels',
+    'plot', 'table', 'tune']
 
 PAPER = functools.partial(
     common.Quotation, 'Ding et al. (2014)', 'section 5.2.1, Fig. 3')
@@ -246,6 +252,10 @@ def claims(
   def show(values):
     return ', '.join(f'{value:{form}}' for value in values)
 
+  chosen = {
+      method: min(settings, key=lambda key, method=method: mean[method, *key])
+      for method in ('SGNHT', 'SGHMC')}
+  tuned = {method: mean[method, *key] for method, key in chosen.items()}
   broken = mean['SGHMC', small, largest]
   worst = max(mean['SGNHT', *key] for key in settings)
   num_steps = int(runs[0].steps[-1])
@@ -299,8 +309,190 @@ def claims(
           'SGNHT is no worse than SGHMC at every a and eta (3 standard errors)',
           all(gap > -3. * error for gap in gaps.values()),
           f'SGHMC minus SGNHT {show(gaps.values())}, standard error '
-          f'{error:{form}}; {length}')]
+          f'{error:{form}}; {length}'),
+      common.Claim(
+          'With a and eta tuned for each SGNHT is no worse than SGHMC (3 '
+          'standard errors)',
+          tuned['SGHMC'] - tuned['SGNHT'] > -3. * error,
+          ', '.join(
+              f'{method} {tuned[method]:{form}} at a = {a:g}, eta = {eta:g}'
+              for method, (a, eta) in chosen.items())
+          + f', the best of {len(settings)} settings by the same {score}; '
+          f'standard error {error:{form}}; {length}')]
 
 
 def _show(energies):
   return ', '.join(f'{energy:.3f}' for energy in energies)
+
+
+def kernels(
+    target: Any,
+    settings: Sequence[tuple[float, float]],
+    estimator: sgmcmc.gradients.GradientEstimator,
+) -> dict[str, Any]:
+  """SGHMC and SGNHT at each h and A: an axis of the state before the chains'.
+
+  Args:
+    target: The log density, or `Posterior`.
+    settings: Pairs of h and A.
+    estimator: Of the gradient.
+
+  Returns:
+    kernels: By name; their states are `[settings, chains]`.
+  """
+  h, a = tf.unstack(tf.constant(settings)[..., tf.newaxis], axis=1)
+  return {
+      'SGHMC': sgmcmc.SGHMC(target, h, a, gradient_estimator=estimator),
+      'SGNHT': sgmcmc.SGNHT(target, h, a, gradient_estimator=estimator)}
+
+
+class Best(NamedTuple):
+  """The best of some settings, chosen by half of the chains.
+
+  Attributes:
+    index: Which it is.
+    error: Root mean square over the other half of the chains.
+    spread: Its standard error.
+  """
+  index: int
+  error: float
+  spread: float
+
+
+def best(errors: np.ndarray) -> Best:
+  """The best of settings, by the errors `[settings, chains]`."""
+  half = errors.shape[1] // 2
+  index = int(np.argmin(np.mean(np.square(errors[:, :half]), axis=1)))
+  squares = np.square(errors[index, half:])
+  error = np.sqrt(np.mean(squares))
+  return Best(
+      index, float(error),
+      float(np.std(squares) / np.sqrt(len(squares)) / (2. * error)))
+
+
+class Tuning:
+  """SGHMC and SGNHT over a grid of step sizes and frictions.
+
+  Attributes:
+    best: The `Best` of each sampler, by its name.
+    labels: Its setting in words, likewise.
+  """
+
+  def __init__(
+      self,
+      step_sizes: Sequence[float],
+      diffusions: Sequence[float],
+      errors: dict[str, np.ndarray],
+  ):
+    """Chooses the settings.
+
+    Args:
+      step_sizes: Of the grid.
+      diffusions: Of the grid.
+      errors: For each sampler those of its chains, `[settings, chains]`, where
+        the settings are the grid's with the diffusion running fastest.
+    """
+    self._grid = step_sizes, diffusions
+    self._errors = errors
+    self.best = {name: best(values) for name, values in errors.items()}
+    settings = list(itertools.product(step_sizes, diffusions))
+    self._chosen = {
+        name: settings[found.index] for name, found in self.best.items()}
+    self.labels = {
+        name: f'h = {h:g}, A = {a:g}' for name, (h, a) in self._chosen.items()}
+
+  def _edges(self, name):
+    """Where on the edge of the grid a sampler's setting is, in words."""
+    return ''.join(
+        f', the {end} {letter} of the grid'
+        for letter, value, values in zip('hA', self._chosen[name], self._grid)
+        for end, limit in (('lowest', values[0]), ('highest', values[-1]))
+        if value == limit)
+
+  def claim(self, error: str) -> common.Claim:
+    """That SGNHT's error is no larger, where `error` says of what."""
+    sghmc, sgnht = self.best['SGHMC'], self.best['SGNHT']
+    num_chains = self._errors['SGHMC'].shape[1]
+    figures = '; '.join(
+        f'{name} {found.error:.3g} (standard error {found.spread:.2g}) at '
+        f'{self.labels[name]}{self._edges(name)}'
+        for name, found in self.best.items())
+    return common.Claim(
+        f"each at its best step size and friction, SGNHT's {error} is no "
+        "larger than SGHMC's, within two standard errors",
+        bool(sgnht.error - sghmc.error
+             <= 2. * np.hypot(sghmc.spread, sgnht.spread)),
+        f'root mean square over chains: {figures}; ratio '
+        f'{sgnht.error / sghmc.error:.2f}; settings chosen by half of the '
+        f'{num_chains} chains, judged by the others')
+
+  def plot(self, axes: Any, error: str) -> None:
+    """Each sampler's error by step size, with the best A at each."""
+    step_sizes, diffusions = self._grid
+    for k, (name, errors) in enumerate(self._errors.items()):
+      _, height, spread = zip(*map(best, errors.reshape(
+          len(step_sizes), len(diffusions), -1)))
+      axes.errorbar(
+          step_sizes, height, yerr=spread, fmt='os'[k] + '-', color=f'C{4 + k}',
+          label=name)
+    axes.set(
+        title='ours: best A at each h', xlabel='step size h', ylabel=error,
+        xscale='log', yscale='log')
+    for axis in (axes.xaxis, axes.yaxis):
+      axis.set_major_locator(ticker.LogLocator(subs=(1., 2., 3., 5.)))
+      axis.set_major_formatter('{x:g}')
+      axis.set_minor_formatter(ticker.NullFormatter())
+    axes.tick_params('x', rotation=90)
+    axes.legend(fontsize='small')
+
+
+def tune(
+    target: Any,
+    estimator: sgmcmc.gradients.GradientEstimator,
+    step_sizes: Sequence[float],
+    diffusions: Sequence[float],
+    sizes: tuple[int, int, int],
+    start: Callable[[Sequence[int], tf.Tensor], tf.Tensor],
+    error: Callable[[np.ndarray], np.ndarray],
+    arguments: argparse.Namespace,
+    use: int,
+    share: float,
+) -> tuple[Tuning, dict[str, Any]]:
+  """Runs SGHMC and SGNHT over a grid.
+
+  Args:
+    target: The log density, or `Posterior`, of one number.
+    estimator: Of its gradient.
+    step_sizes: Of the grid.
+    diffusions: Of the grid.
+    sizes: The numbers of chains, of draws, and of steps a draw.
+    start: Callable of a shape and a seed; returns states.
+    error: Callable of draws `[draws, settings, chains]`; returns how far each
+      chain is from the law, `[settings, chains]`.
+    arguments: The command line's.
+    use: What the seeds are for.
+    share: As for `parts.each`.
+
+  Returns:
+    tuning: `Tuning`.
+    settings: For the record.
+  """
+  num_chains, num_draws, thinning = sizes
+  grid = list(itertools.product(step_sizes, diffusions))
+  made = kernels(target, grid, estimator)
+  # Not `sgmcmc.sample`, which ends where a chain is lost.
+  chains = tf.function(
+      common.sample_chain, jit_compile=True, autograph=False)
+
+  def errors(name):
+    seed = common.seed_of(arguments, use + list(made).index(name))
+    draws, *_ = chains(
+        made[name], start([len(grid), num_chains], seed), num_draws, thinning,
+        seed)
+    return error(draws.numpy())
+
+  found = dict(zip(made, parts.each(
+      errors, made, arguments, 'tuning', share=share)))
+  return Tuning(step_sizes, diffusions, found), dict(
+      step_sizes=step_sizes, diffusions=diffusions, num_chains=num_chains,
+      num_steps=num_draws * thinning)

@@ -204,6 +204,10 @@ ESTIMATORS = {
     'control variate': Estimator(
         lambda anchor, data: gradients.ControlVariate(4, anchor),
         is_of_a_model=True),
+    'preferential': Estimator(
+        lambda anchor, data: gradients.ControlVariate(
+            4, anchor, probabilities=1. + np.arange(12) % 3),
+        is_of_a_model=True, is_unbounded=True),
     'svrg': Estimator(
         lambda: gradients.SVRG(4, refresh_every=3), knows_the_past=True),
     'saga': Estimator(lambda: gradients.SAGA(4), knows_the_past=True),

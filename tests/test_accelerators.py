@@ -7,7 +7,6 @@ parameters or examples. That the compilers take it, and at what cost, is for
 `benchmarks/accelerators.py` to say.
 """
 
-import functools
 import math
 import re
 
@@ -104,9 +103,7 @@ def test_the_program_of_fit(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments', [
-    dict(kernel=functools.partial(
-        models.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-            base=sgmcmc.gradients.Deal()))),
+    dict(kernel=models.EWSG),
     dict(kernel=None, prior=None),
     dict(kernel=sgmcmc.SGHMC, learning_rate='temperature',
          num_burnin_steps=100, epochs=101),

@@ -142,12 +142,13 @@ def test_ratios_are_of_turns_of_the_same_round():
 @pytest.mark.slow
 def test_speed_runs_without_peers(tmp_path):
   arguments = ['--tiny', '--no-peers', '--rounds=2', f'--output={tmp_path}']
-  assert speed.main([*arguments, '--rows', 'bouncy']) == 0
+  assert speed.main([*arguments, '--rows', 'bouncy', 'perceptron']) == 0
   results = json.loads((tmp_path / 'speed.json').read_text())
-  row = results['bouncy']
-  assert row['ratios'] and all(
-      turn['wall'] > 0. for side in row['sides'].values()
-      for turn in side['turns'])
+  for name in ('bouncy', 'perceptron'):
+    row = results[name]
+    assert row['ratios'] and all(
+        turn['wall'] > 0. for side in row['sides'].values()
+        for turn in side['turns'])
   assert (tmp_path / 'speed.md').read_text() == report.markdown(results)
   # A side that breaks is told of, and is no figure.
   assert speed.main([*arguments, '--rows', 'effective_covertype']) == 1

@@ -118,16 +118,19 @@ def test_a_long_part_tells_from_its_first_steps(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(parts.time, 'monotonic', lambda: now[0])
 
   def wait(minutes):
+    now[0] += 20.  # To compile it.
     for step in range(10):
       now[0] += 6. * minutes
       parts.tell((step + 1) / 10, arguments)
 
-  parts.each(wait, [5., 20.], arguments, 'waits', work=[1., 4.])
+  parts.each(wait, [5., 20.], arguments, 'waits', work=[1., 4.], share=0.5)
   words = capsys.readouterr().out
-  # Once a part: five minutes, and four times as long for the other.
-  assert words.count('by its first 10.0%') == 2
-  assert 'takes about 5 minutes, and with those after it 25' in words
-  assert 'part 1 of 2 done, 300 s; the others take about 20 minutes' in words
+  # Once a part: five minutes, and four times as long for the other; of other
+  # kinds, as long as both.
+  assert words.count('the whole run 50, by its first 20.0%') == 2
+  assert 'takes about 5 minutes, with those after it 25, the whole' in words
+  assert ('part 1 of 2 done, 320 s; the others take about 21 minutes, the '
+          'whole run 53') in words
   arguments.size = 'default'
   parts.each(wait, [5.], arguments, 'waits')
   assert not capsys.readouterr().out

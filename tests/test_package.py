@@ -162,9 +162,9 @@ def test_what_programs_import_is_there():
   for folder in ('benchmarks', 'experiments', 'tests', 'tutorials'):
     for path in ROOT.glob(f'{folder}/**/*.py'):
       for module, name in own_imports(path):
-        if not hasattr(importlib.import_module(module), name):
-          if importlib.util.find_spec(f'{module}.{name}') is None:
-            missing.append(f'{path.relative_to(ROOT)}: {module}.{name}')
+        if not hasattr(importlib.import_module(module), name) and (
+            importlib.util.find_spec(f'{module}.{name}') is None):
+          missing.append(f'{path.relative_to(ROOT)}: {module}.{name}')
   assert not missing
 
 

@@ -37,6 +37,7 @@ NAMES = {
     'x': X,
     'mode': tf.zeros(2),
     'anchor': tf.zeros(2),
+    'p': 1. + np.arange(200) % 3,
     'rate_bound': sgmcmc.pdmp.LogisticRegressionBound(X, 1.),
     'schedule': keras.optimizers.schedules.CosineDecayRestarts(
         1e-4, first_decay_steps=10),
@@ -69,6 +70,8 @@ OTHERS = {
                                 'gradient_estimator=gradients.'
                                 'ExponentiallyWeighted(base=gradients.SVRG('
                                 '100, refresh_every=1000)))',
+    'gradients.preferential_probabilities':
+        'gradients.preferential_probabilities(posterior, mode, x[:10])',
     'Softmax': 'likelihood_bounds.Softmax(num_classes=3)',
     'StudentT': 'likelihood_bounds.StudentT(df=4., scale=1.)',
     'base=gradients.Deal()': 'gradients.ExponentiallyWeighted('

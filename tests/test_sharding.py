@@ -42,6 +42,16 @@ def test_two_workers_have_the_law_of_one_device(tmp_path):
   assert ['writes: True' in text for text in said] == [True, False]
 
 
+@pytest.mark.slow
+def test_parts_of_each_replica_have_the_law_of_one_device():
+  result = subprocess.run(
+      [sys.executable, '-m', 'tests.own_parts'],
+      cwd=pathlib.Path(__file__).parent.parent, capture_output=True,
+      check=False, text=True)
+  assert result.returncode == 0, result.stdout + result.stderr
+  assert result.stdout.count('planted') == 4
+
+
 def two_replicas():
   """A strategy of two replicas on the one device that is there."""
   strategy = mock.create_autospec(tf.distribute.MirroredStrategy, instance=True)
@@ -148,12 +158,138 @@ def test_what_cannot_be_shared_out(arguments, error, message):
 
 def test_refused_where_all_data_have_to_be_seen():
   sharded = sgmcmc.shard(MODEL.posterior(), two_replicas())
-  for kernel in (
-      sgmcmc.SGLD(sharded, 0.1, gradient_estimator=sgmcmc.gradients.SAGA(2)),
-      tfp.mcmc.HamiltonianMonteCarlo(sharded, 0.1, 3)):
+  with pytest.raises(ValueError, match='has to see all of them'):
+    sgmcmc.sample(
+        tfp.mcmc.HamiltonianMonteCarlo(sharded, 0.1, 3), 3, tf.zeros([2]),
+        progress_bar=False)
+  for estimator in (
+      sgmcmc.gradients.SAGA(2), sgmcmc.gradients.Stratified(2, [0, 1] * 3),
+      sgmcmc.gradients.ControlVariate(
+          2, tf.zeros([2]), probabilities=np.arange(1, 7))):
     with pytest.raises(ValueError, match='has to see all of them'):
-      sgmcmc.sample(kernel, 3, tf.zeros([2]), progress_bar=False)
+      sgmcmc.SGLD(sharded, 0.1, gradient_estimator=estimator)
+  with mock.patch.object(sharding, 'context', lambda: Replica(0)):
+    with pytest.raises(ValueError, match='num_examples is None, and a replica'):
+      sgmcmc.ShardedPosterior(log_prob, log_likelihood, tf.zeros([3]))
   with pytest.raises(ValueError, match='posterior that was given to shard'):
     sharded(tf.zeros([2]))
   with pytest.raises(ValueError, match='transform the posterior before'):
     sharded.transform(tfp.bijectors.Exp())
+
+
+NAMES = ['rows', None]
+
+
+def log_prob(effects, mu):
+  return -tf.reduce_sum(effects**2, axis=-1) - mu**2
+
+
+def log_likelihood(effects, mu, batch):
+  del mu
+  return -(batch - effects)**2
+
+
+def with_own_parts(names=NAMES):
+  return sgmcmc.ShardedPosterior(
+      log_prob, log_likelihood, np.float32([1., 2., 3.]), num_examples=6,
+      experimental_shard_axis_names=names)
+
+
+@pytest.mark.parametrize('given, names', [
+    (NAMES, NAMES),
+    (('rows', None), NAMES),
+    ([['rows'], []], NAMES),  # As TFP's joint distributions have them.
+    ('rows', ['rows']),
+    (None, None), ([], None), ([None, []], None),
+])
+def test_names_of_parts(given, names):
+  kernel = sgmcmc.SGLD(log_prob, 0.1, experimental_shard_axis_names=given)
+  assert kernel.experimental_shard_axis_names == names
+  kernel = sgmcmc.SGLD(log_prob, 0.1).experimental_with_shard_axes(given)
+  assert kernel.experimental_shard_axis_names == names
+  assert kernel.copy(step_size=0.2).experimental_shard_axis_names == names
+  kernel = kernel.experimental_with_shard_axes(None)
+  assert kernel.experimental_shard_axis_names is None
+  assert with_own_parts(given).experimental_shard_axis_names == names
+
+
+def test_names_are_handed_on():
+  kernel = sgmcmc.SGHMC(with_own_parts(), 0.1, 1.)
+  assert kernel.experimental_shard_axis_names == NAMES
+  kernel = sgmcmc.SGHMC(log_prob, 0.1, 1.)
+  for wrapper in (
+      sgmcmc.TemperatureStepSizeAdaptation(kernel, 10),
+      tfp.mcmc.TransformedTransitionKernel(
+          kernel, [tfp.bijectors.Identity()] * 2)):
+    wrapper = wrapper.experimental_with_shard_axes(NAMES)
+    assert wrapper.experimental_shard_axis_names == NAMES
+    assert wrapper.inner_kernel.experimental_shard_axis_names == NAMES
+  kernel = sgmcmc.BouncyParticleSampler(
+      log_prob, rate_bound=sgmcmc.pdmp.GaussianBound(2.))
+  assert kernel.experimental_with_shard_axes([None, None]) is kernel
+
+
+def shared_out(kernel_class=sgmcmc.SGLD, target=log_prob, **arguments):
+  kernel = kernel_class(target, **{**dict(step_size=0.1), **arguments})
+  return kernel.experimental_with_shard_axes(NAMES)
+
+
+@pytest.mark.parametrize('build, message', [
+    (lambda: sgmcmc.SGLD(log_prob, 0.1, experimental_shard_axis_names=3),
+     'it has to be a list with an entry'),
+    (lambda: with_own_parts(['rows', 'columns']), 'one axis of replicas'),
+    (lambda: with_own_parts([['rows', 'columns'], None]), 'is another piece'),
+    (lambda: shared_out(target=MODEL.posterior()), 'make a ShardedPosterior'),
+    (lambda: shared_out(target=sgmcmc.shard(MODEL.posterior(), two_replicas())),
+     'what shard returns'),
+    (lambda: shared_out(target=with_own_parts(['rows', 'rows'])),
+     r"\['rows', 'rows'\] for its posterior"),
+    (lambda: sgmcmc.SGLD(
+        with_own_parts(), 0.1, experimental_shard_axis_names=[None, None]),
+     r'is \[None, None\] for the kernel'),
+    (lambda: shared_out(gradient_estimator=sgmcmc.gradients.Noisy(1.)),
+     'no replica sees together'),
+    (lambda: shared_out(
+        target=with_own_parts(),
+        gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(2)),
+     'no replica sees together'),
+    (lambda: shared_out(
+        preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
+     'looks at each coordinate alone'),
+    (lambda: shared_out(sgmcmc.SGNHT, diffusion=1., thermostat='matrix'),
+     'take "scalar" or "diagonal"'),
+    (lambda: sgmcmc.StochasticBouncyParticleSampler(with_own_parts()),
+     'take SGLD, SGHMC or SGNHT'),
+    (lambda: sgmcmc.pdmp.UniformTime(sgmcmc.BouncyParticleSampler(
+        log_prob, rate_bound=sgmcmc.pdmp.GaussianBound(2.)), 1.,
+     ).experimental_with_shard_axes(NAMES), 'take SGLD, SGHMC or SGNHT'),
+    (lambda: shared_out().bootstrap_results([tf.zeros([3])]),
+     r'the state has 1 part\(s\)'),
+])
+def test_refused_with_parts_of_each_replica(build, message):
+  with pytest.raises(ValueError, match=message):
+    build()
+
+
+def test_noise_of_parts_of_each_replica():
+  parts = [tf.zeros([10_000]), tf.zeros([4]), tf.zeros([10_000])]
+  found = []
+  for k in range(2):
+    with mock.patch.object(sharding, 'context', lambda k=k: Replica(k)):
+      found.append(sharding.normal_like(parts, [True, False, True], [1, 2]))
+  np.testing.assert_array_equal(found[0][1], found[1][1])
+  own = np.array([z for pair in found for z in (pair[0], pair[2])])
+  correlation = np.corrcoef(own)[np.triu_indices(4, 1)]
+  assert np.max(np.abs(correlation)) < 0.053  # Of 6: once in a million.
+
+
+def test_on_one_device_names_change_nothing():
+  state = [tf.ones([4, 3]), tf.ones([4])]
+  draws = [
+      sgmcmc.sample(
+          sgmcmc.SGNHT(
+              log_prob, 0.1, 1., experimental_shard_axis_names=names),
+          3, state, seed=1, progress_bar=False).states
+      for names in (None, NAMES)]
+  for one, other in zip(*draws):
+    np.testing.assert_array_equal(one, other)

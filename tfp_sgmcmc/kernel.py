@@ -17,6 +17,7 @@ from tfp_sgmcmc import errors
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import seeds as seeds_lib
 from tfp_sgmcmc.internal import states
 
@@ -24,6 +25,7 @@ __all__ = [
     'GradientKernel',
     'Kernel',
     'at_step',
+    'check_alike',
     'check_chains',
     'check_finite',
     'refuses_corrections',
@@ -132,6 +134,40 @@ class Kernel(tfp.mcmc.TransitionKernel):
     """
     return False
 
+  @property
+  def why_no_shards(self) -> str | None:
+    """Why no part of the state may be another piece on each replica.
+
+    Whole sentences; None where parts may, and the constructor has the argument
+    `experimental_shard_axis_names`.
+    """
+    return (
+        f'{type(self).__name__} samples states that are the same on all '
+        'replicas. For parts that are other pieces on each '
+        '(experimental_shard_axis_names) take SGLD, SGHMC or SGNHT.')
+
+  def experimental_with_shard_axes(
+      self, shard_axis_names: Any) -> 'Kernel':
+    """A copy for a state with parts that are other pieces on each replica.
+
+    Args:
+      shard_axis_names: List with an entry for each part of the state: a name,
+        such as "rows", for a part that is another piece on each replica; None
+        for one that all share. None for none.
+
+    Returns:
+      kernel: Another kernel.
+
+    Raises:
+      ValueError: If the kernel does not sample such states (`why_no_shards`),
+        or its posterior has other names.
+    """
+    if self.why_no_shards is None:
+      return self.copy(experimental_shard_axis_names=shard_axis_names)
+    if sharding.axis_names(shard_axis_names) is None:
+      return self
+    raise ValueError(self.why_no_shards)
+
   @abc.abstractmethod
   def _bootstrap(self, parts, seeds):
     """The kernel's first results."""
@@ -171,10 +207,19 @@ class GradientKernel(Kernel):
     if estimator is None:
       estimator = gradients_lib.Exact()
     gradients_lib.check_estimator('gradient_estimator', estimator)
+    if self._target.is_sharded and not estimator.works_on_shards:
+      raise ValueError(
+          'The data of the posterior are shared out, and gradient_estimator is '
+          f'{estimator!r}, which has to see all of them: take Uniform, '
+          'ControlVariate (without probabilities) or Exact.')
     estimator.check_target(target)
     self._estimator = estimator
     if estimator.needs_gaussian_step:
       self._check_gaussian_step()
+    self._shard_axis_names = sharding.agreed_names(
+        parameters.get('experimental_shard_axis_names'), self._target)
+    if self._shard_axis_names is not None:
+      self._check_shards()
 
   @property
   def target_log_prob_fn(self) -> Any:
@@ -186,13 +231,25 @@ class GradientKernel(Kernel):
     """How the gradient is estimated."""
     return self._estimator
 
+  @property
+  def experimental_shard_axis_names(self) -> list[str | None] | None:
+    """A name for each part of the state that is another piece on each replica.
+
+    A list over the parts, None in it for a part that all share; None for none.
+    Those of the posterior, where the kernel was given none.
+    """
+    return self._shard_axis_names
+
   def _bootstrap(self, parts, seeds):
+    is_own = self._which_are_own(parts)
     self._target.check_state(parts)
     estimate, estimator_results = self._estimator.one_step(
         self._target, parts,
         self._estimator.bootstrap_results(self._target, parts), seeds.gradient)
     check_chains(estimate.target_log_prob, parts)
     estimate = check_finite(estimate, parts)
+    if any(is_own):
+      estimate = check_alike(estimate, parts, is_own)
     return self._start(parts, estimate, estimator_results, seeds)
 
   @abc.abstractmethod
@@ -206,6 +263,22 @@ class GradientKernel(Kernel):
         'by what a step that is Gaussian given one gradient would do with '
         f'them, and {type(self).__name__} has no such step. Take SGLD, SGHMC '
         '(not "baoab") or SGNHT, or another estimator.')
+
+  def _check_shards(self):
+    """Raises where no part may be another piece on each replica."""
+    if self.why_no_shards is not None:
+      raise ValueError(self.why_no_shards)
+    estimator = self._estimator
+    if estimator.needs_gaussian_step or not estimator.works_on_shards:
+      raise ValueError(
+          f'gradient_estimator is {estimator!r}, and parts of the state are '
+          'other pieces on each replica (experimental_shard_axis_names), whose '
+          'gradients no replica sees together: take Exact, Uniform or '
+          'ControlVariate (without probabilities).')
+
+  def _which_are_own(self, parts):
+    """Whether each part is another piece on each replica."""
+    return sharding.which_are_own(self._shard_axis_names, parts)
 
   def _estimate(self, parts, previous, seeds, gaussian_step=lambda: None):
     """A new gradient estimate at `parts`, and the estimator's results.
@@ -330,5 +403,35 @@ def check_finite(
           f'{message} The log density is {estimate.target_log_prob.numpy()}; '
           f'{"; ".join(where)}.')
     return estimate
-  with tf.control_dependencies([tf.debugging.Assert(finite, [message])]):
-    return tf.nest.map_structure(tf.identity, estimate)
+  return _if_so(finite, message, estimate)
+
+
+def check_alike(
+    estimate: gradients_lib.GradientEstimate,
+    parts: Sequence[tf.Tensor],
+    is_own: Sequence[bool],
+) -> gradients_lib.GradientEstimate:
+  """Raises where replicas differ in what all share, at the first state."""
+  message = (
+      'The replicas differ at the first state in the log density, in a part of '
+      'the state that has no name in experimental_shard_axis_names, or in the '
+      'gradient by it. Start all from the same values of these parts, and add '
+      'up over the replicas what depends on the others: write their densities '
+      'as Sharded distributions in a joint distribution of '
+      'tfp.experimental.distribute.')
+  shared = [
+      tensor
+      for pair, own in zip(zip(parts, estimate.grads_target_log_prob), is_own)
+      for tensor in pair if not own]
+  alike = sharding.is_alike([estimate.target_log_prob, *shared])
+  if not tf.executing_eagerly():
+    return _if_so(alike, message, estimate)
+  if not alike:
+    raise ValueError(message)
+  return estimate
+
+
+def _if_so(condition, message, tensors):
+  """The tensors; in a graph that fails where the condition is not met."""
+  with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+    return tf.nest.map_structure(tf.identity, tensors)

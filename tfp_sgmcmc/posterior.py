@@ -265,9 +265,20 @@ class Posterior:
     """The seed of what this device draws of its own rows."""
     return seed
 
-  def all_reduce(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The sums over devices; the tensors themselves on a single one."""
-    return list(tensors)
+  @property
+  def experimental_shard_axis_names(self) -> list[str | None] | None:
+    """A name for each part of the state that is another piece on each device.
+
+    As TFP's kernels have it: a list over the parts, None in it for a part that
+    all devices share; None for none.
+    """
+    return None
+
+  def add_up(
+      self, value: tf.Tensor, gradients: Sequence[tf.Tensor],
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Sums over devices, of a sum over rows and its gradient by each part."""
+    return value, list(gradients)
 
   def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
     """The exact log density, on all the data.

@@ -36,6 +36,14 @@ class Preconditioner(abc.ABC):
     """Whether a gradient changes its state: else it need not be shown any."""
     return True
 
+  @property
+  def is_by_coordinate(self) -> bool:
+    """Whether an entry of G depends on the gradients of its coordinate alone.
+
+    Then a device that holds some coordinates of the state has their part of G.
+    """
+    return False
+
   @abc.abstractmethod
   def bootstrap_results(self, mean_gradients: Sequence[tf.Tensor]) -> Any:
     """The state after the first gradient.
@@ -87,6 +95,10 @@ class Identity(Preconditioner):
   @property
   def learns(self):
     return False
+
+  @property
+  def is_by_coordinate(self):
+    return True
 
   def __repr__(self):
     return 'Identity()'
@@ -191,6 +203,10 @@ class RMSProp(Preconditioner):
   def learns(self):
     decay = checks.static_value(self._decay)
     return decay is None or not np.all(decay == 1.)
+
+  @property
+  def is_by_coordinate(self):
+    return not self._normalize
 
   def __repr__(self):
     return (f'RMSProp(decay={self._decay!r}, '

@@ -11,6 +11,12 @@ S_r a minibatch of n_r of the rows of replica r, or all of them. One all-reduce
 adds up the sums. The kernel's noise comes of a seed that all replicas have, so
 that nothing else is exchanged; what a replica draws of its own rows comes of
 that seed with its number folded in.
+
+A part of the state may be a replica's own: another piece on each, that lives
+with the rows there (effects of groups, or of rows). By TFP's convention these
+parts have a name in `experimental_shard_axis_names`. The gradient by them is
+the sum over the replica's own rows, which is not added up, and their noise
+comes of the seed with the replica's number folded in.
 """
 
 from collections.abc import Callable
@@ -25,8 +31,22 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import wrapped
 
 __all__ = [
-    'ShardedPosterior', 'all_reduce', 'context', 'find', 'is_several', 'run',
-    'shard']
+    'ShardedPosterior',
+    'agreed_names',
+    'all_reduce',
+    'axis_names',
+    'context',
+    'find',
+    'is_alike',
+    'is_several',
+    'normal_like',
+    'run',
+    'shard',
+    'totals',
+    'which_are_own',
+]
+
+_LARGEST_DIFFERENCE = 1e-3  # Of the same sums on several replicas, as a share.
 
 
 def is_several(strategy: tf.distribute.Strategy) -> bool:
@@ -56,7 +76,171 @@ def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         f'{type(found.strategy).__name__} cannot add up over its replicas '
         'inside a loop or a condition of a compiled step, and this step has '
         'one (pdmp.UniformTime and the loop of tfp.mcmc.sample_chain are '
-        'such). Run the kernel itself by sgmcmc.sample.') from error
+        'such). Run the kernel itself by sgmcmc.sample, or the loop '
+        'eagerly.') from error
+
+
+def own_seed(seed: tf.Tensor) -> tf.Tensor:
+  """The seed of what a replica draws for itself; as it is on a single one."""
+  found = context()
+  if found is None:
+    return seed
+  return random.fold_in(seed, found.replica_id_in_sync_group)
+
+
+def axis_names(names: Any) -> list[str | None] | None:
+  """TFP's names of the parts of a state that are each replica's own.
+
+  Args:
+    names: List with an entry for each part of the state: a name, or a list of
+      one, for a part that is another piece on each replica; None or an empty
+      list for one that all share. None for none; a name alone is that of a
+      single part.
+
+  Returns:
+    names: List with a name or None for each part; None where there is no name.
+
+  Raises:
+    ValueError: If it is something else, or there are different names.
+  """
+  def of_part(name):
+    while isinstance(name, (list, tuple)) and len(name) < 2:
+      name = name[0] if name else None
+    return name
+
+  found = [names] if names is None or isinstance(names, str) else names
+  if isinstance(found, (list, tuple)):
+    found = [of_part(name) for name in found]
+    distinct = [name for name in found if name is not None]
+    if not distinct:
+      return None
+    if all(isinstance(n, str) and n == distinct[0] for n in distinct):
+      return found
+  raise ValueError(
+      f'experimental_shard_axis_names is {names!r}: it has to be a list with '
+      'an entry for each part of the state, a name (such as "rows") for a part '
+      'that is another piece on each replica, None for one that all share. '
+      'All have the same name, since TensorFlow has one axis of replicas.')
+
+
+def agreed_names(
+    names: Any, posterior: posterior_lib.Posterior) -> list[str | None] | None:
+  """The `axis_names` of a kernel and of the posterior that it samples.
+
+  Args:
+    names: Those given to the kernel; None for the posterior's.
+    posterior: `Posterior`.
+
+  Returns:
+    names: As `axis_names` returns them.
+
+  Raises:
+    ValueError: If the two differ.
+  """
+  found = axis_names(names)
+  if not posterior.has_examples:
+    return found
+  theirs = posterior.experimental_shard_axis_names
+  if names and found != theirs:
+    raise ValueError(
+        f'experimental_shard_axis_names is {names!r} for the kernel and '
+        f'{theirs!r} for its posterior, which has to know what parts live with '
+        'its rows. On each replica make a ShardedPosterior of the rows there, '
+        'with the names that the kernel has; what shard returns, and a '
+        'Posterior that is no ShardedPosterior, have none.')
+  return theirs
+
+
+def which_are_own(
+    names: Sequence[str | None] | None, parts: Sequence[tf.Tensor],
+) -> list[bool]:
+  """Whether each part is another piece on each replica.
+
+  Args:
+    names: As `axis_names` returns them.
+    parts: List of the parts of a state.
+
+  Returns:
+    is_own: List of Python `bool`.
+
+  Raises:
+    ValueError: If there are not as many names as parts.
+  """
+  if names is None:
+    return [False] * len(parts)
+  if len(names) != len(parts):
+    raise ValueError(
+        f'experimental_shard_axis_names is {names!r}, and the state has '
+        f'{len(parts)} part(s): it needs an entry for each.')
+  return [name is not None for name in names]
+
+
+def normal_like(
+    parts: Sequence[tf.Tensor], is_own: Sequence[bool], seed: tf.Tensor,
+) -> list[tf.Tensor]:
+  """As `random.normal_like`; of a replica's own parts, its own numbers.
+
+  Args:
+    parts: List of float tensors.
+    is_own: List of Python `bool`, from `which_are_own`.
+    seed: Stateless seed, `int32[2]`, the same on all replicas.
+
+  Returns:
+    normals: List of tensors, independent of each other.
+  """
+  if context() is None or not any(is_own):
+    return random.normal_like(parts, seed)
+  numbers = {
+      own: iter(random.normal_like(
+          [part for part, o in zip(parts, is_own) if o == own], its_seed))
+      for own, its_seed in ((False, seed), (True, own_seed(seed)))}
+  return [next(numbers[own]) for own in is_own]
+
+
+def totals(
+    dtype: tf.DType, is_own: Sequence[bool], *values: Sequence[Any],
+) -> list[tf.Tensor]:
+  """Sums over all parts, and over the replicas of those that are their own.
+
+  Args:
+    dtype: The dtype of the sums.
+    is_own: List of Python `bool`, from `which_are_own`.
+    *values: Lists with a number or a tensor for each part, of a shape that is
+      the same on all replicas.
+
+  Returns:
+    totals: List with the sum of each of `values`.
+  """
+  def sums(chosen):
+    return [
+        tf.cast(sum(x for x, own in zip(each, is_own) if own == chosen), dtype)
+        for each in values]
+
+  if not any(is_own):
+    return sums(False)
+  return [
+      own + shared for own, shared in zip(all_reduce(sums(True)), sums(False))]
+
+
+def is_alike(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+  """Whether tensors are the same on all replicas, but for rounding."""
+  found = context()
+  if found is None:
+    return tf.constant(True)
+
+  def size(x):
+    return tf.reduce_sum(tf.abs(x))
+
+  return tf.reduce_all([
+      size(x - total / found.num_replicas_in_sync)
+      <= _LARGEST_DIFFERENCE * size(x)
+      for x, total in zip(tensors, all_reduce(tensors))])
+
+
+def _all_reduce_shared(tensors, is_own):
+  """The sums over replicas of those that are not own."""
+  sums = iter(all_reduce([t for t, own in zip(tensors, is_own) if not own]))
+  return [t if own else next(sums) for t, own in zip(tensors, is_own)]
 
 
 def run(
@@ -113,7 +297,78 @@ class ShardedPosterior(posterior_lib.Posterior):
   ...       5, tf.zeros([20]), kernel=kernel, trace_fn=None, seed=[0, 1])
   >>> strategy.run(chain, args=(parts,)).shape
   TensorShape([5, 20])
+
+  Parts of the state that live with their rows, here an effect of each row with
+  an unknown mean, have a name in `experimental_shard_axis_names`; each replica
+  holds its piece of them. The prior is one of TFP's joint distributions, which
+  adds up over the replicas what is `Sharded`:
+
+  >>> def chain_of_effects(part):
+  ...   distribute = tfp.experimental.distribute
+  ...   prior = distribute.JointDistributionSequential([
+  ...       tfd.Normal(0., 10.),
+  ...       lambda mu: distribute.Sharded(
+  ...           tfd.Sample(tfd.Normal(mu, 1.), len(part)), 'rows')])
+  ...   posterior = sgmcmc.ShardedPosterior(
+  ...       lambda effects, mu: prior.log_prob([mu, effects]),
+  ...       lambda effects, mu, batch: tfd.Normal(
+  ...           tf.gather(effects, batch[1], axis=-1), 1.).log_prob(batch[0]),
+  ...       (part, tf.range(len(part))), num_examples=1000,
+  ...       experimental_shard_axis_names=['rows', None])
+  ...   kernel = sgmcmc.SGLD(
+  ...       posterior, step_size=1e-3,
+  ...       gradient_estimator=sgmcmc.gradients.Uniform(100))
+  ...   return tfp.mcmc.sample_chain(
+  ...       5, [part, tf.zeros([])], kernel=kernel, trace_fn=None, seed=[0, 1])
+  >>> effects, mu = strategy.run(chain_of_effects, args=(parts,))
+  >>> effects.shape, mu.shape
+  (TensorShape([5, 1000]), TensorShape([5]))
   """
+
+  def __init__(
+      self,
+      log_prior_fn: Callable[..., tf.Tensor],
+      log_likelihood_fn: Callable[..., tf.Tensor],
+      data: Any = None,
+      num_examples: int | None = None,
+      example_state: Any = None,
+      experimental_shard_axis_names: Any = None,
+  ):
+    """Makes the posterior of a replica's rows.
+
+    Args:
+      log_prior_fn: As for `Posterior`. It has the value that it has with the
+        pieces of all replicas together, and the gradient by a part that all
+        share is that of this value: so have the densities of
+        `tfp.experimental.distribute`. Plain densities will do for parts that
+        all share.
+      log_likelihood_fn: As for `Posterior`, of the rows of this replica, given
+        its pieces of the state. What it returns is not added up.
+      data: Nested tensors, the rows of this replica.
+      num_examples: Python `int`, N, of all replicas together. By default the
+        number of rows, where there is but one replica.
+      example_state: As for `Posterior`, with the pieces of this replica.
+      experimental_shard_axis_names: List with an entry for each part of the
+        state: a name, such as "rows", for a part that is another piece on each
+        replica; None for one that all share. None for none. A kernel takes it
+        over.
+
+    Raises:
+      ValueError: As `Posterior` does, if the names are none, or if there are
+        several replicas and no `num_examples`.
+      TypeError: If an argument is of the wrong type.
+    """
+    if num_examples is None and context() is not None:
+      raise ValueError(
+          'num_examples is None, and a replica sees its own rows alone: pass '
+          'N, the number of examples of all replicas together.')
+    self._shard_axis_names = axis_names(experimental_shard_axis_names)
+    super().__init__(
+        log_prior_fn, log_likelihood_fn, data, num_examples, example_state)
+
+  @property
+  def experimental_shard_axis_names(self):
+    return self._shard_axis_names
 
   @property
   def is_sharded(self):
@@ -136,13 +391,12 @@ class ShardedPosterior(posterior_lib.Posterior):
     return number // found.num_replicas_in_sync
 
   def own_seed(self, seed):
-    found = context()
-    if found is None:
-      return seed
-    return random.fold_in(seed, found.replica_id_in_sync_group)
+    return own_seed(seed)
 
-  def all_reduce(self, tensors):
-    return all_reduce(tensors)
+  def add_up(self, value, gradients):
+    value, *gradients = _all_reduce_shared(
+        [value, *gradients], [False, *self._which_are_own(gradients)])
+    return value, gradients
 
   def sum_over_rows(self, *values):
     # n / M sum_r M_r / n_r sum_{i in S_r}: the plain sum of all that there are.
@@ -169,7 +423,8 @@ class ShardedPosterior(posterior_lib.Posterior):
       gradients = tape.gradient(
           total, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
       rows, total, *gradients = self._with_total_rows(
-          [total, *map(tf.convert_to_tensor, gradients)])
+          [total, *map(tf.convert_to_tensor, gradients)],
+          [False, *self._which_are_own(parts)])
       scale = 1. if weights is not None else self.num_examples / tf.cast(
           rows, total.dtype)
 
@@ -186,9 +441,14 @@ class ShardedPosterior(posterior_lib.Posterior):
 
     return estimate(*state_parts)
 
-  def _with_total_rows(self, tensors):
+  def _which_are_own(self, parts):
+    return which_are_own(self._shard_axis_names, parts)
+
+  def _with_total_rows(self, tensors, is_own=None):
     """M, and the sums of tensors: where M has to be asked for, with them."""
-    return all_reduce([tf.cast(self.num_rows, tensors[0].dtype), *tensors])
+    return _all_reduce_shared(
+        [tf.cast(self.num_rows, tensors[0].dtype), *tensors],
+        [False, *(is_own or [False] * len(tensors))])
 
   def log_prob_estimate(self, *state_parts, batch, weights=None):
     state_parts = [tf.convert_to_tensor(part) for part in state_parts]
@@ -249,7 +509,7 @@ class _DealtPosterior(ShardedPosterior):
   def total_rows(self):
     return self._total_rows
 
-  def _with_total_rows(self, tensors):
+  def _with_total_rows(self, tensors, is_own=None):
     self._check_inside()
     return [self._total_rows, *all_reduce(tensors)]
 
@@ -284,7 +544,8 @@ def find(kernel: Any) -> _DealtPosterior | None:
     raise ValueError(
         f'The data of the posterior are shared out, and {name} with '
         f'gradient_estimator={estimator!r} has to see all of them: take SGLD, '
-        'SGHMC or SGNHT with gradients.Uniform, ControlVariate or Exact.')
+        'SGHMC or SGNHT with gradients.Uniform, ControlVariate (without '
+        'probabilities) or Exact.')
   return target
 
 

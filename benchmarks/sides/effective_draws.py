@@ -3,10 +3,13 @@
 TFP's HMC and NUTS adapt their step by dual averaging. Ours, with control
 variates at the mode, take the largest step of a grid that keeps the means
 within 0.1 sd and the sds within 5% of the reference, in a trial run of
-thousands of effective draws; where no step of it does, they have none. The
-effective sample size is the smaller of those of z and of z^2, over all
-coordinates, of all chains together. Of fewer than 1,000 draws the smallest of
-so many estimates says little: they all count, in favour of whose they are.
+thousands of effective draws; where no step of it does, they have none. Rows are
+drawn uniformly or, where said, preferentially: more often those whose gradients
+vary most over draws of Laplace's approximation; to find these, as to find a
+step size, is not in the time of a turn. The effective sample size is the
+smaller of those of z and of z^2, over all coordinates, of all chains together.
+Of fewer than 1,000 draws the smallest of so many estimates says little: they
+all count, in favour of whose they are.
 """
 
 import numpy as np
@@ -19,11 +22,14 @@ import tfp_sgmcmc as sgmcmc
 
 MEAN_ERROR, SD_ERROR = 0.1, 0.05
 _FEW = 1000
+# After how many steps of size h, times h, a draw is all but forgotten. From one
+# draw to the next there are a quarter of them.
+_FORGOTTEN = {'SGLD': 2., 'SGHMC': 3.}
 
 
 def prepare(case):
   problem = whitened.problem(case)
-  make = _of_ours if case['method'] == 'SGLD' else _of_tfp
+  make = _of_ours if case['method'] in _FORGOTTEN else _of_tfp
   sample = make(case, problem)
 
   def turn(seed):
@@ -59,21 +65,29 @@ def errors(draws, reference):
 
 def _of_ours(case, problem):
   posterior, d = problem.posterior, len(problem.mode)
+  probabilities = None
+  if case['preferential']:
+    probabilities = sgmcmc.gradients.preferential_probabilities(
+        posterior, tf.zeros(d), sgmcmc.random.normal([10, d], [0, 1]))
   estimator = sgmcmc.gradients.ControlVariate(
-      case['batch_size'], anchor=tf.zeros(d))
+      case['batch_size'], tf.zeros(d), probabilities=probabilities)
+
+  def kernel(h):
+    if case['method'] == 'SGLD':
+      return sgmcmc.SGLD(posterior, h, estimator)
+    return sgmcmc.SGHMC(posterior, h, 2., estimator, integrator='baoab')
 
   @tf.function(jit_compile=True, autograph=False)
   def run(state, h, thinning, seed):
     return tfp.mcmc.sample_chain(
         case['num_draws'], state, trace_fn=None, seed=seed,
-        kernel=sgmcmc.SGLD(posterior, h, estimator),
-        num_steps_between_results=thinning - 1)
+        kernel=kernel(h), num_steps_between_results=thinning - 1)
 
   start = tf.zeros([case['num_chains'], d])
   for k, h in enumerate(case['step_sizes']):
-    # A draw is all but forgotten after 2 / h steps: a quarter from one to the
-    # next. The first draws still know of the start, or of the last step size.
-    arguments = tf.constant(h), tf.constant(max(1, round(0.5 / h)))
+    # The first draws still know of the start, or of the last step size.
+    arguments = tf.constant(h), tf.constant(
+        max(1, round(_FORGOTTEN[case['method']] / 4. / h)))
     draws = run(start, *arguments, tf.constant([1, k])).numpy()
     start = draws[-1]
     off = errors(draws[len(draws) // 4:], case['reference'])

@@ -1,13 +1,17 @@
 """ControlVariate, SVRG and SAGA: exact moments, laws of chains, cost, refusals.
 
+So are minibatches with probabilities of their own.
+
 Laws are compared with 40,000 chains, and fail by chance once in a million
 (oracle.FALSE_ALARM_RATE).
 """
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -18,6 +22,8 @@ from tests.gradients import test_estimators
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.gradients import full_pass
+from tfp_sgmcmc.gradients import minibatch
+from tfp_sgmcmc.gradients import preferential
 from tfp_sgmcmc.gradients import saga
 
 ControlVariate = sgmcmc.gradients.ControlVariate
@@ -26,6 +32,9 @@ SVRG = sgmcmc.gradients.SVRG
 
 poisson_regression = test_estimators.poisson_regression
 state = test_estimators.state
+
+
+TICKETS = [1, 1, 2, 5, 1, 1, 3, 1, 1]  # Of the rows, in a lottery.
 
 
 def other_state():
@@ -67,19 +76,21 @@ def are_as_said(estimator, posterior=None):
 @pytest.mark.parametrize('estimator', [
     ControlVariate(4, other_state(), chunk_size=5),
     ControlVariate(12, other_state(), replacement=True),
+    ControlVariate(4, other_state(), probabilities=TICKETS),
     SVRG(4, 100),
     SVRG(2, 100, replacement=True, chunk_size=2),
     SAGA(1),
     SAGA(4, chunk_size=5),
     SAGA(9),
-], ids=lambda e: f'{type(e).__name__}{e.batch_size}')
+])
 def test_unbiased_with_the_variance_it_says(estimator):
   assert are_as_said(estimator)
 
 
 @pytest.mark.parametrize('estimator', [
-    ControlVariate(4, other_state(), chunk_size=5), SAGA(4, chunk_size=5)],
-    ids=lambda e: type(e).__name__)
+    ControlVariate(4, other_state(), chunk_size=5),
+    ControlVariate(4, other_state(), probabilities=TICKETS),
+    SAGA(4, chunk_size=5)])
 def test_data_that_stand_for_more_examples(estimator):
   assert are_as_said(estimator, standing_for(90))
 
@@ -100,6 +111,16 @@ def _last_chunk_counted_twice(monkeypatch):
               carried, batch, k, tf.ones_like(is_new)), *args))
 
 
+def _rows_stand_for_as_many(monkeypatch):
+  monkeypatch.setattr(
+      preferential.Table, 'weight', lambda self, rows: tf.ones(tf.shape(rows)))
+
+
+def _no_aliases(monkeypatch):
+  monkeypatch.setattr(preferential, '_alias', lambda p: (
+      np.ones(len(p)), np.arange(len(p))))
+
+
 def _stale_total(monkeypatch):
   step = saga.saga_step
   def wrong(target, parts, results, indices):
@@ -116,16 +137,23 @@ def _stale_table(monkeypatch):
   monkeypatch.setattr(saga, 'saga_step', wrong)
 
 
-@pytest.mark.parametrize('plant, estimator', [
-    (planted.no_population_factor, ControlVariate(4, other_state())),
-    (_anchor_not_scaled, ControlVariate(4, other_state())),
-    (_last_chunk_counted_twice, ControlVariate(4, other_state(), chunk_size=5)),
-    (_stale_total, SAGA(4)),
-    (_stale_table, SAGA(4)),
+def _preferential():
+  return ControlVariate(4, other_state(), probabilities=TICKETS)
+
+
+@pytest.mark.parametrize('plant, make', [
+    (planted.no_population_factor, lambda: ControlVariate(4, other_state())),
+    (_anchor_not_scaled, lambda: ControlVariate(4, other_state())),
+    (_last_chunk_counted_twice,
+     lambda: ControlVariate(4, other_state(), chunk_size=5)),
+    (_rows_stand_for_as_many, _preferential),
+    (_no_aliases, _preferential),
+    (_stale_total, lambda: SAGA(4)),
+    (_stale_table, lambda: SAGA(4)),
 ])
-def test_planted_errors_are_seen(plant, estimator, monkeypatch):
+def test_planted_errors_are_seen(plant, make, monkeypatch):
   plant(monkeypatch)
-  assert not are_as_said(estimator)
+  assert not are_as_said(make())
 
 
 def test_variance_falls_towards_the_anchor():
@@ -144,6 +172,7 @@ NUM_CHAINS = 40_000
 BATCH_SIZE = 2
 ANCHOR = np.array([0.3, -0.6])
 MODEL = oracle.LinearRegression()
+OWNERS = np.repeat(np.arange(6), [3, 1, 1, 2, 1, 2])  # Of the tickets.
 
 
 def scaled(gradients, batch):
@@ -191,9 +220,23 @@ def exact_moments(move, estimate, size, memory_size, num_phases):
     return one
 
   phases = [*range(1, num_phases), 0]
+  batches = MODEL.batches(BATCH_SIZE)
+  if estimate is preferred:
+    batches = list(itertools.product(range(len(OWNERS)), repeat=BATCH_SIZE))
   mean, covariance = oracle.affine_moments(
-      [step(k) for k in phases], MODEL.batches(BATCH_SIZE), size + memory_size)
+      [step(k) for k in phases], batches, size + memory_size)
   return mean[:size], covariance[:size, :size]
+
+
+def preferred(theta, memory, batch, k):
+  """Putcha et al. (2023); the batch is a pair of tickets."""
+  del k
+  rows = OWNERS[list(batch)]
+  anchor = MODEL.gradients(ANCHOR)
+  difference = MODEL.gradients(theta) - anchor
+  shares = (len(OWNERS) / np.bincount(OWNERS))[rows]
+  return MODEL.prior_gradient(theta) + anchor.sum(axis=0) + np.mean(
+      shares[:, np.newaxis] * difference[rows], axis=0), memory
 
 
 SGLD = functools.partial(sgmcmc.SGLD, step_size=0.05)
@@ -206,6 +249,10 @@ MOVES = {
 LAWS = {
     'SGHMC, ControlVariate': (
         SGHMC, ControlVariate(BATCH_SIZE, ANCHOR), control_variate, 0, 1),
+    'SGLD, ControlVariate with probabilities': (
+        SGLD, ControlVariate(
+            BATCH_SIZE, ANCHOR, probabilities=np.bincount(OWNERS)), preferred,
+        0, 1),
     'SGLD, SVRG': (SGLD, SVRG(BATCH_SIZE, 4), svrg, 2, 4),
     'SGLD, SAGA': (
         SGLD, SAGA(BATCH_SIZE), saga_ld, 2 * MODEL.num_examples, 1),
@@ -259,6 +306,8 @@ def plain_minibatch(theta, memory, batch, k):
     *((name, dict(estimate=wrong, memory_size=0, num_phases=1))
       for name in LAWS for wrong in (exact_gradient, plain_minibatch)),
     ('SGLD, SVRG', dict(num_phases=20)),
+    ('SGLD, ControlVariate with probabilities',
+     dict(estimate=control_variate)),
 ])
 def test_other_laws_are_told_apart(name, changes):
   assert law_p_value(name, **changes) < oracle.FALSE_ALARM_RATE
@@ -426,8 +475,97 @@ def for_one_chain():
       lambda theta, x: -tf.linalg.matvec(x, tf.reshape(theta, [2]))**2, x)
 
 
+def preferential_of(nearby, **arguments):
+  return sgmcmc.gradients.preferential_probabilities(
+      poisson_regression(), other_state(), nearby, **arguments)
+
+
+def test_preferential_probabilities_are_of_least_variance():
+  """In the metric of the nearby states, up to the floor: any others have more.
+
+  The variance of a sum of n draws is (sum_i |t_i|^2 / p_i - |sum_i t_i|^2) / n,
+  its least for p_i ~ |t_i| (Cauchy and Schwarz).
+  """
+  random = np.random.default_rng(0)
+  spread = [0.1 * random.normal(size=[20, 2]), 0.2 * random.normal(size=20)]
+  nearby = [np.float32(part + a) for part, a in zip(spread, other_state())]
+  joined = np.concatenate([nearby[0], nearby[1][:, np.newaxis]], axis=1)
+  covariance = np.cov(joined, rowvar=False)
+  posterior = poisson_regression()
+
+  def gradients(k):
+    parts = other_state() if k is None else [
+        tf.constant(part[k]) for part in nearby]
+    return moments.as_array(
+        minibatch.per_example_gradients(posterior, parts), 9)
+
+  def variance(p):
+    return sum(
+        np.einsum('id,de,ie->i', d, covariance, d) @ (1. / p) for d in (
+            gradients(k) - gradients(None) for k in range(20)))
+
+  found = preferential_of(nearby, floor=1e-6)
+  np.testing.assert_allclose(found.sum(), 1.)
+  assert 1.1 * variance(found) < variance(np.full(9, 1. / 9.))
+  for _ in range(20):
+    other = found * np.exp(0.1 * random.normal(size=9))
+    assert variance(found) < variance(other / other.sum())
+  floored = preferential_of(nearby, floor=0.3)
+  assert floored.min() >= 0.3 / 9.
+  np.testing.assert_allclose(floored, 0.7 * found + 0.3 / 9., atol=1e-6)
+
+
+def test_variance_of_what_all_rows_have_alike():
+  """Is none: no difference of large sums."""
+  posterior = sgmcmc.Posterior(
+      lambda theta: -theta**2,
+      lambda theta, x: -0.5 * (x - theta[..., tf.newaxis])**2,
+      tf.ones([5000]))
+  estimator = ControlVariate(10, tf.constant(0.1), probabilities=np.ones(5000))
+  for theta in (0.3, 0.7, 0.123):
+    variance, = estimator.variance(posterior, [tf.constant(theta)])
+    assert 0. <= variance < 1e-4
+
+
+def test_rows_are_drawn_with_their_probabilities():
+  """By Pearson's test; false alarm: once in a million."""
+  p = np.random.default_rng(0).gamma(0.5, size=300) + 0.01
+  table = preferential.Table(p)
+  drawn = table.draw([1_000_000], tf.constant([1, 2])).numpy()
+  counts = np.bincount(drawn, minlength=300)
+  assert scipy.stats.chisquare(
+      counts, p / p.sum() * 1e6).pvalue > oracle.FALSE_ALARM_RATE
+  wrong = p * np.where(np.arange(300) % 2, 1.04, 1.)
+  assert scipy.stats.chisquare(
+      counts, wrong / wrong.sum() * 1e6).pvalue < oracle.FALSE_ALARM_RATE
+
+
 @pytest.mark.parametrize('make, error, message', [
     (lambda: ControlVariate(0, other_state()), ValueError, 'at least 1'),
+    (lambda: ControlVariate(3, other_state(), probabilities=[1., 0.]),
+     ValueError, r'probabilities\[1\] is 0: each row .* needs a positive'),
+    (lambda: ControlVariate(3, other_state(), probabilities=[[1.]]),
+     ValueError, 'one for each row'),
+    (lambda: ControlVariate(3, other_state(), probabilities=['a']), TypeError,
+     'numbers are needed'),
+    (lambda: start(ControlVariate(
+        3, other_state(), probabilities=np.ones(8))), ValueError,
+     'probabilities for 8 rows, and the data have 9'),
+    (lambda: sgmcmc.gradients.ExponentiallyWeighted(
+        base=_preferential()), TypeError, 'chooses_among_sets'),
+    (lambda: ControlVariate(3, other_state(), probabilities=[1., 1e-5]),
+     ValueError, r'probabilities\[1\] is 1e-05 of their sum'),
+    (lambda: preferential_of(other_state()), ValueError,
+     'K states in its structure'),
+    (lambda: preferential_of([np.ones([2, 2]), np.ones(2)]), ValueError,
+     'nearby states are all the same'),
+    (lambda: sgmcmc.gradients.preferential_probabilities(
+        poisson_regression(), [np.zeros(2), 0.], [np.eye(2), np.zeros(2)]),
+     ValueError, r'at the anchor \(float64\[2\].*dtype that the chain has'),
+    (lambda: preferential_of([np.full([2, 2], np.nan), np.zeros(2)]),
+     ValueError, 'gradient of row 0 is NaN'),
+    (lambda: preferential_of([np.zeros([2, 2]), np.zeros(2)], floor=0.),
+     ValueError, 'floor is 0'),
     (lambda: ControlVariate(3, np.arange(3)), TypeError, 'dtype int64'),
     (lambda: ControlVariate(3, {'a': 1.}), TypeError, 'is a dict'),
     (lambda: start(ControlVariate(3, tf.zeros(3))), ValueError,

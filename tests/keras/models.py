@@ -12,6 +12,9 @@ tfd = tfp.distributions
 
 NUM_EXAMPLES = 50
 SGHMC = functools.partial(sgmcmc.SGHMC, step_size=0.005, friction=20.)
+# Of batches dealt into two minibatches.
+DEALT = sgmcmc.gradients.ExponentiallyWeighted(base=sgmcmc.gradients.Deal())
+EWSG = functools.partial(SGHMC, gradient_estimator=DEALT)
 
 
 def classes(num_features=4, num_classes=3, seed=0):

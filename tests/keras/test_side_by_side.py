@@ -62,8 +62,7 @@ def rising(step):
         preconditioner=sgmcmc.preconditioners.RMSProp()),
     pytest.param(functools.partial(
         sgmcmc.SGHMC, step_size=0.01, friction=5.,
-        gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-            base=sgmcmc.gradients.Deal())), marks=pytest.mark.slow),
+        gradient_estimator=models.DEALT), marks=pytest.mark.slow),
     pytest.param(functools.partial(
         sgmcmc.SGNHT, step_size=0.01, diffusion=3.), marks=pytest.mark.slow),
     pytest.param(functools.partial(

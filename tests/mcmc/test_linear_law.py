@@ -18,7 +18,6 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import sghmc
-from tfp_sgmcmc.mcmc import sgld
 
 NUM_CHAINS = 40_000
 EXACT = sgmcmc.gradients.Exact()
@@ -99,7 +98,7 @@ RIGHT = dict(
 def _plant(patch, noise_factor, weight, num_priors, noise_on_second_part,
            is_minibatch_fixed):
   """Puts the numbers in the step and the estimate, while they are traced."""
-  normal_like, indices = sgld.random.normal_like, minibatch.random.indices
+  normal_like, indices = sgmcmc.random.normal_like, minibatch.random.indices
 
   def noise(parts, seed):
     factors = [1., noise_on_second_part]
@@ -111,7 +110,7 @@ def _plant(patch, noise_factor, weight, num_priors, noise_on_second_part,
     return tf.cast(num_priors, tf.float32) * self.log_prior(*parts) + tf.cast(
         weight, tf.float32) * tf.reduce_sum(log_likelihood, axis=-1)
 
-  patch.setattr(sgld.random, 'normal_like', noise)
+  patch.setattr(sgmcmc.random, 'normal_like', noise)
   patch.setattr(sgmcmc.Posterior, 'log_prob_estimate', log_prob_estimate)
   patch.setattr(
       minibatch.random, 'indices', lambda n, shape, seed, replacement: indices(

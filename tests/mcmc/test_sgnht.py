@@ -39,15 +39,13 @@ NUMBERS = dict(
 H = 0.04
 
 
-def _over_all_chains(xi, momentum, rate, temperature, chain_rank):
-  del chain_rank
+def _over_all_chains(xi, momentum, rate, temperature, *_):
   total = sum(tf.reduce_mean(h * (tf.square(p) - t))
               for p, h, t in zip(momentum, rate, temperature))
   return xi + total / len(momentum)
 
 
-def _over_parts_one_by_one(xi, momentum, rate, temperature, chain_rank):
-  del chain_rank
+def _over_parts_one_by_one(xi, momentum, rate, temperature, *_):
   return xi + sum(
       tf.reduce_mean(h * (tf.square(p) - t), axis=-1)
       for p, h, t in zip(momentum, rate, temperature))

@@ -218,11 +218,13 @@ def _innermost(kernel, results):
     raise TypeError(
         f'kernel is {kernel!r}: it has to be the kernel that made the result, '
         'or None.')
-  for outer in list(wrapped.kernels(kernel)):
-    kernel = outer
-    if hasattr(outer, 'adapted_kernel') and results is not None:
-      kernel, results = outer.adapted_kernel(results), results.inner_results
-      break
+  around = list(wrapped.kernels(kernel))
+  adapting = [k for k in around if hasattr(k, 'adapted_kernel')]
+  if adapting and results is not None:
+    kernel = adapting[0].adapted_kernel(results)
+    results = results.inner_results
+  elif around:
+    kernel = around[-1]
   while hasattr(results, 'inner_results'):
     # The user passed the inner kernel: give it the adapted step size from the
     # outer results.

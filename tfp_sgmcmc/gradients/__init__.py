@@ -23,6 +23,7 @@ from tfp_sgmcmc.gradients.index_sets import IndexSetEstimator
 from tfp_sgmcmc.gradients.index_sets import IndexSets
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
 from tfp_sgmcmc.gradients.noisy import Noisy
+from tfp_sgmcmc.gradients.preferential import preferential_probabilities
 from tfp_sgmcmc.gradients.saga import SAGA
 from tfp_sgmcmc.gradients.saga import SAGAResults
 from tfp_sgmcmc.gradients.stratified import Stratified
@@ -62,4 +63,5 @@ __all__ = [
     'count',
     'kmeans_strata',
     'no_gradients',
+    'preferential_probabilities',
 ]

@@ -90,8 +90,20 @@ def control_variate_estimate(
     state_parts: Sequence[tf.Tensor],
     anchor: Anchor,
     batch: Any,
+    weights: tf.Tensor | None = None,
 ) -> base.GradientEstimate:
-  """The estimate from a batch; both of its gradients come of one evaluation."""
+  """The estimate from a batch; both of its gradients come of one evaluation.
+
+  Args:
+    target: `Posterior`.
+    state_parts: List of float tensors.
+    anchor: `Anchor`.
+    batch: Examples, leading axis n or `chains + [n]`.
+    weights: For how many of the N examples each one stands. Default: N / n.
+
+  Returns:
+    estimate: `GradientEstimate`.
+  """
   num_parts = len(state_parts)
   anchor_parts = [
       tf.broadcast_to(a, tf.shape(part))
@@ -99,8 +111,10 @@ def control_variate_estimate(
 
   def difference(*parts):
     return (
-        target.log_prob_estimate(*parts[:num_parts], batch=batch)
-        - target.log_likelihood_estimate(*parts[num_parts:], batch=batch))
+        target.log_prob_estimate(
+            *parts[:num_parts], batch=batch, weights=weights)
+        - target.log_likelihood_estimate(
+            *parts[num_parts:], batch=batch, weights=weights))
 
   value, gradients = states.value_and_gradients(
       difference, [*state_parts, *anchor_parts], num_required=num_parts)

@@ -7,6 +7,10 @@ with l_i the log likelihood of an example, S a uniform minibatch of n, and a the
 anchor. Baker et al. (2019), section 3, with their f_i = -l_i, f_0 the negative
 log prior and theta-hat the anchor; there the prior's gradient too is taken as a
 difference to that at the anchor, which is the same.
+
+With probabilities p_i the rows are n independent draws, and each stands for
+1 / (n p_i) of them in place of N / n: Putcha et al. (2023), section 3, where
+that is SGLD-CV-PS.
 """
 
 from typing import Any
@@ -16,6 +20,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.gradients import anchored
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.gradients import preferential
 from tfp_sgmcmc.internal import states
 
 __all__ = ['ControlVariate', 'ControlVariateResults']
@@ -47,6 +52,14 @@ class ControlVariate(anchored.AnchoredEstimator):
   anchor, found by an optimizer), a chain needs minibatches whose size does not
   grow with N. Far from the anchor it can be worse than `Uniform`. It starts
   with one pass over the data; a step takes 2 n gradients of examples.
+
+  Where few examples matter far more than the others (those that alone have a
+  rare feature), draw them more often: with `probabilities` p,
+
+    g = grad log p(theta) + sum_{i=1}^N grad l_i(a)
+        + sum_{i in S} (grad l_i(theta) - grad l_i(a)) / (n p_i),
+
+  S being n independent draws. `gradients.preferential_probabilities` finds p.
 
   #### Examples
 
@@ -83,6 +96,8 @@ class ControlVariate(anchored.AnchoredEstimator):
 
   [1]: Jack Baker, Paul Fearnhead, Emily B. Fox, Christopher Nemeth. Control
        Variates for Stochastic Gradient MCMC. _Statistics and Computing_, 2019.
+  [2]: Srshti Putcha, Christopher Nemeth, Paul Fearnhead. Preferential
+       Subsampling for Stochastic Gradient Langevin Dynamics. _AISTATS_, 2023.
   """
 
   def __init__(
@@ -92,6 +107,7 @@ class ControlVariate(anchored.AnchoredEstimator):
       replacement: bool = False,
       share_minibatch: bool = False,
       chunk_size: int = 1000,
+      probabilities: Any = None,
   ):
     """Makes the estimator.
 
@@ -105,13 +121,23 @@ class ControlVariate(anchored.AnchoredEstimator):
       share_minibatch: Python `bool`: all chains see one minibatch.
       chunk_size: Python `int`: how many examples the pass over all the data
         takes at a time. It bounds memory, and changes nothing else.
+      probabilities: Positive numbers `[M]`, one for each row of the data, in
+        proportion to p: with how much probability it is drawn. The draws are
+        then independent, whatever `replacement`. Kernels in continuous time,
+        `ExponentiallyWeighted` and data that are shared out among devices
+        refuse them. A run in a directory goes on with the same ones alone, so
+        keep them. Default: all rows alike.
 
     Raises:
-      ValueError: If `batch_size` or `chunk_size` is not positive; at the
-        start of a chain, if the anchor does not fit the state.
-      TypeError: If one of these is not an integer, or the anchor no state.
+      ValueError: If `batch_size` or `chunk_size` is not positive, or the
+        probabilities are not; at the start of a chain, if the anchor does not
+        fit the state, or the probabilities the data.
+      TypeError: If one of these is not an integer, the anchor no state, or the
+        probabilities no numbers.
     """
-    super().__init__(batch_size, replacement, share_minibatch, chunk_size)
+    super().__init__(
+        batch_size, replacement if probabilities is None else True,
+        share_minibatch, chunk_size)
     if anchor is None:
       raise TypeError(
           'anchor is None: it has to be a state, best a mode of the posterior, '
@@ -120,14 +146,55 @@ class ControlVariate(anchored.AnchoredEstimator):
     # Outside any function being traced: an array would become a constant of it.
     with tf.init_scope():
       self._anchor_parts = states.to_parts(anchor, 'anchor')
+    self._probabilities = (
+        None if probabilities is None else preferential.Table(probabilities))
 
   @property
   def has_independent_noise(self):
     return True
 
   @property
+  def has_bounded_noise(self):
+    # Bounds take an example to stand for N / n of them.
+    return self._probabilities is None
+
+  @property
+  def chooses_among_sets(self):
+    return self._probabilities is None
+
+  @property
   def works_on_shards(self):
-    return True
+    return self._probabilities is None
+
+  def check_target(self, target):
+    super().check_target(target)
+    number = getattr(self._probabilities, 'num_rows', target.num_rows)
+    if number != target.num_rows:
+      raise ValueError(
+          f'There are probabilities for {number} rows, and the data have '
+          f'{target.num_rows}: one for each is needed.')
+
+  def estimate(self, target, state_parts, results, indices):
+    if self._probabilities is None:
+      return super().estimate(target, state_parts, results, indices)
+    weights = target.num_examples / self._batch_size * tf.cast(
+        self._probabilities.weight(indices), state_parts[0].dtype)
+    return anchored.control_variate_estimate(
+        target, state_parts, results.anchor, target.gather(indices), weights)
+
+  def _rows(self, target, shape, seed):
+    if self._probabilities is None:
+      return super()._rows(target, shape, seed)
+    return self._probabilities.draw(shape, seed)
+
+  def _variance_of_sum(self, target, terms):
+    if self._probabilities is None:
+      return super()._variance_of_sum(target, terms)
+    scale = (target.num_examples / target.num_rows)**2 / self._batch_size
+    shares = tf.cast(self._probabilities.shares, terms.dtype)
+    shares = tf.reshape(shares, [-1] + [1] * (terms.shape.rank - 1))
+    return scale * tf.reduce_sum(shares * tf.square(
+        terms / shares - tf.reduce_sum(terms, axis=0)), axis=0)
 
   def bootstrap_results(self, target, state_parts):
     start = base.no_gradients(target, state_parts)

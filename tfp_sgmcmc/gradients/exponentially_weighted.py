@@ -322,8 +322,8 @@ def _terms(batch_size, base):
     raise TypeError(
         f'base is {base!r}, and a step tries several minibatches here: it has '
         'to be an estimator that estimates on given ones, and learns from none '
-        '(chooses_among_sets). Take Uniform, SVRG, ControlVariate, Stratified '
-        'or Deal.')
+        '(chooses_among_sets). Take Uniform, SVRG, ControlVariate (without '
+        'probabilities), Stratified or Deal.')
   of_base = getattr(base, 'batch_size', None)
   if batch_size not in (None, of_base):
     raise ValueError(

@@ -86,7 +86,7 @@ def log_likelihood_and_gradients(
 
   zeros = (target.zeros(state_parts),
            [tf.zeros_like(part) for part in state_parts])
-  sums = fold(add, zeros, target.data, chunk_size)
-  return tf.nest.pack_sequence_as(sums, [
-      target.num_examples / tf.cast(target.total_rows, x.dtype) * x
-      for x in target.all_reduce(tf.nest.flatten(sums))])
+  sums = target.add_up(*fold(add, zeros, target.data, chunk_size))
+  return tf.nest.map_structure(
+      lambda x: target.num_examples / tf.cast(target.total_rows, x.dtype) * x,
+      sums)

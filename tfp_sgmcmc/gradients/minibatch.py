@@ -104,8 +104,10 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
     shape = [target.own_share(self._batch_size)]
     if not self._share_minibatch:
       shape = tf.concat([chains, shape], axis=0)
-    return random.indices(
-        target.num_rows, shape, target.own_seed(seed), self._replacement)
+    return self._rows(target, shape, target.own_seed(seed))
+
+  def _rows(self, target, shape, seed):
+    return random.indices(target.num_rows, shape, seed, self._replacement)
 
   def index_sets(self, target, chains, num_sets, seed):
     return index_sets.IndexSets(

@@ -511,7 +511,7 @@ class Chain:
         self._examples.number, self._make_kernel.step_argument,
         self._make_kernel.constant_temperature if self._search is None
         else self._search.temperature, self._make_kernel.momentum,
-        self._make_kernel.stores_momentum_after_kick)
+        self._make_kernel.stores_kicked_momentum)
 
   def _fix_statistics(self, x, iterator):
     """Estimates moving statistics at the weights with which sampling starts."""

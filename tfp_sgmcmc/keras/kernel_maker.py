@@ -130,7 +130,7 @@ class KernelMaker:
     return float(given) if isinstance(given, (int, float)) else 1.
 
   @property
-  def stores_momentum_after_kick(self) -> bool:
+  def stores_kicked_momentum(self) -> bool:
     """Whether the momentum in the results is that just after its kick."""
     return self._stores_kicked_momentum
 

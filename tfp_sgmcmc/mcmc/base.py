@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 
 __all__ = ['Excess', 'LangevinKernel', 'Seeds', 'each', 'failure']
@@ -48,7 +49,8 @@ class LangevinKernel(kernel.GradientKernel):
   A subclass passes its arguments as `parameters` and defines `_start` and
   `_one_step` on lists of state parts. What others have to know of it, it
   declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
-  `excess` and `why_no_excess`.
+  `excess`, `why_no_excess` and `why_no_shards`: where that is None, noise comes
+  of `_noise`, and sums over coordinates of `sharding.totals`.
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
@@ -136,6 +138,10 @@ class LangevinKernel(kernel.GradientKernel):
             'minibatches by the noise that a step would need with them, and '
             f'with {name} = 0 the step has no noise. Take a larger one, or '
             'another estimator.')
+
+  def _noise(self, parts, seed):
+    """Standard normal numbers in the shapes of the parts."""
+    return sharding.normal_like(parts, self._which_are_own(parts), seed)
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""

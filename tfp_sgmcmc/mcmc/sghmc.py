@@ -30,7 +30,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
-from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.mcmc import base
 
@@ -112,6 +112,7 @@ class SGHMC(base.LangevinKernel):
       integrator: str = 'euler',
       noise_estimate: Any = 0.,
       temperature: Any = 1.,
+      experimental_shard_axis_names: Any = None,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -132,6 +133,10 @@ class SGHMC(base.LangevinKernel):
         most `friction`. That much less noise is added.
       temperature: T, in the forms of `step_size`; zero gives descent with
         momentum.
+      experimental_shard_axis_names: List with an entry for each part of the
+        state: a name, such as "rows", for a part that is another piece on each
+        replica of a `tf.distribute` strategy; None for one that all share.
+        Default: those of a `ShardedPosterior`, else none.
       name: Python `str`, the name of the operations.
 
     Raises:
@@ -160,6 +165,7 @@ class SGHMC(base.LangevinKernel):
         integrator=integrator,
         noise_estimate=noise_estimate,
         temperature=temperature,
+        experimental_shard_axis_names=experimental_shard_axis_names,
         name=name))
 
   def _check_gaussian_step(self):
@@ -182,12 +188,16 @@ class SGHMC(base.LangevinKernel):
   def _start(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
     temperature = self._at_step('temperature', step, parts)
-    momentum = initial_momentum(parts, temperature, seeds.noise)
+    momentum = initial_momentum(temperature, self._noise(parts, seeds.noise))
     return SGHMCResults(step, *estimate, estimator_results, momentum)
 
   @property
   def stores_kicked_momentum(self):
     return self._parameters['integrator'] != 'baoab'
+
+  @property
+  def why_no_shards(self):
+    return None
 
   @property
   def why_no_excess(self):
@@ -228,10 +238,14 @@ class SGHMC(base.LangevinKernel):
     coefficients = [
         self._at_step(name, previous.step, gradients)
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
+    heat = [
+        _mean(tf.square(r) / t, own) for r, t, own in zip(
+            previous.momentum, coefficients[-1],
+            self._which_are_own(gradients))]
     found = [
         euler_excess(*arguments) for arguments in zip(
             previous.momentum, gradients, previous.grads_target_log_prob,
-            *coefficients)]
+            heat, *coefficients)]
     return base.Excess(*map(list, zip(*found)))
 
   def _one_step(self, parts, previous, seeds):
@@ -239,7 +253,7 @@ class SGHMC(base.LangevinKernel):
     coefficients = h, gamma, _, _ = [
         self._at_step(name, step, parts)
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
-    noise = random.normal_like(parts, seeds.noise)
+    noise = self._noise(parts, seeds.noise)
     integrator = self._parameters['integrator']
     if integrator != 'baoab':
       euler = euler_step if integrator == 'euler' else explicit_euler_step
@@ -270,14 +284,11 @@ class SGHMC(base.LangevinKernel):
 
 
 def initial_momentum(
-    parts: Sequence[tf.Tensor],
-    temperature: Sequence[tf.Tensor],
-    seed: tf.Tensor,
+    temperature: Sequence[tf.Tensor], noise: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-  """A momentum of N(0, T I) for each part."""
+  """A momentum of N(0, T I) for each part, from standard normal numbers."""
   return [
-      s * xi for s, xi in zip(
-          base.each(tf.sqrt, temperature), random.normal_like(parts, seed))]
+      s * xi for s, xi in zip(base.each(tf.sqrt, temperature), noise)]
 
 
 def euler_noise(h, gamma, b, t):
@@ -305,15 +316,24 @@ def explicit_euler_step(theta, r, g, h, drag, scale, xi):
   return theta + h * r, kick(r, g, h, drag, scale, xi)
 
 
-def euler_excess(r, g, old_g, h, gamma, b, t):
-  """The `excess` of one part."""
+def euler_excess(r, g, old_g, heat, h, gamma, b, t):
+  """The `excess` of one part; `heat` is the mean of r^2 / T."""
   change = g - old_g
   rest = tf.nn.relu(h * gamma - 1.) - b / gamma
   measured = (h * tf.square(g) + 2. * (1. - h * gamma) * r * g) / (
       2. * gamma * t)
   predicted = h / (4. * t) * (tf.square(change) / gamma - r * change)
-  predicted /= tf.maximum(tf.reduce_mean(tf.square(r) / t) / 3., 1.)
+  predicted /= tf.maximum(heat / 3., 1.)
   return measured + rest, predicted + rest, 1. / (h * gamma)
+
+
+def _mean(part, is_own):
+  """Over a part; with the pieces that all replicas have, where it is own."""
+  if not is_own:
+    return tf.reduce_mean(part)
+  total, number = sharding.all_reduce(
+      [tf.reduce_sum(part), tf.cast(tf.size(part), part.dtype)])
+  return total / number
 
 
 def baoab_noise(h, gamma, b, t):

@@ -20,7 +20,6 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
-from tfp_sgmcmc import random
 from tfp_sgmcmc.mcmc import base
 
 __all__ = ['SGLD', 'SGLDResults']
@@ -73,10 +72,11 @@ class SGLD(base.LangevinKernel):
     SGNHT     h < 2 / sqrt(L)  h^2 L / 4, about             taken up by xi
 
   C is known before a chain is run: `gradient_estimator.variance(posterior,
-  [state])` is exact, at a mode or a state of an earlier chain. For a bias of a
-  share s of the variance, take h = 2 s T / C with SGLD, and the friction
-  h C / (2 s T) with SGHMC; a larger batch, of n examples, makes C smaller as
-  1 / n. Then halve h and compare: a bias of order h halves.
+  [state])` is exact, at a state of an earlier chain, or near a mode (a control
+  variate has none at its anchor itself). For a bias of a share s of the
+  variance, take h = 2 s T / C with SGLD, and the friction h C / (2 s T) with
+  SGHMC; a larger batch, of n examples, makes C smaller as 1 / n. Then halve h
+  and compare: a bias of order h halves.
 
   >>> x = tf.random.stateless_normal([1000], [0, 1])
   >>> posterior = sgmcmc.Posterior(
@@ -128,6 +128,7 @@ class SGLD(base.LangevinKernel):
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       preconditioner: preconditioners.Preconditioner | None = None,
       temperature: Any = 1.,
+      experimental_shard_axis_names: Any = None,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -144,6 +145,10 @@ class SGLD(base.LangevinKernel):
       preconditioner: None, or `preconditioners.RMSProp()` for pSGLD. It sees
         the gradient over N.
       temperature: T, in the forms of `step_size`; zero gives gradient descent.
+      experimental_shard_axis_names: List with an entry for each part of the
+        state: a name, such as "rows", for a part that is another piece on each
+        replica of a `tf.distribute` strategy; None for one that all share.
+        Default: those of a `ShardedPosterior`, else none.
       name: Python `str`, the name of the operations.
 
     Raises:
@@ -152,17 +157,18 @@ class SGLD(base.LangevinKernel):
       TypeError: If the estimator needs a `Posterior` and gets a function, or
         an argument is of the wrong type.
     """
+    self._preconditioner = (
+        preconditioners.Identity() if preconditioner is None
+        else preconditioner)
+    preconditioners.check_preconditioner(self._preconditioner)
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
         step_size=step_size,
         gradient_estimator=gradient_estimator,
         preconditioner=preconditioner,
         temperature=temperature,
+        experimental_shard_axis_names=experimental_shard_axis_names,
         name=name))
-    if preconditioner is None:
-      preconditioner = preconditioners.Identity()
-    preconditioners.check_preconditioner(preconditioner)
-    self._preconditioner = preconditioner
 
   def _start(self, parts, estimate, estimator_results, seeds):
     preconditioner_results = self._preconditioner.bootstrap_results(
@@ -177,6 +183,16 @@ class SGLD(base.LangevinKernel):
   @property
   def why_no_excess(self):
     return None
+
+  @property
+  def why_no_shards(self):
+    if self._preconditioner.is_by_coordinate:
+      return None
+    return (
+        f'preconditioner is {self._preconditioner!r}, and parts of the state '
+        'are other pieces on each replica (experimental_shard_axis_names), of '
+        'which none sees all coordinates: take one that looks at each '
+        'coordinate alone, such as preconditioners.RMSProp().')
 
   def excess(self, previous, results):
     """h G g^2 / (2 T), both ways: the gradient's power beside the noise's.
@@ -216,7 +232,7 @@ class SGLD(base.LangevinKernel):
         parts, gradients,
         self._preconditioner.times(
             step_size, preconditioner_results, chain_rank),
-        temperature, random.normal_like(parts, seeds.noise))
+        temperature, self._noise(parts, seeds.noise))
     return next_parts, SGLDResults(
         previous.step + 1, *estimate, estimator_results,
         preconditioner_results)

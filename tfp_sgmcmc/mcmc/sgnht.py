@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
-from tfp_sgmcmc import random
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
@@ -117,6 +117,7 @@ class SGNHT(base.LangevinKernel):
       thermostat: str = 'scalar',
       thermostat_mass: Any = 1.,
       temperature: Any = 1.,
+      experimental_shard_axis_names: Any = None,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -138,6 +139,10 @@ class SGNHT(base.LangevinKernel):
         above: in equation 11 of the paper, mu = d for the scalar thermostat,
         mu = 1 for the others.
       temperature: T, in the forms of `step_size`.
+      experimental_shard_axis_names: List with an entry for each part of the
+        state: a name, such as "rows", for a part that is another piece on each
+        replica of a `tf.distribute` strategy; None for one that all share.
+        Default: those of a `ShardedPosterior`, else none.
       name: Python `str`, the name of the operations.
 
     Raises:
@@ -156,6 +161,7 @@ class SGNHT(base.LangevinKernel):
         thermostat=thermostat,
         thermostat_mass=thermostat_mass,
         temperature=temperature,
+        experimental_shard_axis_names=experimental_shard_axis_names,
         name=name))
     self._thermostat = _THERMOSTATS[thermostat]
 
@@ -163,15 +169,26 @@ class SGNHT(base.LangevinKernel):
     step = tf.zeros([], tf.int64)
     temperature = self._at_step('temperature', step, parts)
     diffusion = self._at_step('diffusion', step, parts)
-    momentum = sghmc.initial_momentum(parts, temperature, seeds.noise)
+    momentum = sghmc.initial_momentum(
+        temperature, self._noise(parts, seeds.noise))
     thermostat = self._thermostat.start(
-        diffusion, parts, estimate.target_log_prob)
+        diffusion, parts, estimate.target_log_prob, self._which_are_own(parts))
     return SGNHTResults(
         step, *estimate, estimator_results, momentum, thermostat)
 
   @property
   def balances_noise(self):
     return True
+
+  @property
+  def why_no_shards(self):
+    if self._parameters['thermostat'] != 'matrix':
+      return None
+    return (
+        'thermostat is "matrix", over all pairs of coordinates, and parts of '
+        'the state are other pieces on each replica '
+        '(experimental_shard_axis_names), of which none sees all coordinates: '
+        'take "scalar" or "diagonal".')
 
   @property
   def why_no_excess(self):
@@ -189,7 +206,7 @@ class SGNHT(base.LangevinKernel):
     step_size, diffusion, mass, temperature = (
         self._at_step(name, previous.step, parts) for name in (
             'step_size', 'diffusion', 'thermostat_mass', 'temperature'))
-    noise = random.normal_like(parts, seeds.noise)
+    noise = self._noise(parts, seeds.noise)
     chain_rank = previous.target_log_prob.shape.rank
     friction_force = self._thermostat.force(
         previous.thermostat, previous.momentum, chain_rank)
@@ -204,7 +221,8 @@ class SGNHT(base.LangevinKernel):
     parts, momentum, thermostat = thermostat_step(
         self._thermostat, parts, previous.momentum, previous.thermostat,
         estimate.grads_target_log_prob, friction_force, step_size, mass,
-        temperature, noise_scale, noise, chain_rank)
+        temperature, noise_scale, noise, chain_rank,
+        self._which_are_own(parts))
     return parts, SGNHTResults(
         previous.step + 1, *estimate, estimator_results, momentum, thermostat)
 
@@ -222,6 +240,7 @@ def thermostat_step(
     noise_scale: Sequence[tf.Tensor],
     noise: Sequence[tf.Tensor],
     chain_rank: int,
+    is_own: Sequence[bool],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], Any]:
   """Algorithm 1 of Ding et al. (2014), of all parts.
 
@@ -231,7 +250,8 @@ def thermostat_step(
 
   `rule` is one of `_THERMOSTATS`, which says what xi p is (`force`) and how xi
   moves, and `thermostat` is xi as it keeps it; `noise_scale` is s and `noise`
-  z. But for `chain_rank` the others are lists over the parts.
+  z. But for `chain_rank` the others are lists over the parts; `is_own` says
+  which of them are other pieces on each replica.
   """
   momentum = [
       p - h * f + s * z + h * g
@@ -240,19 +260,17 @@ def thermostat_step(
   parts = [theta + h * p for theta, h, p in zip(parts, step_size, momentum)]
   rate = base.each(lambda h, mu: h / mu, step_size, mass)
   return parts, momentum, rule.update(
-      thermostat, momentum, rate, temperature, chain_rank)
+      thermostat, momentum, rate, temperature, chain_rank, is_own)
 
 
 class _Scalar:
   """xi: one number a chain; xi <- xi + h (p' p / d - T)."""
 
   @staticmethod
-  def start(diffusion, parts, target_log_prob):
-    dtype, chain_rank = target_log_prob.dtype, target_log_prob.shape.rank
-    total = sum(
-        tf.cast(states.sum_event(tf.zeros_like(part) + a, chain_rank), dtype)
-        for part, a in zip(parts, diffusion))
-    return total / tf.cast(states.num_coordinates(parts, chain_rank), dtype)
+  def start(diffusion, parts, target_log_prob, is_own):
+    return _mean(
+        [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)],
+        target_log_prob.dtype, target_log_prob.shape.rank, is_own)
 
   @staticmethod
   def force(xi, momentum, chain_rank):
@@ -260,29 +278,38 @@ class _Scalar:
     return [tf.cast(states.expand(xi, p), p.dtype) * p for p in momentum]
 
   @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank):
+  def update(xi, momentum, rate, temperature, chain_rank, is_own):
     """Averages h (p_i^2 - T) over all coordinates of all parts of a chain."""
-    def total(tensors):
-      return sum(
-          tf.cast(states.sum_event(x, chain_rank), xi.dtype) for x in tensors)
-
-    number = tf.cast(states.num_coordinates(momentum, chain_rank), xi.dtype)
     if any(x.shape.rank != 0 for x in (*rate, *temperature)):
-      return xi + total(
-          h * (tf.square(p) - t)
-          for p, h, t in zip(momentum, rate, temperature)) / number
+      return xi + _mean(
+          [h * (tf.square(p) - t)
+           for p, h, t in zip(momentum, rate, temperature)],
+          xi.dtype, chain_rank, is_own)
     # Of one sum of squares, which XLA computes once if others ask for it too.
-    mean = total(map(tf.square, states.joined(momentum, chain_rank))) / number
+    if not any(is_own):
+      momentum = states.joined(momentum, chain_rank)
+      is_own = [False] * len(momentum)
+    mean = _mean(
+        [tf.square(p) for p in momentum], xi.dtype, chain_rank, is_own)
     h, t = (tf.cast(x[0], xi.dtype) for x in (rate, temperature))
     return xi + h * (mean - t)
+
+
+def _mean(parts, dtype, chain_rank, is_own):
+  """The mean over all coordinates of a chain, those of all replicas."""
+  total, number = sharding.totals(
+      dtype, is_own,
+      [tf.cast(states.sum_event(x, chain_rank), dtype) for x in parts],
+      [states.num_coordinates([x], chain_rank) for x in parts])
+  return total / number
 
 
 class _Diagonal:
   """xi_i: one number a coordinate; xi_i <- xi_i + h (p_i^2 - T)."""
 
   @staticmethod
-  def start(diffusion, parts, target_log_prob):
-    del target_log_prob
+  def start(diffusion, parts, target_log_prob, is_own):
+    del target_log_prob, is_own
     return [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)]
 
   @staticmethod
@@ -291,8 +318,8 @@ class _Diagonal:
     return [x * p for x, p in zip(xi, momentum)]
 
   @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank):
-    del chain_rank
+  def update(xi, momentum, rate, temperature, chain_rank, is_own):
+    del chain_rank, is_own
     return [
         x + h * (tf.square(p) - t)
         for x, p, h, t in zip(xi, momentum, rate, temperature)]
@@ -302,7 +329,8 @@ class _Matrix:
   """Xi: a matrix over all coordinates; Xi <- Xi + h (p p' - T I)."""
 
   @staticmethod
-  def start(diffusion, parts, target_log_prob):
+  def start(diffusion, parts, target_log_prob, is_own):
+    del is_own
     flat = states.flatten(
         [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)],
         target_log_prob.shape.rank)
@@ -314,7 +342,8 @@ class _Matrix:
     return states.unflatten(tf.linalg.matvec(xi, flat), momentum, chain_rank)
 
   @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank):
+  def update(xi, momentum, rate, temperature, chain_rank, is_own):
+    del is_own
     p, h, t = (
         states.flatten(
             [tf.zeros_like(p) + v for p, v in zip(momentum, values)],

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
+from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
@@ -199,8 +200,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     if not callable(temperature):
       checks.numeric('temperature', temperature, 0.)
     checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
-    checks.positive_number('target_excess', target_excess)
-    checks.fraction('target_excess', target_excess)
+    checks.positive_share('target_excess', target_excess)
     if checks.boolean('keep_momentum', keep_momentum) and (
         inner_kernel.friction_argument is None):
       raise ValueError(
@@ -224,6 +224,17 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
   def is_calibrated(self) -> bool:
     """That of the inner kernel; False for all it accepts."""
     return self.inner_kernel.is_calibrated
+
+  @property
+  def experimental_shard_axis_names(self) -> list[str | None] | None:
+    """Those of the inner kernel."""
+    return self.inner_kernel.experimental_shard_axis_names
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """A copy around such a copy of the inner kernel."""
+    return self.copy(
+        inner_kernel=self.inner_kernel.experimental_with_shard_axes(
+            shard_axis_names))
 
   def adapted_kernel(
       self, results: TemperatureStepSizeAdaptationResults,
@@ -262,7 +273,8 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
             self._parameters['target_excess']))
     is_adapting = count <= num_steps
     found = kernel.excess(old, inner)
-    measured, predicted, memory = (_mean(x, dtype) for x in found)
+    is_own = sharding.which_are_own(self.experimental_shard_axis_names, parts)
+    measured, predicted, memory = (_mean(x, dtype, is_own) for x in found)
     # A short window at first, while the step size changes fast.
     window = tf.cast(
         tf.where(count <= num_steps / 4., _FIRST_WINDOW, _WINDOW), dtype)
@@ -274,9 +286,8 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     excess = previous.excess + (x - previous.excess) / tf.where(
         is_adapting, tf.minimum(count, window),
         tf.maximum(count - num_steps, 1.))
-    gain = _gain(
-        count / num_steps, target, memory,
-        tf.cast(sum(tf.size(part) for part in parts), dtype))
+    num_coordinates, = sharding.totals(dtype, is_own, _sizes(parts))
+    gain = _gain(count / num_steps, target, memory, num_coordinates)
     log_factor = previous.log_factor + gain * tf.clip_by_value(
         1. - excess / target, -2., 2.)
     first = tf.where(
@@ -324,10 +335,16 @@ def _gain(share, target, memory, num_coordinates):
   return tf.where(is_first, gain, tf.minimum(gain, most / memory))
 
 
-def _mean(parts, dtype):
+def _mean(parts, dtype, is_own):
   """The mean over all coordinates of all parts and chains."""
-  total = sum(tf.reduce_sum(tf.cast(part, dtype)) for part in parts)
-  return total / tf.cast(sum(tf.size(part) for part in parts), dtype)
+  total, number = sharding.totals(
+      dtype, is_own, [tf.reduce_sum(tf.cast(part, dtype)) for part in parts],
+      _sizes(parts))
+  return total / number
+
+
+def _sizes(parts):
+  return [tf.size(part) for part in parts]
 
 
 def _largest(step_size):
