@@ -72,6 +72,16 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     return self.rate
 
 
+class Loss(keras.losses.Loss):
+
+  def __init__(self, scale):
+    super().__init__()
+    self.scale = scale
+
+  def call(self, y_true, y_pred):
+    return self.scale * (y_true - y_pred)**2
+
+
 class Kernel(tfp.mcmc.TransitionKernel):
   is_calibrated = True
 
@@ -103,10 +113,19 @@ def closure(scale):
 
 
 def layers(weight):
-  layer = keras.layers.Dense(2, name='dense')
+  layer = keras.layers.Dense(2)
   layer.build([None, 3])
   layer.kernel.assign(tf.fill([3, 2], weight))
   return layer
+
+
+def parallel(which):
+  inputs = keras.Input([3])
+  ways = [keras.layers.Dense(2, activation, kernel_initializer='ones')(inputs)
+          for activation in ('relu', 'tanh')]
+  return keras.Model(inputs, keras.layers.Dense(
+      1, kernel_initializer='ones')(ways[which]) + keras.layers.Dense(
+          1, kernel_initializer='zeros')(ways[1 - which]))
 
 
 # Pairs of a way to make a value and two arguments that tell values apart.
@@ -169,6 +188,17 @@ CASES = {
     'schedules of Keras': (
         lambda x: keras.optimizers.schedules.CosineDecay(x, 10), 1., 2.),
     'layers': (layers, 1., 2.),
+    'models': (lambda x: keras.Sequential([
+        keras.Input([3]), keras.layers.Dense(2, kernel_initializer='ones'),
+        keras.layers.LeakyReLU(x)]), 0.1, 0.2),
+    'connections of models': (parallel, 0, 1),
+    'types of layers': (
+        lambda x: keras.layers.Rescaling(2., dtype=x), 'float32', 'float16'),
+    'losses': (lambda x: keras.losses.Huber(delta=x), 1., 2.),
+    'losses of the user': (Loss, 1., 2.),
+    'losses with functions of the user': (
+        lambda x: sgmcmc.keras.DistributionLoss(function(
+            'def f(y): return tfd.Normal(y, S)', S=x)), 1., 2.),
     'kernels of the user': (Kernel, 1., 2.),
     'kernels': (lambda x: sgmcmc.SGLD(Likelihood(x), 0.1), 1., 2.),
     'schedules in kernels': (

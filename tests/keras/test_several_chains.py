@@ -3,6 +3,7 @@
 import concurrent.futures
 from concurrent.futures import process
 import pathlib
+import random
 
 import keras
 import numpy as np
@@ -24,8 +25,9 @@ STARTS = []  # The initial weights of each model that was made.
 def make_model():
   model = keras.Sequential([
       keras.Input([4]), keras.layers.Dense(5, 'tanh'), keras.layers.Dense(3)])
+  # Keras too counts the names of losses that have none.
   model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
-      from_logits=True))
+      from_logits=True, name=f'loss_{len(STARTS)}'))
   STARTS.append(model.get_weights())
   return model
 
@@ -83,6 +85,25 @@ def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
         chain.weights.values(), sampling.posterior.weights.values()):
       np.testing.assert_array_equal(ours, theirs)
   assert np.max(np.abs(starts[0][0] - starts[1][0])) > 0.1
+
+
+def make_model_while_another_thread_draws():
+  """As in a process of Dask, whose own threads use Python's generator."""
+  with concurrent.futures.ThreadPoolExecutor(1) as another:
+    another.submit(random.random).result()
+  return make_model()
+
+
+def test_what_else_is_in_a_process_changes_no_chain(tmp_path):
+  """Neither random numbers of other threads, nor that it made it before."""
+  alone = sample_chains()
+  others = sample_chains(make_model=make_model_while_another_thread_draws)
+  sample_chains(directory=tmp_path)
+  again = sample_chains(directory=tmp_path)
+  for posterior in (others, again):
+    for ours, theirs in zip(
+        posterior.weights.values(), alone.weights.values(), strict=True):
+      np.testing.assert_array_equal(ours, theirs)
 
 
 @pytest.mark.slow

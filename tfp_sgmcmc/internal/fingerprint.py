@@ -294,9 +294,12 @@ def _parts(value):
   is_users = _is_users(type(value))
   if _librarys(value, 'parameters') and isinstance(value.parameters, Mapping):
     return value.parameters
+  if type(value).__name__.endswith('Policy') and (
+      _librarys(value, 'get_config')):  # Keras' of types has but a name.
+    return value.get_config()
   if _librarys(value, 'get_config') or hasattr(value, 'get_config') and (
       hasattr(value, 'weights')):
-    return _config(value)
+    return _of_keras(value)
   module = type(value).__module__.split('.')[0]
   if is_users or module in ('tfp_sgmcmc', 'tensorflow_probability'):
     return _attributes(value)
@@ -313,13 +316,50 @@ def _librarys(value, name):
   return False
 
 
-def _config(value):
-  """The configuration and the weights of an object of Keras'."""
-  try:
-    config = value.get_config()
-  except NotImplementedError:
-    config = _attributes(value)
-  return {'config': config, 'weights': list(getattr(value, 'weights', []))}
+def _of_keras(value):
+  """What an object of Keras' was made with, and its weights.
+
+  A layer's configuration says all; a loss or a schedule may hold more than its
+  own. Names say nothing: where the user gives none Keras counts (`dense`,
+  `dense_1`), on and on in one process.
+  """
+  if hasattr(value, 'weights'):
+    try:
+      return {'config': _without_names(value.get_config()),
+              'weights': list(value.weights)}
+    except NotImplementedError:
+      pass
+  return {
+      'config': {key: part for key, part in _attributes(value).items()
+                 if key not in ('name', '_name', '_path')},
+      'weights': list(getattr(value, 'weights', []))}
+
+
+def _without_names(config):
+  """A configuration with numbers for the names of the objects in it."""
+  numbers = {}
+
+  def collect(part):
+    if type(part) is dict:
+      inner = part.get('config')
+      if 'class_name' in part and type(inner) is dict and (
+          not part['class_name'].endswith('Policy')):
+        numbers.setdefault(inner.get('name'), f'object {len(numbers)}')
+      part = part.values()
+    elif type(part) not in (list, tuple):
+      return
+    for each in part:
+      collect(each)
+
+  def replace(part):
+    if type(part) is dict:
+      return {key: replace(value) for key, value in part.items()}
+    if type(part) in (list, tuple):
+      return type(part)(map(replace, part))
+    return numbers.get(part, part) if isinstance(part, str) else part
+
+  collect({'class_name': '', 'config': config})
+  return replace(config)
 
 
 def _attributes(value):

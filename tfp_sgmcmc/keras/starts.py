@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import random as python_random
+import threading
 from typing import Any
 import warnings
 
@@ -18,20 +19,39 @@ __all__ = [
     'check', 'fresh', 'initialisers_seed', 'matching', 'warn_of_twins']
 
 
+_LOCK = threading.RLock()
+_FUNCTIONS = [
+    name for name, function in vars(python_random).items()
+    if getattr(function, '__self__', None) is python_random.random.__self__]
+
+
 @contextlib.contextmanager
 def initialisers_seed(seed: Sequence[int]) -> Iterator[None]:
   """Gives Keras' initialisers, where they have no seed, seeds of a seed.
 
+  They take them from Python's generator, which all threads share: those of
+  Dask draw from it whenever they like. So the thread that calls has its own
+  here, and one thread at a time.
+
   Args:
     seed: Two Python `int`s.
   """
-  # Initialisers take their seeds from Python's generator.
-  state = python_random.getstate()
-  try:
-    python_random.seed(repr(seed))
-    yield
-  finally:
-    python_random.setstate(state)
+  with _LOCK:
+    own, thread = python_random.Random(repr(seed)), threading.get_ident()
+    before = {name: getattr(python_random, name) for name in _FUNCTIONS}
+
+    def of_thread(name):
+      return lambda *args, **kwargs: (
+          getattr(own, name) if threading.get_ident() == thread
+          else before[name])(*args, **kwargs)
+
+    try:
+      for name in _FUNCTIONS:
+        setattr(python_random, name, of_thread(name))
+      yield
+    finally:
+      for name, function in before.items():
+        setattr(python_random, name, function)
 
 
 def fresh(
