@@ -154,11 +154,19 @@ class Reference(NamedTuple):
 
 def hmc(posterior, mode, root, num_chains, num_steps, arguments):
   """Runs Hamiltonian Monte Carlo: `Reference`."""
-  draws, accepted = references.hmc(
-      posterior, mode, root, num_steps, num_chains,
-      common.seed_of(arguments, 1), step_size=0.1, num_leapfrog_steps=LEAPFROGS,
-      num_burnin_steps=num_steps // 4, num_adaptation_steps=num_steps // 5,
-      start_scale=0.5, progress_bar=not arguments.quiet)
+  def chains(num_steps):
+    return references.hmc(
+        posterior, mode, root, num_steps, num_chains,
+        common.seed_of(arguments, 1), step_size=0.1,
+        num_leapfrog_steps=LEAPFROGS, num_burnin_steps=num_steps // 4,
+        num_adaptation_steps=num_steps // 5, start_scale=0.5,
+        progress_bar=not arguments.quiet)
+
+  if arguments.part is not None:  # A hundredth of it, to tell the whole by.
+    parts.tell(0., arguments)
+    chains(num_steps // 100)
+    parts.tell(0.01, arguments)
+  draws, accepted = chains(num_steps)
   size = draws.shape[-1]
   flat = draws.reshape([-1, size]).astype(np.float64)
   values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))

@@ -417,12 +417,13 @@ def claims(results, panels, chosen, times):
       common.Claim(
           'its KL is the least after 30 passes',
           kl['SVRG-LD'] == min(kl.values()),
-          figures(STEP_SIZES, map(Job, STEP_SIZES)),
+          f'{figures(STEP_SIZES, map(Job, STEP_SIZES))}; {chain(Job("EWSG"))}',
           PAPER('section 5.1, Fig. 1a', 'SVRG-LD has the best accuracy')),
       common.Claim(
           'it takes the most passes to a KL below 1',
           speed['SVRG-LD'] == max(speed.values()),
-          ', '.join(f'{k} {v:.1f}' for k, v in speed.items()),
+          ', '.join(f'{k} {v:.1f}' for k, v in speed.items())
+          + f'; {chain(Job("EWSG"))}',
           PAPER('section 5.1, Fig. 1a',
                 'SVRG-LD has [...] the slowest convergence')),
       common.Claim(
@@ -533,7 +534,11 @@ def draw(results, panels, times):
       if found:
         value, error = np.transpose([last(results[job]) for job in found])
         lengths = [job.num_index_steps for job in found]
-        ax.errorbar(lengths, value, error, marker='o', label=f'n = {n}')
+        low, high = (f([results[job].acceptance for job in found])
+                     for f in (min, max))
+        ax.errorbar(
+            lengths, value, error, marker='o',
+            label=f'n = {n}, acceptance {low:.2f} to {high:.2f}')
         ax.set(xscale='log', yscale='log', xticks=lengths, xticklabels=lengths)
     ax.set(title=f'(i) KL at the end, {SETTINGS[integrator]}', xlabel='M',
            ylabel='KL')

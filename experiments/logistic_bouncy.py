@@ -36,7 +36,8 @@ import tfp_sgmcmc as sgmcmc
 PAPER = functools.partial(common.Quotation, 'Pakman et al. (2017)')
 # mSGNHT has no step of 1: started far from the mode, it diverges.
 GRID = {
-    'SGLD': (0.01, 0.03, 0.1, 0.3, 1.), 'mSGNHT': (0.01, 0.03, 0.1, 0.3)}
+    'SGLD': (0.01, 0.03, 0.1, 0.2, 0.3, 1.),
+    'mSGNHT': (0.01, 0.03, 0.1, 0.2, 0.3)}
 # Chains have arrived where the median of their excess of -log density over the
 # mode's is below this many times its mean under the posterior.
 ARRIVED = 1.5
@@ -523,13 +524,17 @@ def draw_figure(results, pair, seconds, laws):
     ax.set(xlabel='epochs', ylabel='-log density, over the mode; median',
            yscale='log', title=title)
 
-  def correlations(ax, table, names, where, title, end=5. * LAG):
+  def correlations(ax, table, names, where, title, end=5. * LAG, slow=False):
     for name in names:
-      keep = table[name][where].lags <= end
-      ax.plot(table[name][where].lags[keep], table[name][where].values[keep],
+      lags, values, *_ = table[name][where]
+      keep = (lags <= end) & (lags > 0.) if slow else lags <= end
+      ax.plot(lags[keep], 1. - values[keep] if slow else values[keep],
               color=COLORS[name], linestyle='--' if name in OURS else '-')
-    ax.axhline(0., color='k', linewidth=0.7)
     ax.set(xlabel='lag in epochs', ylabel='autocorrelation', title=title)
+    if slow:  # Near 1 all would lie on each other.
+      ax.set(ylabel='1 - autocorrelation', yscale='log')
+    else:
+      ax.axhline(0., color='k', linewidth=0.7)
 
   def traces(ax, table, names, k, title, end):
     for name in names:
@@ -546,7 +551,7 @@ def draw_figure(results, pair, seconds, laws):
   for k, where in both:
     traces(axes[0, 1 + k], results, PUBLISHED, k, f'{where} variance', 100)
     correlations(axes[1, 1 + k], results, (*PUBLISHED, *OURS), where,
-                 f'{where} variance')
+                 f'{where} variance', slow=where == 'largest')
   correlations(axes[2, 2], pair, ('SBPS', 'pSBPS'), 'largest',
                'Fig. 3, largest variance', 200.)
   traces(axes[2, 1], pair, ('SBPS', 'pSBPS'), 0, 'Fig. 3, largest variance',

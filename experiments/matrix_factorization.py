@@ -409,8 +409,11 @@ def draw(errors, deviations, settings):
             label=f'{name}, a = {a:g}')
       axis.set(title=f'{data}, eta = {eta:g}')
       axis.title.set_fontsize('small')
-    best = min(c[-1].min() for c in by_method.values())
-    row[0].set(ylim=(0.97 * best, 1.05 * deviations[data]), ylabel='test RMSE')
+    ends = np.concatenate([
+        curves[[0, -1]].mean(axis=-1) for curves in by_method.values()], axis=1)
+    first, last = ends[:, np.isfinite(ends[1])]
+    row[0].set(ylabel='test RMSE', ylim=(
+        0.98 * last.min(), min(1.02 * first.max(), 1.05 * deviations[data])))
   for axis in axes[-1]:
     axis.set_xlabel('steps')
   picture.legend(
