@@ -1,7 +1,7 @@
 """Compiles training steps for a TPU and a GPU that are not here.
 
   python benchmarks/accelerators.py --environments FOLDER
-      [--only compile measure chains precision tensorflow-tpu]
+      [--only compile measure chains together precision tensorflow-tpu]
       [--cases perceptron]
 
 TensorFlow writes the program of a step (`programs.py`); the real compilers of
@@ -181,6 +181,62 @@ def chains(_, numbers=(1, 1, 2, 4, 8), num_steps=100, repeats=5):
   yield found
 
 
+def together(_, networks=('8-50-1', '8-300-1', '784-100-10'), num_chains=4,
+             num_steps=100, repeats=5, with_xla=(False, True)):
+  """CPU seconds of a step of chains at once, and in turns, by turns here."""
+  from tfp_sgmcmc.keras import together as together_lib
+
+  rows = []
+  for network, xla in itertools.product(networks, with_xla):
+    fits = {how: _fit_of_chains(how, network, xla, num_chains, num_steps)
+            for how in ('turns', 'together')}
+    seconds = {how: (fit(1), []) for how, fit in fits.items()}
+    for _ in range(repeats):
+      for how, fit in fits.items():
+        seconds[how][1].append(fit(num_steps) / num_steps)
+    rows.append({'network': network, 'xla': xla, **{
+        how: (first, float(np.median(later)))
+        for how, (first, later) in seconds.items()}})
+    print(rows[-1], flush=True)
+  yield {'machine': f'{platform.machine()}, {os.cpu_count()} cores',
+         'most_weights': together_lib.MOST_WEIGHTS, 'chains': num_chains,
+         'batch': 20, 'rows': rows}
+
+
+def _fit_of_chains(how, network, xla, num_chains, num_steps, batch=20):
+  """A callable of a number of steps, which takes CPU seconds of `fit`."""
+  from unittest import mock
+
+  import keras
+
+  import tfp_sgmcmc as sgmcmc
+  from tfp_sgmcmc.keras import together as together_lib
+
+  first, hidden, last = map(int, network.split('-'))
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[num_steps * num_chains * batch, first])
+  y = rng.normal(size=[len(x), last])
+  model = keras.Sequential([
+      keras.Input([first]), keras.layers.Dense(hidden, activation='relu'),
+      keras.layers.Dense(last)])
+  model.compile(
+      'sgd', sgmcmc.keras.GaussianLikelihood(scale=1.), jit_compile=xla)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      sgmcmc.SGHMC, num_examples=len(x), learning_rate=1e-3, momentum=0.9,
+      num_chains=num_chains, max_results=1, seed=0)
+
+  def fit(number):
+    rows = number * num_chains * batch
+    start = time.process_time()
+    with mock.patch.object(
+        together_lib, 'is_worthwhile', lambda _: how == 'together'):
+      model.fit(x[:rows], y[:rows], batch_size=num_chains * batch, epochs=1,
+                verbose=0, callbacks=[sampling])
+    return time.process_time() - start
+
+  return fit
+
+
 def rounded(values, bits):
   """Values with so many significant bits, the first among them."""
   fractions, exponents = np.frexp(values)
@@ -240,6 +296,7 @@ PARTS = {
     'compile': compiled,
     'measure': measured,
     'chains': chains,
+    'together': together,
     'precision': precision,
     'tensorflow-tpu': in_tensorflow_tpu,
 }

@@ -158,10 +158,33 @@ step:
 {table(["chains", "step, ms", "over one chain", "first step, s",
         "over one chain"], rows)}
 
-The chains take turns within a step, which is traced once for all of them, and
-optimised by TensorFlow for each. To have their gradients by `tf.vectorized_map`
-does not pay on a CPU: for four chains of this network it took 2.6 ms, one after
-the other 1.6 to 3.0. On a GPU or TPU it may; it is not there.
+So large a network's chains take turns without XLA, within a step that is traced
+once for all of them, and optimised by TensorFlow for each.
+'''
+
+
+def together(results):
+  rows = []
+  for found in results['rows']:
+    (turns_first, turns), (first, later) = found['turns'], found['together']
+    rows.append(row(
+        found['network'], 'yes' if found['xla'] else 'no',
+        f'{turns * 1e3:.1f}', f'{later * 1e3:.1f}', f'{later / turns:.2f}',
+        f'{turns_first:.1f}', f'{first:.1f}'))
+  return f'''## Chains that step together
+
+Where XLA compiles the step (Keras' default where there is an accelerator, and
+`jit_compile=True` elsewhere) the chains step together, in one vectorised
+program; without XLA those of networks of at most {results['most_weights']:,}
+weights. CPU time of a step of `fit` of {results['chains']} chains,
+{results['batch']} rows for each, and of the first step ({results['machine']},
+busy with other work):
+
+{table(["network", "XLA", "in turns, ms", "together, ms", "together over turns",
+        "first step in turns, s", "first step together, s"], rows)}
+
+Without XLA the random numbers are what a vectorised step takes longer for: in
+turns XLA compiles them alone. This was not measured on a GPU or TPU.
 '''
 
 
@@ -287,6 +310,7 @@ SECTIONS = {
     'compile': compiled,
     'measure': measured,
     'chains': chains,
+    'together': together,
     'precision': precision,
     'tensorflow-tpu': in_tensorflow_tpu,
 }

@@ -184,6 +184,10 @@ def test_a_product_that_rounds_more_is_seen():
 def test_what_is_measured_of_chains_on_this_machine():
   found, = accelerators.chains(None, numbers=(1, 2), num_steps=2, repeats=1)
   assert list(found['seconds']) == ['1', '2']
+  found, = accelerators.together(
+      None, networks=['2-3-1'], num_chains=2, num_steps=2, repeats=1,
+      with_xla=[False])
+  assert [line['network'] for line in found['rows']] == ['2-3-1']
 
 
 @pytest.mark.slow

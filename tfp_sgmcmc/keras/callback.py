@@ -157,13 +157,15 @@ class PosteriorSampling(keras.callbacks.Callback):
   takes as many gradients of examples as one of a single chain: for k chains as
   good as one pass k times the `batch_size` and k times the `epochs`. Chain j is
   the chain of a `fit` with seed `random.fold_in(seed, j)` on its rows of each
-  batch (`side_by_side`). The number of steps, burn-in and `max_results` are
-  those of each chain, and so is a learning rate that is found (`settings` has
-  the mean); T and a rate that is lowered are for all. The model in `fit`, and
-  so validation and what callbacks do to its weights, is chain 0; metrics are
-  means over the chains. `posterior.chains` are the chains, and
-  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on from a
-  `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
+  batch (`side_by_side`). Where XLA compiles the step, or the network is small,
+  they step together where TensorFlow can vectorise that (dense layers and the
+  like, see `together`), else one after the other. The number of steps, burn-in
+  and `max_results` are those of each chain, and so is a learning rate that is
+  found (`settings` has the mean); T and a rate that is lowered are for all. The
+  model in `fit`, and so validation and what callbacks do to its weights, is
+  chain 0; metrics are means over the chains. `posterior.chains` are the chains,
+  and `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
+  from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
   `sample_chains` each has a process, or a machine, of its own.
 
   The logs hold, at the end of an epoch, `draws`, the number of draws (of all

@@ -1,4 +1,4 @@
-"""Several chains of one network in one `fit`, one after the other in each step.
+"""Several chains of one network in one `fit`, each with a part of each batch.
 
 Chain j = 0, ..., k - 1 is the chain that a `fit` of its own would make, with
 the seed `random.fold_in(seed, j)`, a start of its own, and as its batch of step
@@ -21,11 +21,14 @@ where each epoch goes through all N rows they are opposed, with the correlation
 the chains share out all rows. That makes a mean over chains better than it
 seems, and R-hat too large rather than too small.
 
-The chains take turns in the model: before its part of a step the weights of a
-chain, and all else that a step changes, are copied into the variables that the
-step works on, and back after it. So the step is traced once for all chains, by
-the code of one chain, and whatever works for one works for several. Chain 0 is
-the last in each step: between steps it is the one in the model.
+Where it can be, and pays, the chains step together, in one vectorised program
+(`together`). Else they take turns in the model: before its part of a step the
+weights of a chain, and all else that a step changes, are copied into the
+variables that the step works on, and back after it. So the step is traced once
+for all chains, by the code of one chain, and whatever works for one works for
+several. Chain 0 is the last in each step: between steps it is the one in the
+model. The chains are the same either way, up to rounding, and kept in the same
+places, so that a chain goes on either way.
 """
 
 from collections.abc import Callable
@@ -45,6 +48,7 @@ from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import starts
 from tfp_sgmcmc.keras import step as step_lib
+from tfp_sgmcmc.keras import together
 from tfp_sgmcmc.keras import train_function
 from tfp_sgmcmc.keras import turns
 
@@ -108,6 +112,15 @@ class SideBySide:
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
     """The values of all chains, `[k, ...]` for each of the variables."""
     return self.turns.stacked(variables)
+
+  @property
+  def may_step_together(self) -> bool:
+    """Whether to try to vectorise a step: see `together`."""
+    model = self._model
+    of_chains = {id(variable) for variable in self._variables}
+    has_statistics = any(
+        id(weight) in of_chains for weight in model.non_trainable_weights)
+    return not has_statistics and together.may_be(model)
 
   @property
   def num_rows(self) -> int:
@@ -205,7 +218,8 @@ class SideBySide:
       step: Integer scalar, the number of the step.
 
     Returns:
-      rows: Callable of a chain's number; returns its batch.
+      rows: Callable of a chain's number; returns its batch. Of a column of
+        several, `[m, 1]`: theirs, stacked.
     """
     k = self.num_chains
     num_rows = network.num_rows(data)
@@ -350,6 +364,8 @@ class StepOfChains:
     """
     self._step, self._chains = step, chains
     self._turns = chains.turns
+    self._together = together.Together(
+        step, chains.turns, chains.num_chains, chains.may_step_together)
 
   def set_likelihood(self, likelihood: Any) -> None:
     """Takes the likelihood of a model that was compiled anew."""
@@ -426,8 +442,10 @@ class StepOfChains:
     """
     self._chains.count(data)
     rows = self._chains.deal(data, self._step.number + 1)
-    found = self._turns.each(
-        lambda chain: self._step.train_step(rows(chain)))
+    found = self._together.each(rows)
+    if found is None:
+      found = self._turns.each(
+          lambda chain: self._step.train_step(rows(chain)))
     first = found[0]  # The last that was made: its metrics hold all.
     logs = dict(first)
     stacked = {

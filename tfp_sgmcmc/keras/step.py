@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -32,11 +33,28 @@ from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
 
-__all__ = ['STATUS', 'SamplingStep']
+__all__ = ['STATUS', 'Move', 'SamplingStep', 'first_bad']
 
 # The entry of the step's logs with its number and that of the first bad step:
 # two numbers, since to join them would be loops of their own on a TPU.
 STATUS = 'sampling_status'
+
+
+class Move(NamedTuple):
+  """What a step makes of a chain.
+
+  Attributes:
+    parts: The new weights, one tensor each.
+    results: The kernel's new results.
+    is_finite: `bool` scalar, whether the weights are.
+    logs: What the kernel has for the logs, scalars by name.
+    forward_pass: `ForwardPass` on the batch.
+  """
+  parts: list[tf.Tensor]
+  results: Any
+  is_finite: tf.Tensor
+  logs: dict[str, tf.Tensor]
+  forward_pass: network.ForwardPass
 
 
 class SamplingStep:
@@ -104,6 +122,11 @@ class SamplingStep:
     return tuple(tf.convert_to_tensor(v) for v in self.status_variables)
 
   @property
+  def seed(self) -> Any:
+    """The seed of the chain; a variable where chains take turns."""
+    return self._seed
+
+  @property
   def number(self) -> tf.Tensor:
     """The number of steps."""
     return tf.convert_to_tensor(self.status_variables[0])
@@ -149,7 +172,7 @@ class SamplingStep:
       posterior = self._posterior(
           data, self._passes(data, parts), self._make_kernel.temperature(start))
       return self._make_kernel(posterior, start).bootstrap_results(
-          parts, seed=self._step_seed(start))
+          parts, seed=_step_seed(self._seed, start))
 
     def bootstrap():
       return sharding.run(self._strategy, on_replica, data)
@@ -203,29 +226,47 @@ class SamplingStep:
         kinetic temperature and the temperature, and where it adapts its step
         size the learning rate.
     """
-    start = self._parts()
-    results = self.results()
+    start, results = self._parts(), self.results()
     step = results.step + 1
+    move = self.advance(start, results, self._seed, data)
+    network.assign(self._segment_start, start)
+    replicas.assign(self.variables, move.parts)
+    # What the next step waits for first.
+    with tf.control_dependencies(move.parts):
+      network.assign(self._results, tf.nest.flatten(move.results))
+    metrics = self.update_metrics(data, move.forward_pass)
+    bad = first_bad(
+        tf.convert_to_tensor(self._first_bad), move.is_finite, step)
+    self._first_bad.assign(bad)
+    return {**metrics, **move.logs, STATUS: (step, bad)}
+
+  def advance(
+      self,
+      start: list[tf.Tensor],
+      results: Any,
+      seed: tf.Tensor,
+      data: Any,
+  ) -> Move:
+    """A step of the kernel from given weights; changes no variable.
+
+    Args:
+      start: One tensor for each of the sampled weights.
+      results: The kernel's results after the step before.
+      seed: Stateless seed of the chain, `int32[2]`.
+      data: As `train_step` gets it.
+
+    Returns:
+      move: `Move`.
+    """
     passes = self._passes(data, start)
     temperature = self._make_kernel.temperature(results.step)
     kernel = self._make_kernel(
         self._posterior(data, passes, temperature), results.step)
     parts, results = kernel.one_step(
-        start, results, seed=self._step_seed(step))
-    finite, logs = _watch(parts, results, temperature)
-    network.assign(self._segment_start, start)
-    replicas.assign(self.variables, parts)
-    with tf.control_dependencies(parts):  # What the next step waits for first.
-      network.assign(self._results, tf.nest.flatten(results))
+        start, results, seed=_step_seed(seed, results.step + 1))
+    is_finite, logs = _watch(parts, results, temperature)
     logs.update(self._make_kernel.logs(results))
-    metrics = self._update_metrics(data, passes.of_each_row())
-    bad = tf.convert_to_tensor(self._first_bad)
-    bad = tf.where((bad == 0) & ~finite, step, bad)
-    self._first_bad.assign(bad)
-    return {**metrics, **logs, STATUS: (step, bad)}
-
-  def _step_seed(self, step):
-    return random.fold_in(tf.convert_to_tensor(self._seed), step)
+    return Move(parts, results, is_finite, logs, passes.of_each_row())
 
   @property
   def status_variables(self) -> list[tf.Variable]:
@@ -280,8 +321,17 @@ class SamplingStep:
       values -= tf.add_n([tf.cast(p, values.dtype) for p in penalties])
     return tf.cast(values, self._prior.dtype)
 
-  def _update_metrics(self, data, forward_pass):
-    """The model's metrics, with the predictions for the batch's rows."""
+  def update_metrics(
+      self, data: Any, forward_pass: network.ForwardPass) -> dict[str, Any]:
+    """Updates the model's metrics by the predictions for the batch's rows.
+
+    Args:
+      data: As `train_step` gets it.
+      forward_pass: `ForwardPass` on it, whose updates are made too.
+
+    Returns:
+      metrics: Their values.
+    """
     x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
     loss, updates = network.mean_loss(self._model, data, forward_pass)
     for variable, value in [*forward_pass.updates, *updates]:
@@ -290,6 +340,25 @@ class SamplingStep:
         loss, sample_weight=network.num_rows(data))
     return self._model.compute_metrics(
         x, y, forward_pass.outputs, sample_weight=sample_weight)
+
+
+def first_bad(
+    bad: tf.Tensor, is_finite: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+  """The number of the first bad step, once `step` has been made.
+
+  Args:
+    bad: `int64`, what it was before; 0 for none.
+    is_finite: `bool` of the same shape, whether the step is none.
+    step: `int64`, its number.
+
+  Returns:
+    bad: As the argument.
+  """
+  return tf.where((bad == 0) & ~is_finite, step, bad)
+
+
+def _step_seed(seed, step):
+  return random.fold_in(tf.convert_to_tensor(seed), step)
 
 
 def _scale_gradient(tensor, scale):

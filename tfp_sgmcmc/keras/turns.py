@@ -10,7 +10,12 @@ import tensorflow as tf
 
 from tfp_sgmcmc.keras import network
 
-__all__ = ['Turns']
+__all__ = ['Turns', 'order']
+
+
+def order(num_chains: int) -> list[int]:
+  """The numbers of the chains, 0 as the last, which is left in the model."""
+  return [*range(1, num_chains), 0]
 
 
 class Turns:
@@ -78,6 +83,15 @@ class Turns:
       self._slots[id(variable)][1].assign(value)
       variable.assign(value[0])
 
+  def tensors(self, variables: Sequence[Any]) -> list[tf.Tensor]:
+    """The same as tensors, for what is traced."""
+    found = []
+    for variable in variables:
+      _, slot = self._slots[id(variable)]
+      first = tf.convert_to_tensor(variable)[tf.newaxis]
+      found.append(tf.concat([first, slot[1:]], axis=0))
+    return found
+
   def load(self, chain: Any) -> None:
     """Gives the variables the values of a chain."""
     for variable, slot in self._slots.values():
@@ -111,14 +125,13 @@ class Turns:
     if not tf.executing_eagerly():
       turn = tf.function(turn, autograph=False)
     *others, first = (
-        turn(tf.constant(chain))
-        for chain in [*range(1, self._num_chains), 0])
+        turn(tf.constant(chain)) for chain in order(self._num_chains))
     return [first, *others]
 
   def one_by_one(self) -> Iterator[int]:
     """The chains' numbers, each with its values in the variables; 0 is last."""
     self.save(0)
-    for chain in [*range(1, self._num_chains), 0]:
+    for chain in order(self._num_chains):
       self.load(chain)
       yield chain
       self.save(chain)

@@ -1,0 +1,252 @@
+"""Chains that step together are those that take turns, up to rounding."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras import together
+
+NUM_CHAINS = 3
+PSGLD = functools.partial(
+    sgmcmc.SGLD, step_size=1e-4,
+    preconditioner=sgmcmc.preconditioners.RMSProp())
+SGNHT = functools.partial(sgmcmc.SGNHT, step_size=0.01, diffusion=3.)
+
+
+def run(how, monkeypatch, kernel=PSGLD, make_model=models.classifier, x=None,
+        y=None, epochs=5, jit_compile=False, callbacks=(), **arguments):
+  """15 steps of all chains, by default; `how` is "together" or "turns"."""
+  monkeypatch.setattr(
+      together, 'is_worthwhile', lambda num_weights: how == 'together')
+  keras.utils.set_random_seed(0)
+  model = make_model(jit_compile=jit_compile)
+  sampling = models.make_sampling(kernel, **{
+      **dict(num_chains=NUM_CHAINS), **arguments})
+  history = models.fit(
+      model, sampling, epochs=epochs, x=x, y=y, callbacks=callbacks).history
+  return sampling, history
+
+
+@pytest.fixture(scope='module')
+def in_turns():
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    return run('turns', monkeypatch)
+
+
+def is_vectorised(sampling):
+  return sampling._chain._step._together.is_possible
+
+
+def assert_same(ours, theirs, rtol=2e-5, atol=2e-6):
+  """The same draws, results of the kernel, and logs."""
+  (ours, our_logs), (theirs, their_logs) = ours, theirs
+  assert ours.posterior.steps == theirs.posterior.steps
+  for a, b in zip(
+      ours.posterior.weights.values(), theirs.posterior.weights.values()):
+    np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+  for a, b in zip(tf.nest.flatten(ours.kernel_results),
+                  tf.nest.flatten(theirs.kernel_results)):
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    size = np.max(np.abs(b), initial=1.)  # Of a sum's terms, as it is rounded.
+    np.testing.assert_allclose(a, b, rtol=10. * rtol, atol=rtol * size)
+  assert our_logs.keys() == their_logs.keys()
+  for name, values in their_logs.items():
+    np.testing.assert_allclose(our_logs[name], values, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('kernel, jit_compile', [
+    (models.SGHMC, False),
+    *(pytest.param(kernel, jit_compile, marks=pytest.mark.slow)
+      for kernel in (
+          functools.partial(sgmcmc.SGLD, step_size=1e-4), PSGLD, models.SGHMC,
+          functools.partial(models.SGHMC, integrator='baoab'), SGNHT,
+          functools.partial(SGNHT, thermostat='matrix'))
+      for jit_compile in (False, True)),
+])
+def test_the_chains_are_those_of_turns(kernel, jit_compile, monkeypatch):
+  ours, theirs = (
+      run(how, monkeypatch, kernel, jit_compile=jit_compile)
+      for how in ('together', 'turns'))
+  assert is_vectorised(ours[0])
+  assert_same(ours, theirs)
+
+
+@pytest.mark.slow
+def test_the_chains_of_all_that_is_chosen(monkeypatch):
+  """With the step size that is found in burn-in, by each chain's own heat."""
+  ours, theirs = (
+      run(how, monkeypatch, sgmcmc.SGHMC, learning_rate='temperature',
+          num_burnin_steps=100, epochs=36, prior=None)
+      for how in ('together', 'turns'))
+  assert is_vectorised(ours[0])
+  assert_same(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize('planted', [
+    'seed', pytest.param('rows', marks=pytest.mark.slow)])
+def test_what_is_not_of_each_chain_is_found(
+    planted, monkeypatch, in_turns):
+  """All chains with the seed of chain 0, or with its rows."""
+  advance, each = together.Together._advance, together.Together.each
+
+  def with_one_seed(self, values, leaves, batches):
+    values = [
+        tf.convert_to_tensor(self._step.seed) if v.dtype == tf.int32 else v
+        for v in values]
+    return advance(self, values, leaves, batches)
+
+  if planted == 'seed':
+    monkeypatch.setattr(together.Together, '_advance', with_one_seed)
+  else:
+    monkeypatch.setattr(
+        together.Together, 'each',
+        lambda self, rows: each(self, lambda chains: rows(0 * chains)))
+  ours = run('together', monkeypatch)
+  assert is_vectorised(ours[0])
+  with pytest.raises(AssertionError, match='Not equal to tolerance'):
+    assert_same(ours, in_turns)
+
+
+@pytest.mark.slow
+def test_goes_on_with_chains_that_took_turns(tmp_path, monkeypatch):
+  """And the other way round."""
+  whole = run('turns', monkeypatch, epochs=6)[0].posterior
+  for epochs, how in [(2, 'turns'), (4, 'together'), (6, 'turns')]:
+    sampling, _ = run(how, monkeypatch, epochs=epochs, directory=tmp_path)
+  assert len(sampling.posterior) == len(whole) == 18 * NUM_CHAINS
+  for a, b in zip(
+      sampling.posterior.weights.values(), whole.weights.values()):
+    np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
+
+
+def test_a_chain_that_fails_is_named(monkeypatch):
+  """That which meets row 45, alone, and no other."""
+  x, y = models.classes()
+  x[45] = np.inf
+  said = []
+  for how in ('together', 'turns'):
+    with pytest.warns(RuntimeWarning, match=r'at step 3 .* chain \d') as caught:
+      sampling, _ = run(how, monkeypatch, x=x, y=y)
+    said.append([str(w.message) for w in caught
+                 if w.category is RuntimeWarning])
+    assert [len(chain) for chain in sampling.posterior.chains] == [2, 2, 2]
+  assert said[0] == said[1]
+
+
+def convolutional(**compile_arguments):
+  return compiled([
+      keras.layers.Reshape([4, 1]), keras.layers.Conv1D(2, 2),
+      keras.layers.Flatten(), keras.layers.Dense(3)], **compile_arguments)
+
+
+class Convolution(keras.Layer):
+  """One that nobody has told of."""
+
+  def build(self, shape):
+    self.kernel = self.add_weight(shape=[2, 1, 2], name='kernel')
+
+  def call(self, x):
+    return keras.ops.conv(x, self.kernel)
+
+
+def own_convolution(**compile_arguments):
+  return compiled([
+      keras.layers.Reshape([4, 1]), Convolution(), keras.layers.Flatten(),
+      keras.layers.Dense(3)], **compile_arguments)
+
+
+def normalised(**compile_arguments):
+  return compiled([
+      keras.layers.Dense(5), keras.layers.BatchNormalization(),
+      keras.layers.Dense(3)], **compile_arguments)
+
+
+def masked(**compile_arguments):
+  return compiled([
+      keras.layers.Reshape([4, 1]), keras.layers.Masking(0.5),
+      keras.layers.Dense(3)],**compile_arguments)
+
+
+def compiled(layers, **compile_arguments):
+  model = keras.Sequential([keras.Input([4]), *layers])
+  model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True), **compile_arguments)
+  return model
+
+
+@pytest.mark.parametrize('make_model, kernel', [
+    (own_convolution, PSGLD),
+    *(pytest.param(*row, marks=pytest.mark.slow) for row in [
+        (convolutional, PSGLD), (normalised, PSGLD), (masked, PSGLD),
+        (models.classifier, models.EWSG)]),
+])
+def test_what_takes_turns(make_model, kernel, monkeypatch):
+  """Bit for bit: nothing of an attempt is left in the step."""
+  x, y = models.classes()
+  if make_model is masked:
+    y = np.tile(y[:, np.newaxis], [1, 4])
+  ours, theirs = (
+      run(how, monkeypatch, kernel, make_model=make_model, x=x, y=y, epochs=2)
+      for how in ('together', 'turns'))
+  assert not is_vectorised(ours[0])
+  assert_same(ours, theirs, rtol=1e-7, atol=0.)
+
+
+def two_inputs(**compile_arguments):
+  words = keras.Input([4], dtype='int32', name='words')
+  numbers = keras.Input([3], name='numbers')
+  h = keras.layers.Embedding(7, 5)(words)
+  h = keras.layers.MultiHeadAttention(num_heads=2, key_dim=3)(h, h)
+  h = keras.layers.GlobalAveragePooling1D()(keras.layers.Dropout(0.2)(h))
+  h = keras.layers.Concatenate()([
+      h, keras.layers.Dense(4, activation='gelu')(numbers)])
+  h = keras.layers.LayerNormalization()(h)
+  outputs = {
+      'kind': keras.layers.Dense(
+          3, kernel_regularizer=keras.regularizers.L2(1e-3), name='kind')(h),
+      'size': keras.layers.Dense(1, name='size')(h)}
+  model = keras.Model({'words': words, 'numbers': numbers}, outputs)
+  model.compile(
+      'sgd', {
+          'kind': keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+          'size': sgmcmc.keras.GaussianLikelihood(scale=1.)},
+      metrics={'kind': ['accuracy']}, **compile_arguments)
+  return model
+
+
+@pytest.mark.slow
+def test_a_model_of_several_inputs_and_outputs_is_vectorised(monkeypatch):
+  numbers, y = models.classes(num_features=3)
+  x = {'words': np.arange(200).reshape([50, 4]) ** 2 % 7, 'numbers': numbers}
+  y = {'kind': y, 'size': numbers[:, :1]}
+  ours, theirs = (
+      run(how, monkeypatch, models.SGHMC, make_model=two_inputs, x=x, y=y)
+      for how in ('together', 'turns'))
+  assert is_vectorised(ours[0])
+  assert_same(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_xla_and_the_size_decide():
+  seen = []
+  for jit_compile in (False, True):
+    tf.function(
+        lambda: seen.extend(map(together.is_worthwhile, [100, 10**5])),
+        autograph=False, jit_compile=jit_compile).get_concrete_function()
+  assert seen == [True, False, True, True]
+
+
+def test_rules_are_right():
+  """Of what TensorFlow cannot vectorise by itself."""
+  x = tf.random.stateless_normal([3, 4, 2], [0, 1])
+  for fn in (tf.nn.l2_loss, lambda x: tf.bitcast(x, tf.int32),
+             lambda x: tf.bitcast(x, tf.float64),
+             lambda x: tf.bitcast(x, tf.uint8)):
+    np.testing.assert_allclose(
+        compat.vectorized_map(fn, x), tf.stack([fn(row) for row in x]),
+        rtol=1e-6)
