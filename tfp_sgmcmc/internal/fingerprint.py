@@ -11,6 +11,7 @@ import dis
 import enum
 import functools
 import hashlib
+import importlib.util
 import inspect
 import os
 import pathlib
@@ -25,7 +26,9 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-__all__ = ['Fingerprint', 'check', 'difference', 'fingerprint', 'of_run']
+__all__ = [
+    'Fingerprint', 'check', 'difference', 'fingerprint', 'of_run',
+    'without_names']
 
 _MAX_DEPTH = 40
 _MAX_LENGTH = 200
@@ -205,6 +208,8 @@ class _Describer:
     for k, (key, value) in enumerate(items.items()):
       label = key if isinstance(key, str) else (
           repr(key) if isinstance(key, _PLAIN) else k)
+      if label is k:
+        self.describe(f'{name}.key_{k}', key)
       self.describe(f'{name}.{label}' if name else str(label), value)
 
   def _describe_array(self, name, value):
@@ -213,6 +218,8 @@ class _Describer:
     except Exception:  # Whatever it raises: it has no value here.
       self._cannot_see(name, value)
       return
+    if np.ma.isMaskedArray(value):
+      self.describe(f'{name}.mask', np.ma.getmaskarray(value))
     if array.dtype.hasobject:
       self._describe_items(name, {
           'shape': array.shape, **dict(enumerate(array.ravel().tolist()))})
@@ -227,11 +234,19 @@ class _Describer:
   def _describe_function(self, name, function):
     self.flat[f'{name}.function'] = _name(function)
     is_users = _is_users(function)
-    if not is_users and '<locals>' not in function.__qualname__:
+    # A library's decorator has the name of what it decorates.
+    decorated = getattr(function, '__wrapped__', None)
+    if not is_users and '<locals>' not in function.__qualname__ and (
+        decorated is None or not _is_users(decorated)):
       return
-    used, attributes = _names(function.__code__)
+    names = _names(function.__code__)
     for key, value in _closure(function).items():
-      self._describe_used(f'{name}.{key}', value, attributes)
+      self._describe_used(f'{name}.{key}', value, names, key)
+    if not is_users and decorated is not None:
+      self.describe(f'{name}.wrapped', decorated)
+      registry = getattr(function, 'registry', None)  # Of singledispatch.
+      if isinstance(registry, Mapping):
+        self._describe_items(f'{name}.registry', registry)
     for k, value in enumerate(function.__defaults__ or ()):
       self.describe(f'{name}.default_{k}', value)
     for key, value in (function.__kwdefaults__ or {}).items():
@@ -242,21 +257,30 @@ class _Describer:
       for key, value in vars(function).items():
         if key != '__wrapped__':
           self.describe(f'{name}.{key}', value)
-      for key in sorted(used & function.__globals__.keys()):
+      for key in sorted(names.used & function.__globals__.keys()):
         self._describe_used(
-            f'{name}.globals.{key}', function.__globals__[key], attributes)
+            f'{name}.globals.{key}', function.__globals__[key], names, key)
+      for key in sorted(names.modules):
+        self._describe_used(
+            f'{name}.imports.{key}', _users_module(key), names, key)
 
-  def _describe_used(self, name, value, attributes):
-    """Describes what code uses: of a module or namespace, what it names."""
+  def _describe_used(self, name, value, names, key):
+    """Describes what code uses: of a module or namespace, what it names.
+
+    Of a namespace that is handed on, all.
+    """
     if inspect.ismodule(value) and not _is_users(value):
       return
-    if not (inspect.ismodule(value) or isinstance(value, (
-        argparse.Namespace, types.SimpleNamespace))):
+    is_namespace = isinstance(value, (
+        argparse.Namespace, types.SimpleNamespace))
+    if not (inspect.ismodule(value) or is_namespace):
       self.describe(name, value)
     elif id(value) not in self._ancestors:
       self._ancestors.append(id(value))
-      for key in sorted(attributes & vars(value).keys()):
-        self._describe_used(f'{name}.{key}', vars(value)[key], attributes)
+      is_whole = is_namespace and key in names.handed_on
+      for part in sorted(
+          vars(value) if is_whole else names.attributes & vars(value).keys()):
+        self._describe_used(f'{name}.{part}', vars(value)[part], names, part)
       self._ancestors.pop()
 
   def _describe_class(self, name, cls):
@@ -293,7 +317,7 @@ def _parts(value):
   """What an object was made with or has, None where that cannot be seen."""
   is_users = _is_users(type(value))
   if _librarys(value, 'parameters') and isinstance(value.parameters, Mapping):
-    return value.parameters
+    return {**value.parameters, **_users_own(value)}
   if type(value).__name__.endswith('Policy') and (
       _librarys(value, 'get_config')):  # Keras' of types has but a name.
     return value.get_config()
@@ -325,7 +349,7 @@ def _of_keras(value):
   """
   if hasattr(value, 'weights'):
     try:
-      return {'config': _without_names(value.get_config()),
+      return {'config': without_names(value.get_config()),
               'weights': list(value.weights)}
     except NotImplementedError:
       pass
@@ -335,8 +359,15 @@ def _of_keras(value):
       'weights': list(getattr(value, 'weights', []))}
 
 
-def _without_names(config):
-  """A configuration with numbers for the names of the objects in it."""
+def without_names(config: Any) -> Any:
+  """A configuration of Keras' with numbers for the names of what is in it.
+
+  Args:
+    config: What `get_config` gives.
+
+  Returns:
+    config: The same, and nothing in it that Keras counts.
+  """
   numbers = {}
 
   def collect(part):
@@ -362,8 +393,25 @@ def _without_names(config):
   return replace(config)
 
 
+def _users_own(value):
+  """The attributes that the methods of a user's class name."""
+  found = {}
+  for cls in filter(_is_users, type(value).__mro__):
+    for method in filter(inspect.isfunction, map(
+        _function_of, vars(cls).values())):
+      found |= {
+          name: part for name, part in _attributes(value).items()
+          if name in _names(method.__code__).attributes
+          and name not in ('parameters', '_parameters')}
+  return found
+
+
 def _attributes(value):
-  found = dict(getattr(value, '__dict__', {}))
+  # What a cached property holds follows from the rest, once it is asked for.
+  found = {
+      name: part for name, part in getattr(value, '__dict__', {}).items()
+      if not isinstance(
+          getattr(type(value), name, None), functools.cached_property)}
   for cls in type(value).__mro__:
     slots = vars(cls).get('__slots__', ())
     for name in [slots] if isinstance(slots, str) else slots:
@@ -399,20 +447,52 @@ def _function_of(value):
   return value
 
 
+class _Names(NamedTuple):
+  """What code names, the functions in it too.
+
+  Attributes:
+    used: Globals.
+    attributes: Of anything, and what it imports from modules.
+    handed_on: Variables of which it does more than ask for an attribute.
+    modules: What it imports.
+  """
+  used: set[str]
+  attributes: set[str]
+  handed_on: set[str]
+  modules: set[str]
+
+
 def _names(code):
-  """The globals and the attributes that code names, functions in it too."""
-  used, attributes = set(), set()
-  for instruction in dis.get_instructions(code):
-    if instruction.opname in (
-        'LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_FROM_DICT_OR_GLOBALS'):
-      used.add(instruction.argval)
-    elif instruction.opname in ('LOAD_ATTR', 'LOAD_METHOD'):
-      attributes.add(instruction.argval)
+  found = _Names(set(), set(), set(), set())
+  instructions = list(dis.get_instructions(code))
+  for instruction, following in zip(
+      instructions, [*instructions[1:], None]):
+    name, does = instruction.argval, instruction.opname
+    asks = following is not None and following.opname in (
+        'LOAD_ATTR', 'LOAD_METHOD')
+    if does in ('LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_FROM_DICT_OR_GLOBALS'):
+      found.used.add(name)
+    if does in ('LOAD_ATTR', 'LOAD_METHOD', 'STORE_ATTR', 'IMPORT_FROM'):
+      found.attributes.add(name)
+    elif does == 'IMPORT_NAME':
+      found.modules.add(name)
+    elif does.startswith('LOAD_') and isinstance(name, str) and not asks:
+      found.handed_on.add(name)
   for constant in filter(inspect.iscode, code.co_consts):
-    more_used, more_attributes = _names(constant)
-    used |= more_used
-    attributes |= more_attributes
-  return used, attributes
+    for ours, theirs in zip(found, _names(constant)):
+      ours |= theirs
+  return found
+
+
+def _users_module(name):
+  """A module of the user's, imported as the code would; None of others."""
+  try:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.origin or spec.origin.startswith(_LIBRARIES):
+      return None
+    return importlib.import_module(name)
+  except Exception:  # Whatever it raises: the code that imports it will say.
+    return None
 
 
 def _hash_of_code(function):
@@ -442,9 +522,11 @@ def _is_users(value):
   else:
     name = value.__name__ if inspect.ismodule(value) else value.__module__
     module, file = name, getattr(sys.modules.get(name), '__file__', None)
+  if module == '__main__':  # Even where a library's module runs a script.
+    return True
   package = (module or '').split('.')[0]
-  if package == 'tfp_sgmcmc' or package in sys.stdlib_module_names - {
-      '__main__'} or package in sys.builtin_module_names:
+  if package == 'tfp_sgmcmc' or package in sys.stdlib_module_names or (
+      package in sys.builtin_module_names):
     return False
   return file is None or not (file.startswith(_LIBRARIES) or any(
       part in _PACKAGES for part in pathlib.Path(file).parts))

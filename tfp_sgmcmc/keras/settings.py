@@ -1,6 +1,7 @@
 """What `PosteriorSampling` was given, checked, and what it chooses."""
 
 from collections.abc import Callable
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -195,6 +196,8 @@ def resolve(
       start_epoch=start_epoch, temperature=temperature, seed=seed,
       learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
       draw_interval=draw_interval, target_excess=target_excess,
+      # The first expression that matches is taken.
+      **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
       **({} if num_chains == 1 else dict(
           num_chains=num_chains, initial_weights=initial_weights)))
   return Settings(
