@@ -1,9 +1,11 @@
 """The description of a call: what makes another posterior is seen."""
 
 import argparse
+import contextlib
 import dataclasses
 import enum
 import functools
+import importlib.machinery
 import operator
 import sys
 import types
@@ -128,6 +130,49 @@ def parallel(which):
           1, kernel_initializer='zeros')(ways[1 - which]))
 
 
+class Shifted(tfd.Normal):
+  """A user's distribution with an attribute of its own."""
+
+  def __init__(self, shift):
+    super().__init__(0., 1.)
+    self.shift = shift
+
+  def _log_prob(self, x):
+    return super()._log_prob(x - self.shift)
+
+
+def dispatched(scale):
+  @functools.singledispatch
+  def f(x):
+    return x
+
+  @f.register
+  def _(x: float):
+    return x * scale
+
+  return f
+
+
+class Remembers:
+  """Holds what it has computed once it was asked."""
+
+  def __init__(self, scale):
+    self.scale = scale
+
+  @functools.cached_property
+  def square(self):
+    return self.scale**2
+
+
+def asked(scale):
+  value = Remembers(scale)
+  CALLS.append(scale)
+  return value if len(CALLS) % 2 or value.square else None
+
+
+CALLS = []
+
+
 # Pairs of a way to make a value and two arguments that tell values apart.
 CASES = {
     'numbers': (lambda x: x, 1., 2.),
@@ -157,6 +202,22 @@ CASES = {
     'arguments of a program': (lambda x: function(
         'def f(y): return y * args.S',
         args=argparse.Namespace(S=x, unused=object())), 1., 2.),
+    'arguments of a program that are handed on': (lambda x: function(
+        'def g(a): return a.S\ndef f(y): return y * g(args)',
+        args=argparse.Namespace(S=x)), 1., 2.),
+    'modules imported within': (lambda x: (
+        module_with(S=x), function(
+            'def f(y):\n  import users_config\n  return users_config.S'))[1],
+                                1., 2.),
+    'names imported within': (lambda x: (
+        module_with(S=x), function(
+            'def f(y):\n  from users_config import S\n  return S'))[1], 1., 2.),
+    'under a decorator of a library': (lambda x: contextlib.contextmanager(
+        closure(x)), 1., 2.),
+    'singledispatch': (dispatched, 1., 2.),
+    'what was asked of objects': (asked, 1., 2.),
+    'keys': (lambda x: {(1, x): 1}, 1., 2.),
+    'masks': (lambda x: np.ma.array([1., 2.], mask=[x, True]), True, False),
     'constants': (lambda x: function(f'def f(y): return y * {x}'), 1., 2.),
     'code': (lambda x: function(f'def f(y): return y {x} 2.'), '+', '*'),
     'names of attributes': (
@@ -209,6 +270,7 @@ CASES = {
         tfd.Normal(0., x).log_prob, closure(0.), tf.zeros([3])), 1., 2.),
     'distributions': (lambda x: tfd.Normal(0., x).log_prob, 1., 2.),
     'distributions of the user': (lambda x: Gamma(0., x), 1., 2.),
+    'attributes of distributions of the user': (Shifted, 1., 2.),
     'bijectors': (lambda x: tfb.Chain([tfb.Scale(x), tfb.Exp()]), 1., 2.),
     'pinned data': (lambda x: joint(1., x).unnormalized_log_prob, 1., 2.),
     'parameters beside pinned data': (
@@ -228,6 +290,8 @@ CASES = {
 def module_with(**attributes):
   module = types.ModuleType('users_config')
   module.__file__ = '/home/user/users_config.py'
+  module.__spec__ = importlib.machinery.ModuleSpec(
+      'users_config', None, origin=module.__file__)
   sys.modules['users_config'] = module
   module.__dict__.update(attributes)
   return module

@@ -4,6 +4,7 @@ import concurrent.futures
 from concurrent.futures import process
 import pathlib
 import random
+import warnings
 
 import keras
 import numpy as np
@@ -106,6 +107,79 @@ def test_what_else_is_in_a_process_changes_no_chain(tmp_path):
       np.testing.assert_array_equal(ours, theirs)
 
 
+def other_activation():
+  model = make_model()
+  model.layers[0].activation = keras.activations.relu
+  return model
+
+
+def other_targets():
+  return {**fit_arguments(), 'y': fit_arguments()['y'][::-1]}
+
+
+@pytest.mark.parametrize('changes, message', [
+    (dict(make_model=other_activation), 'layer 0, a Dense, was made with'),
+    (dict(fit=other_targets), 'fit.y'),
+    (dict(sampling={**SAMPLING, 'prior': models.tfd.Normal(0., 2.)}), 'prior'),
+])
+def test_a_directory_is_of_one_model_and_of_one_data(
+    tmp_path, changes, message):
+  sample_chains(directory=tmp_path)
+  with pytest.raises(RuntimeError, match=message):
+    sample_chains(directory=tmp_path, **changes)
+
+
+def always_seeded():
+  keras.utils.set_random_seed(1)
+  return make_model()
+
+
+def warns(message):
+  class Warns(keras.callbacks.Callback):
+
+    def on_train_begin(self, logs=None):
+      warnings.warn(message, stacklevel=2)
+
+  return Warns()
+
+
+def test_chains_in_threads_say_each_its_own():
+  before = warnings.showwarning
+  with concurrent.futures.ThreadPoolExecutor(2) as threads, (
+      pytest.warns(UserWarning)) as told:
+    several = sample_chains(
+        executor=threads, make_model=always_seeded,
+        fit={**fit_arguments(), 'callbacks': [warns('Look out')]})
+  assert warnings.showwarning is before
+  found = [str(w.message) for w in told]
+  assert [text for text in found if 'Look out' in text] == [
+      'Chain 0: Look out', 'Chain 1: Look out']
+  assert any('Chains 0 and 1 start from the same' in text for text in found)
+  one = sample_chains(make_model=always_seeded)
+  for ours, theirs in zip(several.weights.values(), one.weights.values()):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_chains_have_the_callers_types():
+  policy = keras.config.dtype_policy()
+  keras.config.set_dtype_policy('mixed_bfloat16')
+  try:
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+      sample_chains(executor=threads, make_model=make_half, num_chains=1)
+  finally:
+    keras.config.set_dtype_policy(policy)
+  assert POLICIES[-2:] == ['mixed_bfloat16', 'mixed_bfloat16']
+
+
+POLICIES = []
+
+
+def make_half():
+  model = make_model()
+  POLICIES.append(model.dtype_policy.name)
+  return model
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('executor', ['', 'dask'])
 def test_a_killed_process(tmp_path, executor):
@@ -130,6 +204,9 @@ def with_frozen_weights():
     (dict(make_model=3), TypeError, 'a function that returns a new model'),
     (dict(make_model=lambda: keras.Sequential([keras.layers.Dense(1)])),
      ValueError, 'a model without weights'),
+    (dict(fit={**fit_arguments(), 'callbacks': [
+        keras.callbacks.BackupAndRestore('/tmp/backup')]}), RuntimeError,
+     'BackupAndRestore, with one place for all chains'),
     (dict(fit=dict(x=tf.data.Dataset.range(3))), TypeError, 'cannot be sent'),
     (dict(make_model=with_frozen_weights), RuntimeError, 'not trained'),
 ])

@@ -147,7 +147,8 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   Whether a run is the same is told by what this callback was given and by the
   compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
-  known by its weights' shapes alone, and the data are not looked at.
+  known by its weights' shapes and by what its layers are, and the data are
+  not looked at.
 
   With `num_chains=k` there are k chains of the network side by side. Each has a
   start of its own, chain 0 the model's weights and the others fresh ones by the
@@ -569,6 +570,16 @@ class PosteriorSampling(keras.callbacks.Callback):
         epoch = max(epoch, self._settings.start_epoch)
       schedule.check_reachable(
           self.num_steps, epoch, self.params['epochs'], steps)
+
+
+def describe_also(sampling: PosteriorSampling, **described: Any) -> None:
+  """Adds to what a directory knows a chain by, before its `fit`.
+
+  Args:
+    sampling: `PosteriorSampling`.
+    **described: What it stands for, by name.
+  """
+  sampling._settings.given.update(described)  # pylint: disable=protected-access
 
 
 @diagnostics.summary.register

@@ -71,9 +71,11 @@ def open_store(
 
 
 def of_model(model: keras.Model) -> dict[str, np.ndarray]:
-  """All weights of a model, trainable or not, and the state of its layers."""
-  return leaves(
-      weights=model.trainable_variables, others=model.non_trainable_variables)
+  """All weights of a model, trainable or not, and what its layers are."""
+  return {
+      **leaves(weights=model.trainable_variables,
+               others=model.non_trainable_variables),
+      _LAYERS: np.frombuffer(_layers(model).encode(), np.uint8)}
 
 
 def assign_model(
@@ -87,10 +89,36 @@ def assign_model(
     path: The directory, for the error.
 
   Raises:
-    ValueError: If the model has other weights.
+    ValueError: If the model has other weights, or other layers.
   """
+  kept, now = checkpoint[_LAYERS].tobytes().decode(), _layers(model)
+  if kept != now:
+    raise ValueError(
+        f'{path} holds the chain of another model: '
+        + _first_difference(kept.split('\n'), now.split('\n'))
+        + '. Make the model as it was to go on with it, or give another '
+        'directory.')
   assign(checkpoint, path, weights=model.trainable_variables,
          others=model.non_trainable_variables)
+
+
+_LAYERS = 'layers'
+
+
+def _layers(model):
+  return '\n'.join(network.described_layers(model))
+
+
+def _first_difference(kept, now):
+  if len(kept) != len(now):
+    return f'it had {len(kept)} layers, and there are {len(now)}'
+  number, before, after = next(
+      (k, *pair) for k, pair in enumerate(zip(kept, now)) if pair[0] != pair[1])
+  names = [text.split(' ')[0] for text in (before, after)]
+  if names[0] != names[1]:
+    return f'its layer {number} was a {names[0]}, and is a {names[1]}'
+  return (f'its layer {number}, a {names[0]}, was made with other arguments, '
+          'such as the activation or a regulariser')
 
 
 def leaves(**groups: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -1,13 +1,17 @@
 """Several chains of a model, each by a `fit` of its own, in other processes."""
 
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 import concurrent.futures
 from concurrent.futures import process
+import contextlib
 import hashlib
 import multiprocessing
 import os
 import pathlib
+import threading
 from typing import Any
 from typing import NamedTuple
 import warnings
@@ -15,6 +19,7 @@ import warnings
 import cloudpickle
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc import store as store_lib
@@ -68,6 +73,8 @@ def sample_chains(
   others run on, as long as each gets further than the one before; Dask does as
   much. With more `num_chains`, or more epochs, there are more draws of the
   same. Processes on other machines have to see the directory by the same path.
+  A call with another model or with other arrays is refused; data that `fit`
+  reads from a pipeline are not looked at.
 
   Args:
     make_model: Callable without arguments; returns a new model, built (with an
@@ -144,7 +151,8 @@ def sample_chains(
           pickled, random.fold_in(seed, k).numpy().tolist(),
           None if directory is None else str(
               pathlib.Path(directory).expanduser().absolute() / f'chain_{k}'),
-          _digest(model))
+          _digest(model.non_trainable_weights),
+          (keras.config.dtype_policy().name, keras.config.floatx()))
       for k in range(num_chains)]
   return samples.PosteriorSamples.concatenate([
       samples.PosteriorSamples.load(job.directory, model)
@@ -158,13 +166,15 @@ class _Job(NamedTuple):
   pickled: bytes
   seed: list[int]
   directory: str | None
-  digest: str
+  digest: str  # Of the weights that are not trained.
+  types: tuple[str, str]  # Keras' policy, and its type of numbers.
 
 
 class _Outcome(NamedTuple):
   """What a process tells: draws where they are in memory; warnings."""
   arrays: dict[str, np.ndarray] | None
   warnings: list[tuple[str, type[Warning]]]
+  start: str  # A hash of the initial weights.
 
 
 def _run_all(jobs, executor):
@@ -178,7 +188,7 @@ def _run_all(jobs, executor):
 
 def _collect(futures):
   """Waits for all; tells of warnings, and raises where chains failed."""
-  errors, found = {}, []
+  errors, found, starting = {}, [], {}
   for k, future in enumerate(futures):
     try:
       outcome = future.result()
@@ -187,6 +197,12 @@ def _collect(futures):
       continue
     for message, category in outcome.warnings:
       warnings.warn(f'Chain {k}: {message}', category, stacklevel=4)
+    twin = starting.setdefault(outcome.start, k)
+    if twin != k:
+      warnings.warn(
+          f'Chains {twin} and {k} start from the same weights, so that their '
+          'agreement would say little: leave seeds out of make_model, and '
+          'weights that it loads.', stacklevel=4)
     found.append(outcome.arrays)
   if errors:
     first = min(errors)
@@ -224,29 +240,91 @@ def _step(job):
 def _run(job: _Job) -> _Outcome:
   """Makes a chain, in the process that calls it."""
   make_model, *arguments = cloudpickle.loads(job.pickled)
+  policy, floatx = job.types  # Those of the caller, not of a new process.
+  keras.config.set_floatx(floatx)
+  keras.config.set_dtype_policy(policy)
   fit, sampling = (dict(a() if callable(a) else a) for a in arguments)
+  callbacks = keras.tree.flatten(fit.get('callbacks') or [])
+  if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in callbacks):
+    raise ValueError(
+        'fit has the callback BackupAndRestore, with one place for all chains: '
+        'a chain would go on from the weights of another. Leave it out; with '
+        'sample_chains(directory=...) each chain goes on by itself.')
   with starts.initialisers_seed(job.seed):
     model = make_model()
-  if _digest(model) != job.digest:
+  if _digest(model.non_trainable_weights) != job.digest:
     raise ValueError(
         'make_model returns models that differ in weights that are not '
         'trained, and predictions use those of one for all chains: let it set '
         'them (by a seed in their initialisers, or load_weights).')
   chain = callback.PosteriorSampling(
       **sampling, seed=job.seed, directory=job.directory)
-  with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter('default')
-    model.fit(**{
-        'verbose': 0, **fit,
-        'callbacks': [*keras.tree.flatten(fit.get('callbacks') or []), chain]})
-  told = [(str(w.message), w.category) for w in caught
-          if issubclass(w.category, (UserWarning, RuntimeWarning))]
+  if job.directory is not None:
+    callback.describe_also(chain, fit={
+        key: fit[key] for key in _OF_THE_POSTERIOR
+        if key in fit and not isinstance(fit[key], _PIPELINES)})
+  start = _digest(model.trainable_weights)
+  with _WARNINGS.of_this_thread() as caught:
+    model.fit(**{'verbose': 0, **fit, 'callbacks': [*callbacks, chain]})
+  told = [(message, category) for message, category in dict.fromkeys(caught)
+          if issubclass(category, (UserWarning, RuntimeWarning))]
   try:
     posterior = chain.posterior
   except ValueError as error:
     raise RuntimeError(
         f'{error} ' + ' '.join(message for message, _ in told)) from error
-  return _Outcome(posterior.arrays() if job.directory is None else None, told)
+  return _Outcome(
+      posterior.arrays() if job.directory is None else None, told, start)
+
+
+# The arguments of `fit` with which the posterior, or the chain, is another.
+_OF_THE_POSTERIOR = (
+    'x', 'y', 'sample_weight', 'class_weight', 'batch_size', 'shuffle',
+    'validation_split', 'steps_per_epoch')
+# Cannot be looked into.
+_PIPELINES = (tf.data.Dataset, keras.utils.PyDataset, Iterator)
+
+
+class _Warnings:
+  """What is warned of, by thread: Python's own recorder takes that of all."""
+
+  def __init__(self):
+    self._lock = threading.Lock()
+    self._by_thread = {}
+    self._recording = contextlib.ExitStack()
+
+  @contextlib.contextmanager
+  def of_this_thread(self) -> Iterator[list[tuple[str, type[Warning]]]]:
+    """A list of what the thread warns of from here on."""
+    thread, told = threading.get_ident(), []
+    with self._lock:
+      if not self._by_thread:
+        self._record()
+      self._by_thread[thread] = told
+    try:
+      yield told
+    finally:
+      with self._lock:
+        del self._by_thread[thread]
+        if not self._by_thread:
+          self._recording.close()
+
+  def _record(self):
+    self._recording.enter_context(warnings.catch_warnings())
+    warnings.simplefilter('always')
+    show = warnings.showwarning
+
+    def note(message, category, *args, **kwargs):
+      told = self._by_thread.get(threading.get_ident())
+      if told is None:
+        show(message, category, *args, **kwargs)
+      else:
+        told.append((str(message), category))
+
+    warnings.showwarning = note
+
+
+_WARNINGS = _Warnings()
 
 
 def _pickled(*objects):
@@ -279,9 +357,9 @@ def _num_processors():
   return os.cpu_count() or 1
 
 
-def _digest(model):
-  """A hash of the weights that are not trained."""
+def _digest(variables: Iterable[Any]) -> str:
+  """A hash of the values of variables."""
   digest = hashlib.sha256()
-  for variable in model.non_trainable_weights:
+  for variable in variables:
     digest.update(np.ascontiguousarray(variable.numpy()).tobytes())
   return digest.hexdigest()
