@@ -487,7 +487,7 @@ def _names(code):
 def _users_module(name):
   """A module of the user's, imported as the code would; None of others."""
   try:
-    spec = importlib.util.find_spec(name)
+    spec = importlib.util.find_spec(name.split('.')[0])
     if spec is None or not spec.origin or spec.origin.startswith(_LIBRARIES):
       return None
     return importlib.import_module(name)
