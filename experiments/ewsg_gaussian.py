@@ -492,13 +492,17 @@ def draw(results, panels, times):
     return common.with_acceptance(
         job.name + (', ours' if job.integrator == OURS else ''), acceptance)
 
+  def leave_room(ax, share):
+    """For the legend, above the curves."""
+    low, high = np.log(ax.get_ylim())
+    ax.set_ylim(np.exp(low), np.exp(high + share * (high - low)))
+
   def curves(ax, title, entries):
     for k, (label, job, style) in enumerate(entries):
       ax.plot(results[job].passes, results[job].kl.mean(axis=0),
               style or f'C{k}', label=label)
     ax.set(title=title, xlabel='data passes', ylabel='KL', yscale='log')
-    low, high = np.log(ax.get_ylim())  # Room for the legend.
-    ax.set_ylim(np.exp(low), np.exp(high + 0.5 * (high - low)))
+    leave_room(ax, 0.5)
     ax.legend(fontsize='x-small', ncols=2, loc='upper right')
 
   colors = dict(zip(STEP_SIZES, ('C0', 'C1', 'C2', 'C3', 'C4')))
@@ -543,7 +547,8 @@ def draw(results, panels, times):
     ax.set(title=f'(i) KL at the end, {SETTINGS[integrator]}', xlabel='M',
            ylabel='KL')
     ax.minorticks_off()
-    ax.legend(fontsize='small')
+    leave_room(ax, 0.3)
+    ax.legend(fontsize='small', loc='upper right')
   return picture
 
 
