@@ -67,6 +67,7 @@ def compare(
     num_steps: int,
     num_burnin_steps: int,
     num_steps_per_block: int,
+    methods: Sequence[str] = ('SGHMC', 'SGNHT'),
 ) -> list[Run]:
   """Runs SGHMC and SGNHT at each a and eta on a posterior.
 
@@ -83,6 +84,7 @@ def compare(
     num_burnin_steps: Iterations before predictions are averaged.
     num_steps_per_block: Iterations between two draws; below 10, or a multiple
       of 10.
+    methods: Which of the two to run.
 
   Returns:
     runs: One for each method, a and eta.
@@ -116,7 +118,7 @@ def compare(
 
     return start, advance
 
-  functions = {method: compiled(method) for method in ('SGHMC', 'SGNHT')}
+  functions = {method: compiled(method) for method in methods}
   settings = [
       (method, a, eta) for method in functions for a in diffusions
       for eta in etas]

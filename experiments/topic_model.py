@@ -191,7 +191,7 @@ def run(arguments):
            num_long_steps=30),
       # The long steps are a tenth of the paper's.
       dict(num_words=500, num_topics=30, chains=2, num_draws=4,
-           num_steps=1200, num_burnin_steps=600, num_steps_per_block=100,
+           num_steps=1000, num_burnin_steps=500, num_steps_per_block=100,
            num_long_steps=NUM_STEPS // 10),
       dict(num_words=2000, num_topics=30, chains=5, num_draws=20,
            num_steps=NUM_STEPS, num_burnin_steps=10_000,
@@ -235,7 +235,7 @@ def run(arguments):
   corner = min(settings['diffusions']), max(settings['etas'])
   long_runs = [] if settings['num_long_steps'] is None else compare(
       diffusions=corner[:1], etas=corner[1:],
-      num_steps=settings['num_long_steps'])
+      num_steps=settings['num_long_steps'], methods=['SGHMC'])
   unigram = float(perplexity((train.sum(0) + 1.) / np.sum(train.sum(0) + 1.)))
   settings['gradients_per_chain'] = runs[0].num_gradients
   columns, rows = thermostats.table(
@@ -265,9 +265,11 @@ def run(arguments):
       'unigram', (0.02, unigram), xycoords=('axes fraction', 'data'),
       va='bottom', color='0.4')
   found = {
-      run.method: run for run in long_runs or runs
+      run.method: run for run in (*runs, *long_runs)
       if (run.a, run.eta) == corner}
-  scores = {name: run.scores[-1].mean() for name, run in found.items()}
+  scores = {
+      name: f'{run.scores[-1].mean():.0f} after {run.steps[-1]:,}'
+      for name, run in found.items()}
   notes = (
       'Perplexities are those of KOS and its most frequent words, not to be '
       "held against the paper's 1,000 to 1,100 on abstracts of ICML. SGHMC "
@@ -277,9 +279,8 @@ def run(arguments):
          'whose time constant is 1,250 to 5,000 steps'
          if settings['num_steps'] < NUM_STEPS else '') + '. With the smaller '
       'a and the largest eta, where SGHMC leaves the axis in the paper, it '
-      f'came to {scores["SGHMC"]:.0f} after {found["SGHMC"].steps[-1]:,}, and '
-      f'SGNHT to {scores["SGNHT"]:.0f} (nan is a chain that was lost). Where '
-      'theta '
+      f'came to {scores["SGHMC"]}, and SGNHT to {scores["SGNHT"]} (nan is a '
+      'chain that was lost). Where theta '
       'passes zero the gradient for sampled topics, n / theta, has no bound; '
       'that may be why kinetic energies stay above 0.5, and why a thermostat '
       'of one friction for all coordinates can lose its chain where a fixed '
