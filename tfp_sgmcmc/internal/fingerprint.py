@@ -395,15 +395,14 @@ def without_names(config: Any) -> Any:
 
 def _users_own(value):
   """The attributes that the methods of a user's class name."""
-  found = {}
+  named = set()
   for cls in filter(_is_users, type(value).__mro__):
     for method in filter(inspect.isfunction, map(
         _function_of, vars(cls).values())):
-      found |= {
-          name: part for name, part in _attributes(value).items()
-          if name in _names(method.__code__).attributes
-          and name not in ('parameters', '_parameters')}
-  return found
+      named |= _names(method.__code__).attributes
+  named -= {'parameters', '_parameters'}
+  return {name: part for name, part in _attributes(value).items()
+          if name in named}
 
 
 def _attributes(value):

@@ -132,7 +132,7 @@ def _of_outputs(config):
       return 'lambda'
     return {
         str(key): _of_outputs(value) for key, value in config.items()
-        if key not in ('name', 'build_config', 'trainable', 'seed')
+        if key not in ('build_config', 'trainable', 'seed')
         and not str(key).endswith(('initializer', 'shape'))}
   if isinstance(config, (list, tuple)):
     return [_of_outputs(value) for value in config]
