@@ -81,7 +81,7 @@ def run(arguments):
   temperatures = common.sizes(
       arguments, (0.1, 1.), (0.1, 0.3, 1.),
       (0.001, 0.01, 0.03, 0.1, 0.3, 1., 3.))
-  num_epochs = common.sizes(arguments, 2, 20, 400)
+  num_epochs = common.sizes(arguments, 2, 15, 400)
   num_splits = common.sizes(arguments, 2, 10, 10)
 
   def run_one(item):

@@ -3,7 +3,7 @@
 A perceptron 784-100-10, prior N(0, 1), minibatches of 100: SGLD, pSGLD, SGHMC,
 CP-SGHMC (ten strata by k-means) and EWSG, of which a step takes two
 minibatches, at equal data passes: 200 in the paper and with --full, by default
-80. (Fig. 3b, the convolutional network, is `mnist_cnn_ewsg`.)
+30. (Fig. 3b, the convolutional network, is `mnist_cnn_ewsg`.)
 
 The paper's settings are its step sizes and friction: h = {4, 2, 2}e-3 for EWSG,
 SGHMC and CP-SGHMC with gamma = 0.1, and {0.001, 1}e-4 for SGLD and pSGLD. Its
@@ -165,7 +165,7 @@ def sampler(name, data, strata, jit_compile):
 
 
 def run(arguments):
-  passes = common.sizes(arguments, 4, 80, 200)
+  passes = common.sizes(arguments, 4, 30, 200)
   num_seeds = common.sizes(arguments, 1, 1, 5)
   data = load(arguments)
   strata = sgmcmc.gradients.kmeans_strata(

@@ -191,7 +191,7 @@ def run(arguments):
            num_long_steps=30),
       # The long steps are a tenth of the paper's.
       dict(num_words=500, num_topics=30, chains=2, num_draws=4,
-           num_steps=1000, num_burnin_steps=500, num_steps_per_block=100,
+           num_steps=600, num_burnin_steps=300, num_steps_per_block=100,
            num_long_steps=NUM_STEPS // 10),
       dict(num_words=2000, num_topics=30, chains=5, num_draws=20,
            num_steps=NUM_STEPS, num_burnin_steps=10_000,
