@@ -31,7 +31,7 @@ from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.internal import manifest as manifest_lib
 from tfp_sgmcmc.internal.lock import Lock
 
-__all__ = ['Store', 'read_draws']
+__all__ = ['Store', 'read_about', 'read_draws']
 
 _DRAWS = re.compile(r'draws_([0-9]{8,})-([0-9]{8,})\.npz')
 _CHECKPOINT = re.compile(r'checkpoint_([0-9]{8,})\.npz')
@@ -87,7 +87,7 @@ class Store:
 
   def _read(self):
     manifest = manifest_lib.read(self._path / manifest_lib.NAME)
-    self._commits, self._checkpoint_specs = [], {}
+    self._commits, self._checkpoint_specs, self._about = [], {}, {}
     self._draws = chunks_lib.Chunks()
     self._waiting, self._num_bytes_waiting = [], 0
     if manifest is None or not manifest.commits:
@@ -105,6 +105,7 @@ class Store:
             'directory.')
     self._commits = manifest.commits
     self._checkpoint_specs = manifest.checkpoint
+    self._about = manifest.about
     self._draws = chunks_lib.Chunks(
         _counted_files(self._path, self._commits[-1].num_draws), manifest.draw)
 
@@ -117,6 +118,19 @@ class Store:
   def draws(self) -> chunks_lib.Chunks:
     """All draws, those too that wait for a commit."""
     return self._draws
+
+  @property
+  def about(self) -> dict[str, str]:
+    """What `describe` was given."""
+    return dict(self._about)
+
+  def describe(self, about: Mapping[str, str]) -> None:
+    """Takes what readers of the draws should know, for the next `commit`.
+
+    Args:
+      about: Dictionary of texts. Another one is no other run.
+    """
+    self._about = dict(about)
 
   @property
   def is_new(self) -> bool:
@@ -314,7 +328,7 @@ class Store:
     """Makes `commits` those that count, and removes other checkpoints."""
     manifest_lib.write(self._path / manifest_lib.NAME, manifest_lib.Manifest(
         self._made_by, commits, self._draws.specs, self._checkpoint_specs,
-        self._arguments or {}))
+        self._arguments or {}, self._about))
     before = {commit.number for commit in self._commits}
     self._commits = commits
     self._has_committed = self._has_committed or bool(commits)
@@ -362,11 +376,32 @@ def read_draws(
     FileNotFoundError: If there are none.
     ValueError: If they are of another kind of run, or damaged.
   """
+  return _read(directory, made_by).draws
+
+
+def read_about(directory: str | os.PathLike, made_by: str) -> dict[str, str]:
+  """What the run in a directory was `describe`d by.
+
+  Args:
+    directory: As for `read_draws`.
+    made_by: Likewise.
+
+  Returns:
+    about: Dictionary of texts.
+
+  Raises:
+    FileNotFoundError: If there are no draws.
+    ValueError: If they are of another kind of run, or damaged.
+  """
+  return _read(directory, made_by).about
+
+
+def _read(directory, made_by):
   store = Store(directory, made_by)
   if store.is_new:
     raise FileNotFoundError(
         f'There are no draws in {store.path}, or none were committed.')
-  return store.draws
+  return store
 
 
 def _draws_name(first, last):

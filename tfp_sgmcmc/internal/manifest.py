@@ -32,6 +32,7 @@ class Manifest(NamedTuple):
   draw: dict[str, tf.TensorSpec]
   checkpoint: dict[str, tf.TensorSpec]
   arguments: dict[str, str]
+  about: dict[str, str]
 
 
 def read(path: pathlib.Path) -> Manifest | None:
@@ -61,7 +62,8 @@ def read(path: pathlib.Path) -> Manifest | None:
         for commit in content['commits']]
     return Manifest(
         str(content['made_by']), commits, _from_json(content['draw']),
-        _from_json(content['checkpoint']), dict(content['arguments']))
+        _from_json(content['checkpoint']), dict(content['arguments']),
+        dict(content['about']))
   except (KeyError, TypeError, ValueError, AttributeError) as error:
     raise array_files.damaged(path, error) from error
 
@@ -73,7 +75,7 @@ def write(path: pathlib.Path, manifest: Manifest) -> None:
       'commits': [commit._asdict() for commit in manifest.commits],
       'draw': _to_json(manifest.draw),
       'checkpoint': _to_json(manifest.checkpoint),
-      'arguments': manifest.arguments}
+      'arguments': manifest.arguments, 'about': manifest.about}
   with array_files.replacing(path) as file:
     file.write(json.dumps(
         {**content, 'digest': digest(content)}, indent=1).encode())

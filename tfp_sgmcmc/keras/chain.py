@@ -382,7 +382,7 @@ class Chain:
     if self._rate is not None:
       self._rate.restore(kept['chosen_rate'])
     if network.is_built(self._model):
-      checkpoint_lib.assign_model(self._model, kept, store.path)
+      checkpoint_lib.assign_model(self._model, kept, store)
 
   def _optimizers_rate(self):
     """The optimizer's learning rate in a list, empty where it has no say."""
@@ -469,7 +469,7 @@ class Chain:
         self._prior, self._has_default_prior, bool(model.losses), self._say)
     network.build_moving_average(model)
     if self.is_resumed:
-      checkpoint_lib.assign_model(model, self._resumed, self._draws.store.path)
+      checkpoint_lib.assign_model(model, self._resumed, self._draws.store)
     self._chains.begin(iterator.element_spec, self.is_resumed)
     for _ in self._chains.one_by_one():
       network.check_finite(model)
@@ -516,7 +516,7 @@ class Chain:
   def _fix_statistics(self, x, iterator):
     """Estimates moving statistics at the weights with which sampling starts."""
     variables = statistics.moving_variables(self._model, x)
-    self._draws.set_extras(variables)
+    self._draws.begin(variables)
     if variables and self.is_searching:
       self._chains.check_search()
     if not variables or self.is_resumed:

@@ -20,6 +20,7 @@ from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
+from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 
 __all__ = [
@@ -71,54 +72,33 @@ def open_store(
 
 
 def of_model(model: keras.Model) -> dict[str, np.ndarray]:
-  """All weights of a model, trainable or not, and what its layers are."""
-  return {
-      **leaves(weights=model.trainable_variables,
-               others=model.non_trainable_variables),
-      _LAYERS: np.frombuffer(_layers(model).encode(), np.uint8)}
+  """All weights of a model, trainable or not."""
+  return leaves(weights=model.trainable_variables,
+                others=model.non_trainable_variables)
 
 
 def assign_model(
-    model: keras.Model, checkpoint: Mapping[str, np.ndarray], path: Any,
+    model: keras.Model,
+    checkpoint: Mapping[str, np.ndarray],
+    store: store_lib.Store,
 ) -> None:
   """Puts back what `of_model` took.
 
   Args:
     model: Built model.
     checkpoint: Arrays, those of `of_model` among them.
-    path: The directory, for the error.
+    store: Where they come from, with a record of the model.
 
   Raises:
     ValueError: If the model has other weights, or other layers.
   """
-  kept, now = checkpoint[_LAYERS].tobytes().decode(), _layers(model)
-  if kept != now:
+  difference = model_record.difference(store.about, model)
+  if difference is not None:
     raise ValueError(
-        f'{path} holds the chain of another model: '
-        + _first_difference(kept.split('\n'), now.split('\n'))
-        + '. Make the model as it was to go on with it, or give another '
-        'directory.')
-  assign(checkpoint, path, weights=model.trainable_variables,
+        f'{store.path} holds the chain of another model: {difference}. Make '
+        'the model as it was to go on with it, or give another directory.')
+  assign(checkpoint, store.path, weights=model.trainable_variables,
          others=model.non_trainable_variables)
-
-
-_LAYERS = 'layers'
-
-
-def _layers(model):
-  return '\n'.join(network.described_layers(model))
-
-
-def _first_difference(kept, now):
-  if len(kept) != len(now):
-    return f'it had {len(kept)} layers, and there are {len(now)}'
-  number, before, after = next(
-      (k, *pair) for k, pair in enumerate(zip(kept, now)) if pair[0] != pair[1])
-  names = [text.split(' ')[0] for text in (before, after)]
-  if names[0] != names[1]:
-    return f'its layer {number} was a {names[0]}, and is a {names[1]}'
-  return (f'its layer {number}, a {names[0]}, was made with other arguments, '
-          'such as the activation or a regulariser')
 
 
 def leaves(**groups: Sequence[Any]) -> dict[str, np.ndarray]:

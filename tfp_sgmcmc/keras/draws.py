@@ -15,6 +15,7 @@ import tensorflow as tf
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.keras import extras as extras_lib
+from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 
 __all__ = ['ModelDraws', 'in_memory', 'new_store', 'to_arrays']
@@ -92,13 +93,15 @@ class ModelDraws:
     arrays = self.chunks.read(indices, self.names)
     return [arrays[name] for name in self.names]
 
-  def set_extras(self, variables: Sequence[keras.Variable]) -> None:
-    """Takes the variables to keep beside the weights, before the first draw.
+  def begin(self, extras: Sequence[keras.Variable]) -> None:
+    """Takes note of the model, and of what to keep beside its weights.
 
     Args:
-      variables: Variables of the model that are not trainable.
+      extras: Variables of the model that are not trainable.
     """
-    self._extras = list(variables)
+    self._extras = list(extras)
+    if self._store is not None:
+      self._store.describe(model_record.of_model(self._model, extras))
 
   @property
   def extras(self) -> list[keras.Variable]:

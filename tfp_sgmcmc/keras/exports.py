@@ -8,21 +8,26 @@ import keras
 import numpy as np
 
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 
 __all__ = ['save', 'to_arviz', 'weights_files']
 
 
-def save(draws: Any, indices: Sequence[int], directory: Any) -> None:
+def save(
+    model: keras.Model, draws: Any, indices: Sequence[int], directory: Any,
+) -> None:
   """See `PosteriorSamples.save`.
 
   Args:
+    model: The model of the draws.
     draws: `ModelDraws` or `JoinedDraws`.
     indices: Which of them.
     directory: Path of a directory without draws.
   """
   step = draws.steps[indices[-1]] if indices else 0
   with draws_lib.new_store(directory) as store:
+    store.describe(model_record.of_model(model, draws.extras))
     for index in indices:
       store.append(draws.arrays([index]))
       if store.commit_is_due:

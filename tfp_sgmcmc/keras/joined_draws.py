@@ -8,8 +8,9 @@ import keras
 import numpy as np
 
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import model_record
 
-__all__ = ['JoinedDraws', 'check_frozen']
+__all__ = ['JoinedDraws', 'check_models']
 
 
 class JoinedDraws:
@@ -90,8 +91,8 @@ class JoinedDraws:
     return [np.concatenate(arrays) for arrays in zip(*pieces)]
 
 
-def check_frozen(model: keras.Model, other: keras.Model, extras: Any) -> None:
-  """Raises where two models differ in weights that draws do not hold.
+def check_models(model: keras.Model, other: keras.Model, extras: Any) -> None:
+  """Raises where two models differ in what draws do not hold.
 
   Args:
     model: Built `keras.Model`.
@@ -104,6 +105,12 @@ def check_frozen(model: keras.Model, other: keras.Model, extras: Any) -> None:
   """
   if other is model:
     return
+  difference = model_record.difference(model_record.of_layers(model), other)
+  if difference is not None:
+    raise ValueError(
+        'The chains are of models with other layers, and predictions use the '
+        "model of the first for all draws. Of the first, beside another's: "
+        f'{difference}. Make the models alike, or predict with each alone.')
   held = {id(variable) for variable in extras}
   pairs = zip(model.non_trainable_weights, other.non_trainable_weights)
   for ours, theirs in pairs:

@@ -5,9 +5,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
-import hashlib
 import inspect
-import json
 from typing import Any
 from typing import NamedTuple
 
@@ -16,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.internal import fingerprint
 
 __all__ = [
     'ForwardPass',
@@ -28,7 +25,6 @@ __all__ = [
     'check_kind',
     'check_model',
     'check_weights',
-    'described_layers',
     'forward',
     'has_moving_average',
     'is_built',
@@ -95,48 +91,6 @@ def forward(
       weights, outputs, penalties, list(scope.losses),
       _updates(scope, [
           *model.non_trainable_variables, *model.metrics_variables]))
-
-
-def described_layers(model: keras.Model) -> list[str]:
-  """A line for each layer of a model: its class, and a hash of the rest.
-
-  The rest is what decides the outputs for given weights, and the added losses:
-  neither names nor shapes, initialisers, seeds and what is trained; nor the
-  code of functions, which has line numbers in it.
-
-  Args:
-    model: Built `keras.Model`.
-
-  Returns:
-    lines: List of strings.
-  """
-  lines = []
-  for layer in compat.all_layers(model):
-    if isinstance(layer, (keras.layers.InputLayer, keras.Model)):
-      continue
-    try:
-      config = fingerprint.without_names(layer.get_config())
-    except Exception:  # What a layer of the user's raises; it has none.
-      config = {}
-    text = json.dumps(
-        _of_outputs(config), sort_keys=True, default=lambda value: repr(
-            type(value)))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    lines.append(f'{type(layer).__name__} {digest}')
-  return lines
-
-
-def _of_outputs(config):
-  if isinstance(config, dict):
-    if config.get('class_name') == '__lambda__':
-      return 'lambda'
-    return {
-        str(key): _of_outputs(value) for key, value in config.items()
-        if key not in ('build_config', 'trainable', 'seed')
-        and not str(key).endswith(('initializer', 'shape'))}
-  if isinstance(config, (list, tuple)):
-    return [_of_outputs(value) for value in config]
-  return config
 
 
 def mean_loss(

@@ -19,6 +19,7 @@ from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import exports
 from tfp_sgmcmc.keras import joined_draws
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
+from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictions
 from tfp_sgmcmc.keras import scores as scores_lib
@@ -139,17 +140,23 @@ class PosteriorSamples:
       directory: Path of the directory.
       model: A built model of the same architecture, the same layers frozen;
         compiled, for predictions. Its trainable weights and moving statistics
-        do not matter; frozen weights have to be as they were.
+        do not matter; frozen weights have to be as they were. Of layers made
+        with other arguments (another activation) a `UserWarning` tells; the
+        code of own layers and functions is not looked into.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
 
     Raises:
       FileNotFoundError: If there are no draws.
-      ValueError: If they are of another model, or damaged.
+      ValueError: If they are of another model (other weights, or frozen ones
+        with other values), or damaged.
     """
-    return cls(model, draws_lib.ModelDraws(
-        model, store_lib.read_draws(directory, 'fit')))
+    draws = draws_lib.ModelDraws(model, store_lib.read_draws(directory, 'fit'))
+    model_record.check(
+        store_lib.read_about(directory, 'fit'), model, draws.extras,
+        str(directory))
+    return cls(model, draws)
 
   @classmethod
   def concatenate(
@@ -170,7 +177,7 @@ class PosteriorSamples:
 
     Raises:
       ValueError: If there are none, or they are of different weights, or of
-        models that differ in weights that are not sampled.
+        models that differ in their layers or in weights that are not sampled.
       TypeError: If one is no `PosteriorSamples`.
 
     #### Examples
@@ -203,7 +210,7 @@ class PosteriorSamples:
     model = chains[0].model
     for chain in chains:
       chain._check_weights()
-      joined_draws.check_frozen(model, chain.model, draws.extras)
+      joined_draws.check_models(model, chain.model, draws.extras)
     return cls(model, draws)
 
   def save(self, directory: Any) -> None:
@@ -218,7 +225,7 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If there are draws in it.
     """
-    exports.save(self._draws, self._all(), directory)
+    exports.save(self._model, self._draws, self._all(), directory)
 
   def export_weights(self, directory: Any) -> list[str]:
     """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....

@@ -1,0 +1,81 @@
+"""Draws are read into the model that they are of, or the difference is told."""
+
+import warnings
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+import tfp_sgmcmc as sgmcmc
+
+
+def make_model(activation='tanh', frozen=1., moving=0.):
+  """A model with a frozen layer, and with moving statistics."""
+  model = keras.Sequential([
+      keras.Input([4]),
+      keras.layers.Dense(3, activation=activation, trainable=False),
+      keras.layers.Dense(4, use_bias=False),
+      keras.layers.BatchNormalization(),
+      keras.layers.Dense(3)])
+  model.layers[0].set_weights([frozen * np.eye(4, 3), np.zeros(3)])
+  model.layers[2].moving_mean.assign(np.full(4, moving))
+  model.compile(
+      'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+  return model
+
+
+def make_draws(kind, directory):
+  """Draws of the model on disk, and what they predict."""
+  model = make_model()
+  x, _ = models.classes()
+  callback = models.make_sampling(
+      num_burnin_steps=1, num_steps_between_results=0,
+      directory=directory / 'fit')
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    models.fit(model, callback)
+  if kind == 'save':
+    callback.posterior.save(directory / 'save')
+  return directory / kind, x, callback.posterior.predict(x)
+
+
+@pytest.mark.parametrize('kind', ['fit', 'save'])
+def test_load(kind, tmp_path, recwarn):
+  directory, x, expected = make_draws(kind, tmp_path)
+  load = sgmcmc.keras.PosteriorSamples.load
+  recwarn.clear()
+  same = load(directory, make_model(moving=9.))
+  np.testing.assert_allclose(same.predict(x), expected, rtol=1e-5)
+  assert not recwarn.list
+  with pytest.warns(UserWarning, match='its layer 0, a Dense, was made with'):
+    other = load(directory, make_model('sigmoid'))
+  assert not np.allclose(other.predict(x), expected, rtol=1e-2)
+  with pytest.raises(ValueError, match="another value of '.*dense.*/kernel'"):
+    load(directory, make_model(frozen=1.001))
+
+
+def test_weights_that_are_left_or_added(tmp_path):
+  directory, _, _ = make_draws('save', tmp_path)
+  model = make_model()
+  more = keras.Sequential(
+      [keras.Input([4]), keras.layers.Rescaling(1.),
+       keras.layers.Rescaling(1.),
+       *model.layers])
+  more.compile(loss=model.loss)
+  with pytest.warns(UserWarning, match='it had 4 layers, and there are 6'):
+    sgmcmc.keras.PosteriorSamples.load(directory, more)
+
+
+def test_concatenate():
+  def chain(activation):
+    model = keras.Sequential([
+        keras.Input([2]), keras.layers.Dense(3, activation=activation)])
+    return sgmcmc.keras.PosteriorSamples.from_arrays(
+        model, [tf.ones([4, 2, 3]), tf.zeros([4, 3])])
+
+  join = sgmcmc.keras.PosteriorSamples.concatenate
+  assert len(join([chain('tanh'), chain('tanh')])) == 8
+  with pytest.raises(ValueError, match='other layers.*a Dense, was made with'):
+    join([chain('tanh'), chain('relu')])
