@@ -92,8 +92,9 @@ class Term(NamedTuple):
     for factor in (mask, sample_weight):
       if factor is not None:
         values *= _expand(tf.cast(factor, dtype), values)
-    return -self.weight * tf.reduce_sum(
-        values, axis=range(1, values.shape.rank))
+    values = -tf.reduce_sum(values, axis=range(1, values.shape.rank))
+    # XLA has one sum for this and for the mean loss, but for a product with 1.
+    return values if self.weight == 1. else self.weight * values
 
   def _check_targets(self, shape, outputs):
     """Raises where a loss of Keras would broadcast, or say less."""
