@@ -277,7 +277,7 @@ def run(arguments):
   wanted = list(dict.fromkeys(
       job for panel in panels.values() for job in panel))
   results = dict(zip(wanted, parts.each(
-      runs, wanted, arguments, 'samplers', share=0.7)))
+      runs, wanted, arguments, 'samplers', share=0.35)))
   chosen = {}
   for name in STEP_SIZES:
     tried = [job for job in panels['grid'] if job.name == name]
@@ -289,7 +289,7 @@ def run(arguments):
   timed = [Job(name, integrator=integrator)
            for integrator in SETTINGS for name in ('SGHMC', 'EWSG')]
   times = dict(zip(timed, parts.each(
-      runs.timed, timed, arguments, 'autocorrelation times', share=0.29)))
+      runs.timed, timed, arguments, 'autocorrelation times', share=0.64)))
   return report(runs, results, panels, chosen, times)
 
 
