@@ -355,6 +355,9 @@ def draw(found):
             color=f'C{list(compared.draws).index(name)}', linewidth=0.8)
       above.set_yscale(**scale)
       below.set_xscale(**scale)
+      if scale['value'] == 'linear':  # A single jump hides what others do.
+        shown = [z[:, 0, k] for z in compared.draws.values()]
+        above.set_ylim(*np.quantile(np.concatenate(shown), [0.005, 0.995]))
       if scale['value'] == 'symlog':
         for axis in (above.yaxis, below.xaxis):
           axis.set_ticks(

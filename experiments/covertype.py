@@ -180,9 +180,8 @@ class Sampling:
     self._num_chains = common.sizes(arguments, 10, 50, 50)
     # Steps between records, 9,300 in all, a pass. Those of FlyMC are more than
     # it has left: the records beyond a pass are not counted.
-    self.stride = common.sizes(
-        arguments, 5, 80 if self._is_exact else 465,
-        465)
+    stride = 80 if self._is_exact else 465
+    self.stride = common.sizes(arguments, 5, stride, stride)
     # FlyMC sums its bounds over the data before the step is compiled.
     self._programs = [sampler(name)]
     if self._is_exact:
@@ -280,6 +279,10 @@ def report(found, settings):
       f'{name}, {group}, {values.acceptance:.2f}'
       for (group, name), values in found.items()
       if values.acceptance is not None)
+  _, (_, sd), _ = found['steps as published', 'FlyMC'].last
+  stays = (
+      ', but for FlyMC, which rejects all proposals and stays at the mode that '
+      f'it starts from, of {MODE_ROWS:,} rows' if sd < 1e-6 else '')
   share = settings['num_train'] / NUM_EXAMPLES
   sample = '' if share >= 1. else (
       f'The data are a sample of {share:.0%}: {settings["num_train"]:,} rows '
@@ -291,9 +294,9 @@ def report(found, settings):
       rows, claims(found), draw(found), settings,
       notes=f'{sample}Acceptance of the index chain: {chain}. At 0.5 it is '
       'saturated: of two minibatches the heavier is taken. The step sizes as '
-      'published come to the accuracies in the table; of the mean potential '
-      'those of SGHMC, EWSG and SGLD would hardly move in a pass. FlyMC stands '
-      'at the records within one pass, of the rows at hand.'
+      f'published come to the accuracies in the table{stays}; of the mean '
+      'potential those of SGHMC, EWSG and SGLD would hardly move in a pass. '
+      'FlyMC stands at the records within one pass, of the rows at hand.'
       + (f' At an end of its grid: {ends}.' if ends else ''))
 
 

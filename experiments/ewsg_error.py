@@ -309,6 +309,9 @@ def draw(found, arguments):
       x = ax.lines[0].get_xdata()[::2]
       ax.set_xticks(x, [f'{value:.2g}' for value in x])
       ax.minorticks_off()
+      if is_line:  # Room for the legend.
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.25 * (high - low))
       ax.legend(fontsize='small')
     row[0].set_ylabel('MSE of the variance, relative')
     row[3].set_ylim(bottom=max(1e-6, row[3].get_ylim()[0]))

@@ -264,12 +264,10 @@ def run(arguments):
   picture.axes[0].annotate(
       'unigram', (0.02, unigram), xycoords=('axes fraction', 'data'),
       va='bottom', color='0.4')
-  found = {
-      run.method: run for run in (*runs, *long_runs)
-      if (run.a, run.eta) == corner}
-  scores = {
-      name: f'{run.scores[-1].mean():.0f} after {run.steps[-1]:,}'
-      for name, run in found.items()}
+  scores = '; '.join(
+      f'{run.method} came to {run.scores[-1].mean():.0f} after '
+      f'{run.steps[-1]:,}' for run in (*runs, *long_runs)
+      if (run.a, run.eta) == corner)
   notes = (
       'Perplexities are those of KOS and its most frequent words, not to be '
       "held against the paper's 1,000 to 1,100 on abstracts of ICML. SGHMC "
@@ -278,13 +276,9 @@ def run(arguments):
       + (': small eta has not converged, nor has the thermostat at a = 0.1, '
          'whose time constant is 1,250 to 5,000 steps'
          if settings['num_steps'] < NUM_STEPS else '') + '. With the smaller '
-      'a and the largest eta, where SGHMC leaves the axis in the paper, it '
-      f'came to {scores["SGHMC"]}, and SGNHT to {scores["SGNHT"]} (nan is a '
-      'chain that was lost). Where theta '
-      'passes zero the gradient for sampled topics, n / theta, has no bound; '
-      'that may be why kinetic energies stay above 0.5, and why a thermostat '
-      'of one friction for all coordinates can lose its chain where a fixed '
-      'friction does not.')
+      'a and the largest eta, where SGHMC leaves the axis in the paper, '
+      f'{scores}. Where theta passes zero the gradient for sampled topics, n / '
+      'theta, has no bound; that may be why kinetic energies stay above 0.5.')
   return common.Result(columns, rows, claims, picture, settings, notes)
 
 
