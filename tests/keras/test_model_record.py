@@ -11,7 +11,7 @@ from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 
 
-def make_model(activation='tanh', frozen=1., moving=0.):
+def make_model(activation='tanh', frozen=1., moving=0., from_logits=True):
   """A model with a frozen layer, and with moving statistics."""
   model = keras.Sequential([
       keras.Input([4]),
@@ -22,7 +22,8 @@ def make_model(activation='tanh', frozen=1., moving=0.):
   model.layers[0].set_weights([frozen * np.eye(4, 3), np.zeros(3)])
   model.layers[2].moving_mean.assign(np.full(4, moving))
   model.compile(
-      'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+      'sgd', keras.losses.SparseCategoricalCrossentropy(
+          from_logits=from_logits))
   return model
 
 
@@ -51,6 +52,9 @@ def test_load(kind, tmp_path, recwarn):
   assert not recwarn.list
   with pytest.warns(UserWarning, match='its layer 0, a Dense, was made with'):
     other = load(directory, make_model('sigmoid'))
+  assert not np.allclose(other.predict(x), expected, rtol=1e-2)
+  with pytest.warns(UserWarning, match='from_logits=True.*from_logits=False'):
+    other = load(directory, make_model(from_logits=False))
   assert not np.allclose(other.predict(x), expected, rtol=1e-2)
   with pytest.raises(ValueError, match="another value of '.*dense.*/kernel'"):
     load(directory, make_model(frozen=1.001))

@@ -15,18 +15,20 @@ import keras
 
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint
+from tfp_sgmcmc.keras import likelihood
+from tfp_sgmcmc.keras import losses as losses_lib
 
 __all__ = ['check', 'difference', 'of_layers', 'of_model']
 
-_LAYERS, _FROZEN = 'layers', 'weights that are not sampled'
+_LAYERS, _FROZEN, _LOSS = 'layers', 'weights that are not sampled', 'loss'
 
 
 def of_model(
     model: keras.Model, extras: Sequence[keras.Variable]) -> dict[str, str]:
   """What a model is beside the weights that its draws hold.
 
-  Its layers, and a line for each weight that draws do not hold: a hash, and the
-  weight's path.
+  Its layers, its loss, and a line for each weight that draws do not hold: a
+  hash, and the weight's path.
 
   Args:
     model: Built `keras.Model`.
@@ -38,6 +40,7 @@ def of_model(
   held = {id(variable) for variable in extras}
   return {
       **of_layers(model),
+      _LOSS: _loss(model),
       _FROZEN: '\n'.join(
           f'{_digest(variable.numpy().tobytes())} {variable.path}'
           for variable in model.non_trainable_weights
@@ -96,8 +99,8 @@ def check(
 
   Raises:
     ValueError: If weights that draws do not hold have other values. Of other
-      layers a `UserWarning` tells: a new version of Keras may describe the same
-      layer otherwise.
+      layers, and of another loss, a `UserWarning` tells: a new version of Keras
+      may describe the same one otherwise.
   """
   if not kept:
     return
@@ -107,6 +110,12 @@ def check(
         f'{what} holds draws of another model: {other}. The predictions will '
         'be those of the model that is given, with these weights. Make the '
         'model as it was.', stacklevel=3)
+  before, after = kept.get(_LOSS), _loss(model)
+  if before and after and before != after:
+    warnings.warn(
+        f'{what} holds draws that were sampled with the loss {before}, and the '
+        f'model is compiled with {after}: predictions and scores read the '
+        'outputs by the latter. Compile the model as it was.', stacklevel=3)
   before, after = (
       record[_FROZEN].split('\n') for record in (kept, of_model(model, extras)))
   for ours, theirs in itertools.zip_longest(after, before, fillvalue=''):
@@ -117,6 +126,27 @@ def check(
           'which is not sampled, and predictions use that of the model: give '
           'it the weights that it had before loading the draws (by '
           'load_weights, or the seed that they were made with).')
+
+
+def _loss(model):
+  """The compiled losses, which decide what outputs mean; '' without any."""
+  try:
+    losses = likelihood.Likelihood(model).parameters['losses']
+  except ValueError:  # There is none, or one that is no likelihood.
+    return ''
+  return ', '.join(map(_shown, keras.tree.flatten(losses)))
+
+
+def _shown(loss):
+  arguments = {}
+  # Functions are not described, and Keras warns where it has to.
+  if loss is not None and not isinstance(
+      loss, (losses_lib.DistributionLoss, losses_lib.NegativeLogLikelihood)):
+    arguments = {
+        name: value for name, value in sorted(loss.get_config().items())
+        if isinstance(value, (bool, int, float))}
+  shown = ', '.join(f'{name}={value}' for name, value in arguments.items())
+  return f'{type(loss).__name__}({shown})'
 
 
 def _described(layer):

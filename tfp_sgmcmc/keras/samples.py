@@ -141,8 +141,9 @@ class PosteriorSamples:
       model: A built model of the same architecture, the same layers frozen;
         compiled, for predictions. Its trainable weights and moving statistics
         do not matter; frozen weights have to be as they were. Of layers made
-        with other arguments (another activation) a `UserWarning` tells; the
-        code of own layers and functions is not looked into.
+        with other arguments (another activation), and of another loss, a
+        `UserWarning` tells; the code of own layers and functions is not looked
+        into.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
