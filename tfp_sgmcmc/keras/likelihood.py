@@ -169,6 +169,11 @@ class Likelihood:
     self._output_names = getattr(model, 'output_names', None)
 
   @property
+  def losses(self) -> Any:
+    """The loss objects, in the structure that the model was compiled with."""
+    return self._losses
+
+  @property
   def parameters(self) -> dict[str, Any]:
     """The losses and their weights, to tell whether another is the same."""
     # Keras describes a function by its name alone.

@@ -131,7 +131,7 @@ def check(
 def _loss(model):
   """The compiled losses, which decide what outputs mean; '' without any."""
   try:
-    losses = likelihood.Likelihood(model).parameters['losses']
+    losses = likelihood.Likelihood(model).losses
   except ValueError:  # There is none, or one that is no likelihood.
     return ''
   return ', '.join(map(_shown, keras.tree.flatten(losses)))
