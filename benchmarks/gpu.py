@@ -3,7 +3,8 @@
   python benchmarks/gpu.py [--output FILE] [--repeats 5] [--tiny]
       [--tests tests/mcmc tests/keras/test_law.py] [--rows perceptron fit]
 
-Names what TensorFlow finds (a GPU, a TPU, else the CPU); compares the random
+Names what TensorFlow finds (a GPU, else the CPU: a TPU would have to be
+initialised first, and no test here does so); compares the random
 numbers with those of the CPU; runs the tests of laws, which TensorFlow places
 on the accelerator; and makes the rows of `python -m benchmarks` on chains and
 on `fit`, without the peers. The report is Markdown, and says of what hardware
@@ -39,11 +40,10 @@ ROWS = (
 
 def accelerator():
   """The name of the device for TensorFlow, and of the hardware."""
-  for kind in ('GPU', 'TPU'):
-    devices = tf.config.list_physical_devices(kind)
-    if devices:
-      details = tf.config.experimental.get_device_details(devices[0])
-      return f'{kind}:0', details.get('device_name', kind)
+  devices = tf.config.list_physical_devices('GPU')
+  if devices:
+    details = tf.config.experimental.get_device_details(devices[0])
+    return 'GPU:0', details.get('device_name', 'GPU')
   return 'CPU:0', f'{platform.processor() or platform.machine()} (no other)'
 
 

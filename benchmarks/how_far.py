@@ -230,7 +230,8 @@ Keras itself fails. On TPU machines `tfp.mcmc.sample_chain` makes other seeds
 than
 elsewhere (TFP splits them by the device's generator), so it draws another
 chain, as
-good; `sgmcmc.random`, `sample` and `fit` draw the same one up to rounding.
+good; `sgmcmc.random`, `sample` and `fit` are made of integer operations that are the
+same everywhere, and so draw the same one up to rounding (not tried on a TPU).
 '''
 
 

@@ -5,7 +5,8 @@ key is a stateless seed (`int32[2]`); random word `i` of stream `s` is the first
 word of the encryption of the counter `(i, s)`, and normal numbers `2 i` and
 `2 i + 1` are quantiles at its two words. There is no state, so each number can
 be computed alone, and the bits are the same in eager mode, in a graph and under
-XLA, on CPU, GPU and TPU.
+XLA, on CPU, GPU and TPU: by construction, from integer operations; tried on
+CPUs.
 
 It is here because TensorFlow's own stateless generators of floats, and so TFP's
 distributions, draw other numbers under XLA than outside.

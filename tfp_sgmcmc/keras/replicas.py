@@ -34,7 +34,7 @@ def check(model: keras.Model) -> None:
     raise ValueError(
         'The model was built under ParameterServerStrategy, whose workers do '
         'not step together: there would be no one chain. Take '
-        'MirroredStrategy or TPUStrategy.')
+        'MirroredStrategy (or TPUStrategy, which is not yet tried).')
   is_several = sharding.is_several(strategy)
   if is_several and isinstance(
       strategy, tf.distribute.MultiWorkerMirroredStrategy):
