@@ -4,11 +4,11 @@
       [--tests tests/mcmc tests/keras/test_law.py] [--rows perceptron fit]
 
 Names what TensorFlow finds (a GPU, else the CPU: a TPU would have to be
-initialised first, and no test here does so); compares the random
-numbers with those of the CPU; runs the tests of laws, which TensorFlow places
-on the accelerator; and makes the rows of `python -m benchmarks` on chains and
-on `fit`, without the peers. The report is Markdown, and says of what hardware
-it is; the exit code is 1 if a test or a row failed.
+initialised first, and no test here does so); compares the random numbers with
+those of the CPU; runs the tests of laws, which TensorFlow places on the
+accelerator; and makes the rows of `python -m benchmarks` on chains and on
+`fit`, without the peers. The report is Markdown, and says of what hardware it
+is; the exit code is 1 if a test or a row failed.
 """
 
 import argparse

@@ -140,6 +140,10 @@ them; and of the first one, which is traced.
 
 {table(["step", "SGD, s", "sampling over it", "first step of SGD, s",
         "sampling over it"], rows)}
+
+Steps of `sample` by the number of rows, the batch, the parameters and the
+chains are plotted in [how fast is it](how_fast_is_it.md). Several devices were
+not timed: two logical ones of a CPU share its cores.
 '''
 
 
@@ -230,8 +234,9 @@ Keras itself fails. On TPU machines `tfp.mcmc.sample_chain` makes other seeds
 than
 elsewhere (TFP splits them by the device's generator), so it draws another
 chain, as
-good; `sgmcmc.random`, `sample` and `fit` are made of integer operations that are the
-same everywhere, and so draw the same one up to rounding (not tried on a TPU).
+good; `sgmcmc.random`, `sample` and `fit` are made of integer operations that
+are the same
+everywhere, and so draw the same one up to rounding (not tried on a TPU).
 '''
 
 
