@@ -108,7 +108,7 @@ Over eight chips the batch is split by XLA, and the weights are on each.
 "Crossing" is what the step sends as XLA splits it, "in so many messages": the
 gradient and a few sums, in bfloat16 where layers compute in it. For EWSG, which
 deals out the rows of the batch, XLA sends these rows to all chips; `fit` on
-several replicas is not so, each deals its own.
+several replicas sends none.
 
 {on_v5e(results)}
 
@@ -306,9 +306,9 @@ noise of a step is of fewer than 2^31 numbers.
 **Not shown.** `TPUStrategy` cannot be started without a TPU, so that `fit`
 under it
 has not been tried; `MirroredStrategy` has been, on two devices of a CPU. There
-`jit_compile=True` and `steps_per_execution` above 1 are refused; EWSG makes
-another chain than on one device, as good. Weights split over chips are not
-supported: each has to hold all.
+`jit_compile=True` and `steps_per_execution` above 1 are refused. On TPUs EWSG
+would make another chain than on one device, as good. Weights split over chips
+are not supported: each has to hold all.
 '''
 
 

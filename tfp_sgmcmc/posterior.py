@@ -265,6 +265,21 @@ class Posterior:
     """The seed of what this device draws of its own rows."""
     return seed
 
+  def to_deal(self, seed: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """How many rows are dealt out together, and by which seed.
+
+    Args:
+      seed: Stateless seed, the same on all devices.
+
+    Returns:
+      number, seed: The rows of this device, and a seed of its own.
+    """
+    return self.num_rows, self.own_seed(seed)
+
+  def own_of(self, rows: tf.Tensor) -> tf.Tensor:
+    """Of the numbers of rows dealt out together those of this device's rows."""
+    return rows
+
   @property
   def experimental_shard_axis_names(self) -> list[str | None] | None:
     """A name for each part of the state that is another piece on each device.

@@ -401,9 +401,9 @@ class ShardedPosterior(posterior_lib.Posterior):
   def sum_over_rows(self, *values):
     # n / M sum_r M_r / n_r sum_{i in S_r}: the plain sum of all that there are.
     own = tf.cast(tf.shape(values[0])[-1], values[0].dtype)
-    scale = tf.math.divide_no_nan(tf.cast(self.num_rows, own.dtype), own)
+    scale = tf.math.divide_no_nan(self._stand_for(own), own)
     rows, number, *totals = self._with_total_rows(
-        [own, *(scale * tf.reduce_sum(each, axis=-1) for each in values)])
+        own, [own, *(scale * tf.reduce_sum(each, axis=-1) for each in values)])
     return [number / tf.cast(rows, own.dtype) * total for total in totals]
 
   def log_likelihood_estimate(self, *state_parts, batch, weights=None):
@@ -416,14 +416,13 @@ class ShardedPosterior(posterior_lib.Posterior):
         if weights is not None:
           each *= tf.cast(weights, each.dtype)
         total = tf.reduce_sum(each, axis=-1)
+        own = tf.cast(tf.shape(each)[-1], each.dtype)
         if weights is None:  # A replica may have no rows of a last batch.
-          total *= tf.math.divide_no_nan(
-              tf.cast(self.num_rows, each.dtype),
-              tf.cast(tf.shape(each)[-1], each.dtype))
+          total *= tf.math.divide_no_nan(self._stand_for(own), own)
       gradients = tape.gradient(
           total, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
       rows, total, *gradients = self._with_total_rows(
-          [total, *map(tf.convert_to_tensor, gradients)],
+          own, [total, *map(tf.convert_to_tensor, gradients)],
           [False, *self._which_are_own(parts)])
       scale = 1. if weights is not None else self.num_examples / tf.cast(
           rows, total.dtype)
@@ -444,10 +443,14 @@ class ShardedPosterior(posterior_lib.Posterior):
   def _which_are_own(self, parts):
     return which_are_own(self._shard_axis_names, parts)
 
-  def _with_total_rows(self, tensors, is_own=None):
+  def _stand_for(self, number):
+    """M_r, for how many rows so many of this replica's stand, as a float."""
+    return tf.cast(self.num_rows, number.dtype)
+
+  def _with_total_rows(self, number, tensors, is_own=None):
     """M, and the sums of tensors: where M has to be asked for, with them."""
     return _all_reduce_shared(
-        [tf.cast(self.num_rows, tensors[0].dtype), *tensors],
+        [self._stand_for(number), *tensors],
         [False, *(is_own or [False] * len(tensors))])
 
   def log_prob_estimate(self, *state_parts, batch, weights=None):
@@ -509,7 +512,7 @@ class _DealtPosterior(ShardedPosterior):
   def total_rows(self):
     return self._total_rows
 
-  def _with_total_rows(self, tensors, is_own=None):
+  def _with_total_rows(self, number, tensors, is_own=None):
     self._check_inside()
     return [self._total_rows, *all_reduce(tensors)]
 

@@ -120,9 +120,9 @@ class PosteriorSampling(keras.callbacks.Callback):
   A model built under `tf.distribute.MirroredStrategy` has the chain of one
   device, up to the order of additions: each replica takes its part of a batch,
   and one all-reduce a step adds up their gradients (one for each minibatch that
-  EWSG tries; three in a step of `StochasticBouncyParticleSampler`). With EWSG,
-  of which each replica deals out its own rows, it is another chain of the same
-  law.
+  EWSG tries; three in a step of `StochasticBouncyParticleSampler`). On TPUs
+  each replica deals out its own rows to EWSG's minibatches: another chain, of
+  the same law.
 
   With a `directory` nothing is lost by a kill: the same script, run again, goes
   on with the same chain. What has been made is committed to the directory at

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import sharding
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras import network
 
 __all__ = ['assign', 'check', 'metrics', 'posterior', 'variable', 'whole']
@@ -80,24 +81,51 @@ class _Batch(posterior_lib.Posterior):
 
 
 class _ShardedBatch(sharding.ShardedPosterior):
-  """The same of a replica's part of the batch."""
+  """The same of a replica's part of the batch.
+
+  The rows of all replicas are dealt out as on one device, and of each minibatch
+  a replica takes the rows that are its own. How many these are is not known
+  when a program is made, which one for TPUs cannot have: there each replica
+  deals out its own rows.
+  """
 
   _looks_at_values = False
 
   @property
   def total_rows(self):
-    """Without communication: the replicas of `fit` are of one process."""
-    context = sharding.context()
-    if context is None:
-      return self.num_rows
+    return tf.reduce_sum(self._rows_of_each())
 
-    def add_up(strategy, num_rows):
+  def to_deal(self, seed):
+    if not self._deals_together:
+      return super().to_deal(seed)
+    return self.total_rows, seed
+
+  def own_of(self, rows):
+    if not self._deals_together:
+      return rows
+    number = sharding.context().replica_id_in_sync_group
+    rows -= tf.reduce_sum(self._rows_of_each()[:number])
+    return tf.boolean_mask(rows, (rows >= 0) & (rows < self.num_rows))
+
+  @property
+  def _deals_together(self):
+    return sharding.context() is not None and not compat.sees_tpus()
+
+  def _stand_for(self, number):
+    return number if self._deals_together else super()._stand_for(number)
+
+  def _rows_of_each(self):
+    """Without communication: the replicas of `fit` are of one process."""
+    context, own = sharding.context(), tf.convert_to_tensor(self.num_rows)
+    if context is None:
+      return own[tf.newaxis]
+
+    def together(strategy, num_rows):
       parts = strategy.experimental_local_results(num_rows)
       # One for all, where they are one program, of one size.
-      return sum(parts) * (strategy.num_replicas_in_sync // len(parts))
+      return tf.stack(parts * (strategy.num_replicas_in_sync // len(parts)))
 
-    return context.merge_call(add_up, args=(tf.convert_to_tensor(
-        self.num_rows),))
+    return context.merge_call(together, args=(own,))
 
 
 def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:
