@@ -358,7 +358,7 @@ def draw(found):
       if scale['value'] == 'linear':  # A single jump hides what others do.
         shown = [z[:, 0, k] for z in compared.draws.values()]
         above.set_ylim(*np.quantile(np.concatenate(shown), [0.005, 0.995]))
-      if scale['value'] == 'symlog':
+      else:
         for axis in (above.yaxis, below.xaxis):
           axis.set_ticks(
               decades(scale['linthresh'], *axis.get_view_interval()))

@@ -265,20 +265,20 @@ class Posterior:
     """The seed of what this device draws of its own rows."""
     return seed
 
-  def to_deal(self, seed: tf.Tensor) -> tuple[Any, tf.Tensor]:
-    """How many rows are dealt out together, and by which seed.
+  def to_deal(
+      self, seed: tf.Tensor,
+  ) -> tuple[Any, tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    """How many rows are dealt out together, by which seed, and whose they are.
 
     Args:
       seed: Stateless seed, the same on all devices.
 
     Returns:
-      number, seed: The rows of this device, and a seed of its own.
+      number, seed, own_of: The rows of this device, and a seed of its own;
+        `own_of` takes the numbers of rows dealt out together, and returns those
+        of this device's rows.
     """
-    return self.num_rows, self.own_seed(seed)
-
-  def own_of(self, rows: tf.Tensor) -> tf.Tensor:
-    """Of the numbers of rows dealt out together those of this device's rows."""
-    return rows
+    return self.num_rows, self.own_seed(seed), tf.identity
 
   @property
   def experimental_shard_axis_names(self) -> list[str | None] | None:

@@ -73,14 +73,14 @@ class Deal(index_sets.IndexSetEstimator):
     return estimate, base.count(previous_results, sets.cost)
 
   def index_sets(self, target, chains, num_sets, seed):
-    num_rows, seed = target.to_deal(seed)
+    num_rows, seed, own_of = target.to_deal(seed)
     order = tf.argsort(random.uniform(
         tf.concat([chains, [num_rows]], axis=0), seed))
 
     def draw(m):
       first, last = m * num_rows // num_sets, (m + 1) * num_rows // num_sets
       # Of fewer rows than sets (a last batch of fit), some are in several.
-      return target.own_of(order[..., first:compat.maximum(first + 1, last)])
+      return own_of(order[..., first:compat.maximum(first + 1, last)])
 
     return index_sets.IndexSets(
         draw, compat.maximum(target.total_rows, num_sets),

@@ -98,14 +98,15 @@ class _ShardedBatch(sharding.ShardedPosterior):
   def to_deal(self, seed):
     if not self._deals_together:
       return super().to_deal(seed)
-    return self.total_rows, seed
+    rows_of_each = self._rows_of_each()
+    first = tf.reduce_sum(
+        rows_of_each[:sharding.context().replica_id_in_sync_group])
 
-  def own_of(self, rows):
-    if not self._deals_together:
-      return rows
-    number = sharding.context().replica_id_in_sync_group
-    rows -= tf.reduce_sum(self._rows_of_each()[:number])
-    return tf.boolean_mask(rows, (rows >= 0) & (rows < self.num_rows))
+    def own_of(rows):
+      own = rows - first
+      return tf.boolean_mask(own, (own >= 0) & (own < self.num_rows))
+
+    return tf.reduce_sum(rows_of_each), seed, own_of
 
   @property
   def _deals_together(self):
