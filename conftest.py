@@ -4,7 +4,20 @@ TensorFlow is imported in the fixtures: the process that hands out the tests to
 others needs none.
 """
 
+import os
+
 import pytest
+
+
+def pytest_configure(config):
+  """Of several workers each takes one thread, but for slow tests.
+
+  They share the processors out already, and programs that share out small
+  operations among threads wait for each other.
+  """
+  if 'PYTEST_XDIST_WORKER' in os.environ and (
+      config.option.markexpr == 'not slow'):
+    os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
 
 
 @pytest.fixture(autouse=True)

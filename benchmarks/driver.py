@@ -7,8 +7,6 @@ from benchmarks import worker
 
 __all__ = ['Timer']
 
-_MOST_TIMES = 128  # Tiny runs would take many more, and are not for timing.
-
 
 class Timer:
   """Times some draws: a long call less a short one.
@@ -17,9 +15,14 @@ class Timer:
   that would take too many draws, the time of compiling is part of what is told.
   """
 
-  def __init__(self, num_draws: int):
-    """Makes the timer of a number of draws."""
-    self._num_draws, self._times = num_draws, 8
+  def __init__(self, num_draws: int, most_times: int):
+    """Makes the timer.
+
+    Args:
+      num_draws: How many draws are timed.
+      most_times: How many times as many the long call has at most, 8 or more.
+    """
+    self._num_draws, self._times, self._most_times = num_draws, 8, most_times
 
   def __call__(self, call: Callable[[int], Any]) -> tuple[Any, float, float]:
     """The time of the draws of a chain.
@@ -36,7 +39,7 @@ class Timer:
       result, *long = _run(call, (1 + self._times) * self._num_draws)
       if all(b > 2. * a for a, b in zip(short, long)):
         return result, *((b - a) / self._times for a, b in zip(short, long))
-      if self._times >= _MOST_TIMES:
+      if self._times >= self._most_times:
         return result, *(b / (1 + self._times) for b in long)
       self._times *= 4
 

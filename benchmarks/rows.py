@@ -105,6 +105,11 @@ def _logistic_case(num_examples, num_features, batch_size):
           'step_size': 8. * batch_size / num_examples**2}
 
 
+def _by_sample(tiny):
+  """Of the case of who runs `sample`; tiny runs are not for timing."""
+  return dict(driver='sample', most_times=8 if tiny else 128)
+
+
 def one_chain(tiny: bool, folder: str | None = None) -> Row:
   case = {**_logistic_case(*(
       (1000, 3, 20) if tiny else (100_000, 20, 100))),
@@ -118,13 +123,13 @@ def one_chain(tiny: bool, folder: str | None = None) -> Row:
                            ('JAX scan', 'jax_scan')))
   chain = functools.partial(_ours, 'sample_chain', distinct, work)
   ours = functools.partial(
-      _ours, 'sample', {**distinct, 'driver': 'sample'}, work)
+      _ours, 'sample', {**distinct, **_by_sample(tiny)}, work)
   return Row(
       'SGLD, logistic regression (N = 100,000, d = 20, n = 100), one chain',
       'steps',
       {'ours': ours(),
        'ours, with replacement': _ours(
-           'sample', {**plain, 'driver': 'sample'}, work),
+           'sample', {**plain, **_by_sample(tiny)}, work),
        'ours, sample_chain': chain(),
        'ours, sample_chain, loops whole': chain(whole_loops=True),
        'blackjax': blackjax(), 'JAX scan': scan(),
@@ -263,18 +268,20 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
   events, steps = (200, 20) if tiny else (20_000, 500)
   chains = 5 if tiny else 100
 
-  def ours(title, num_chains, num_events, driver='sample', **more):
+  def chain(title, num_chains, num_events, by=(), **more):
     return _ours(
         title, {**case, 'num_chains': num_chains, 'num_events': num_events,
-                'driver': driver}, num_chains * num_events,
-        'tfp_sgmcmc_bouncy', **more)
+                **dict(by)}, num_chains * num_events, 'tfp_sgmcmc_bouncy',
+        **more)
+
+  ours = functools.partial(chain, by=_by_sample(tiny))
 
   return Row(
       'SBPS, logistic regression (N = 1,000, d = 20, n = 100)', 'events',
       {'ours': ours('one chain', 1, events),
-       'ours, sample_chain': ours('one chain', 1, events, 'sample_chain'),
-       'ours, sample_chain, loops whole': ours(
-           'one chain', 1, events, 'sample_chain', whole_loops=True),
+       'ours, sample_chain': chain('one chain', 1, events),
+       'ours, sample_chain, loops whole': chain(
+           'one chain', 1, events, whole_loops=True),
        'ours, 100 chains': ours('100 chains', chains, steps),
        'NumPy': Side(
            'NumPy', 'numpy_sbps', {**case, 'num_events': events // 5},

@@ -29,7 +29,7 @@ import tensorflow_probability as tfp
 from tests import oracle
 from tests import two_workers
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc import sharding
+from tfp_sgmcmc import collectives
 
 gradients = sgmcmc.gradients
 distribute = tfp.experimental.distribute
@@ -67,7 +67,7 @@ def log_likelihood(effects, mu, batch):
 
 def number():
   """The number of the replica that asks; None on one device."""
-  context = sharding.context()
+  context = collectives.context()
   return None if context is None else int(context.replica_id_in_sync_group)
 
 
@@ -203,7 +203,7 @@ def check_laws(strategy):
        sghmc_law())):
     p = oracle.moments_p_value(draws_of(strategy, make_kernel), *wanted)
     say(name, p > oracle.FALSE_ALARM_RATE, p)
-  with mock.patch.object(sharding, 'own_seed', lambda seed: seed):
+  with mock.patch.object(collectives, 'own_seed', lambda seed: seed):
     p = oracle.moments_p_value(draws_of(strategy, exact), *exact_law)
   say('planted: the noise of one replica on both',
       p < oracle.FALSE_ALARM_RATE, p)
@@ -234,7 +234,7 @@ def features(draws, results):
 
 
 def pieces_of_the_whole(parts, is_own, seed):
-  """In place of `sharding.normal_like`: of one device's noise the pieces."""
+  """In place of `collectives.normal_like`: of one device's noise the pieces."""
   del is_own
   num_chains, = parts[1].shape
   effects, mu = sgmcmc.random.normal_like(
@@ -265,7 +265,7 @@ def check_numbers(strategy):
     ways = [of_posterior]
     if name in ('SGLD', 'SGNHT', 'adapted SGHMC'):
       ways.append(functools.partial(of_tfps_distributions, make))
-    with mock.patch.object(sharding, 'normal_like', pieces_of_the_whole):
+    with mock.patch.object(collectives, 'normal_like', pieces_of_the_whole):
       wanted = on_one(of_posterior, 4, 5)
       for way in ways:
         found = on_replicas(strategy, way, 4, 5)
@@ -292,9 +292,9 @@ def distance(found, wanted):
 
 @contextlib.contextmanager
 def without_sums_over_replicas():
-  totals = sharding.totals
+  totals = collectives.totals
   with mock.patch.object(
-      sharding, 'totals', lambda dtype, is_own, *values: totals(
+      collectives, 'totals', lambda dtype, is_own, *values: totals(
           dtype, [False] * len(is_own), *values)):
     yield
 

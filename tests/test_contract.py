@@ -14,6 +14,7 @@ import tensorflow_probability as tfp
 from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import one_kernel
 
@@ -414,7 +415,7 @@ def test_works_on_shards_is_what_it_says(name, monkeypatch):
   if not (estimator.works_on_shards and estimator.is_exact):
     return  # Those that draw of their rows have tests in test_sharding.py.
   monkeypatch.setattr(
-      sharding, 'all_reduce', lambda tensors: [2 * t for t in tensors])
+      collectives, 'all_reduce', lambda tensors: [2 * t for t in tensors])
   shard = logistic_regression(range(6), 24, sharding.ShardedPosterior)
   whole = logistic_regression([*range(6)] * 2, 24)
   found = []

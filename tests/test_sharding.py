@@ -14,7 +14,7 @@ import tensorflow_probability as tfp
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc import sharding
+from tfp_sgmcmc import collectives
 
 MODEL = oracle.LinearRegression(7)
 
@@ -98,7 +98,7 @@ def test_both_sets_of_a_step_are_unbiased(estimator):
   theta = np.array([0.5, 0.2], np.float32)
   state = [tf.tile(theta[np.newaxis], [num_chains, 1])]
   for number in range(2):
-    with mock.patch.object(sharding, 'context', lambda k=number: Replica(k)):
+    with mock.patch.object(collectives, 'context', lambda k=number: Replica(k)):
       results = estimator.bootstrap_results(sharded, state)
       sets = estimator.index_sets(sharded, [num_chains], 2, [1, 2])
       totals = totals + np.stack([
@@ -123,17 +123,17 @@ def test_sums_over_rows_stand_for_all_rows(sizes):
 
     def sums(rows=rows):
       for k in range(2):
-        with mock.patch.object(sharding, 'context', lambda k=k: Replica(k)):
+        with mock.patch.object(collectives, 'context', lambda k=k: Replica(k)):
           own = tf.constant(values[k][list(rows[k])])
           total, twice = sharded.sum_over_rows(own, 2. * own)
       return total, twice
 
     with mock.patch.object(
-        sharding, 'all_reduce', lambda tensors, sent=sent: sent.append(
+        collectives, 'all_reduce', lambda tensors, sent=sent: sent.append(
             tensors) or tensors):
       sums()
     with mock.patch.object(
-        sharding, 'all_reduce',
+        collectives, 'all_reduce',
         lambda tensors, sent=sent: [sum(pair) for pair in zip(*sent)]):
       found.append(sums())
   np.testing.assert_allclose(
@@ -168,7 +168,7 @@ def test_refused_where_all_data_have_to_be_seen():
           2, tf.zeros([2]), probabilities=np.arange(1, 7))):
     with pytest.raises(ValueError, match='has to see all of them'):
       sgmcmc.SGLD(sharded, 0.1, gradient_estimator=estimator)
-  with mock.patch.object(sharding, 'context', lambda: Replica(0)):
+  with mock.patch.object(collectives, 'context', lambda: Replica(0)):
     with pytest.raises(ValueError, match='num_examples is None, and a replica'):
       sgmcmc.ShardedPosterior(log_prob, log_likelihood, tf.zeros([3]))
   with pytest.raises(ValueError, match='posterior that was given to shard'):
@@ -275,8 +275,8 @@ def test_noise_of_parts_of_each_replica():
   parts = [tf.zeros([10_000]), tf.zeros([4]), tf.zeros([10_000])]
   found = []
   for k in range(2):
-    with mock.patch.object(sharding, 'context', lambda k=k: Replica(k)):
-      found.append(sharding.normal_like(parts, [True, False, True], [1, 2]))
+    with mock.patch.object(collectives, 'context', lambda k=k: Replica(k)):
+      found.append(collectives.normal_like(parts, [True, False, True], [1, 2]))
   np.testing.assert_array_equal(found[0][1], found[1][1])
   own = np.array([z for pair in found for z in (pair[0], pair[2])])
   correlation = np.corrcoef(own)[np.triu_indices(4, 1)]

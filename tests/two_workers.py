@@ -22,6 +22,7 @@ import tensorflow_probability as tfp
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import sharding
 
 MODEL = oracle.LinearRegression(7)  # Four rows on one device, three on another.
@@ -84,7 +85,7 @@ def check_laws(strategy, with_all):
     return
   p = oracle.moments_p_value(uniform, *law([3.5, 3.5], None))
   say('planted: rows of both devices weigh alike', p < 1e-6, p)
-  with mock.patch.object(sharding, 'all_reduce', list):
+  with mock.patch.object(collectives, 'all_reduce', list):
     p = oracle.moments_p_value(last(plain), *law([4., 3.], None))
     say('planted: no all-reduce', p < 1e-6, p)
   anchor = np.float32(MODEL.mean + 0.3)

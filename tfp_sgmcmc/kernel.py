@@ -13,11 +13,11 @@ from typing import TypeVar
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import seeds as seeds_lib
 from tfp_sgmcmc.internal import states
 
@@ -164,7 +164,7 @@ class Kernel(tfp.mcmc.TransitionKernel):
     """
     if self.why_no_shards is None:
       return self.copy(experimental_shard_axis_names=shard_axis_names)
-    if sharding.axis_names(shard_axis_names) is None:
+    if collectives.axis_names(shard_axis_names) is None:
       return self
     raise ValueError(self.why_no_shards)
 
@@ -216,7 +216,7 @@ class GradientKernel(Kernel):
     self._estimator = estimator
     if estimator.needs_gaussian_step:
       self._check_gaussian_step()
-    self._shard_axis_names = sharding.agreed_names(
+    self._shard_axis_names = collectives.agreed_names(
         parameters.get('experimental_shard_axis_names'), self._target)
     if self._shard_axis_names is not None:
       self._check_shards()
@@ -278,7 +278,7 @@ class GradientKernel(Kernel):
 
   def _which_are_own(self, parts):
     """Whether each part is another piece on each replica."""
-    return sharding.which_are_own(self._shard_axis_names, parts)
+    return collectives.which_are_own(self._shard_axis_names, parts)
 
   def _estimate(self, parts, previous, seeds, gaussian_step=lambda: None):
     """A new gradient estimate at `parts`, and the estimator's results.
@@ -423,7 +423,7 @@ def check_alike(
       tensor
       for pair, own in zip(zip(parts, estimate.grads_target_log_prob), is_own)
       for tensor in pair if not own]
-  alike = sharding.is_alike([estimate.target_log_prob, *shared])
+  alike = collectives.is_alike([estimate.target_log_prob, *shared])
   if not tf.executing_eagerly():
     return _if_so(alike, message, estimate)
   if not alike:

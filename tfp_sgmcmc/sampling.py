@@ -17,6 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
@@ -343,7 +344,7 @@ class _Program:
 
     def one_step(left, step, is_finite, leaves):
       del is_finite
-      leaves = sharding.run(
+      leaves = collectives.run(
           self._strategy, on_device, leaves, random.fold_in(seed, step + 1))
       position = tf.nest.pack_sequence_as(self._start, leaves)
       return left - 1, step + 1, _is_finite(position.state), leaves
@@ -484,7 +485,7 @@ def _start(kernel, current_state, kernel_results, seed, strategy):
         **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
     if strategy is not None:  # Eagerly, replicas take turns.
       bootstrap = tf.function(
-          functools.partial(sharding.run, strategy, bootstrap),
+          functools.partial(collectives.run, strategy, bootstrap),
           autograph=False)
     kernel_results = bootstrap()
   return _Position(

@@ -23,7 +23,7 @@ def prepare(case):
 
 
 def _sample(case, kernel, start):
-  timer = driver.Timer(case['num_events'])
+  timer = driver.Timer(case['num_events'], case['most_times'])
 
   def turn(seed):
     nonlocal start

@@ -37,7 +37,7 @@ def _sample_chain(case, kernel, state):
 
 
 def _sample(case, kernel, state):
-  timer = driver.Timer(case['num_draws'])
+  timer = driver.Timer(case['num_draws'], case['most_times'])
 
   def turn(seed):
     nonlocal state

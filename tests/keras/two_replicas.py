@@ -20,7 +20,7 @@ from tests import pipelines
 from tests.keras import models
 from tests.keras import test_law
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc import sharding
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc.internal import compat
 
 DEVICES = ['/cpu:0', '/cpu:1']
@@ -133,8 +133,8 @@ def num_all_reduces(strategy, **arguments):
     reduced.append(len(tensors))
     return plain(tensors)
 
-  plain = sharding.all_reduce
-  with mock.patch.object(sharding, 'all_reduce', all_reduce):
+  plain = collectives.all_reduce
+  with mock.patch.object(collectives, 'all_reduce', all_reduce):
     numbers = []
     for num_steps in (2, 3):
       reduced.clear()
@@ -186,7 +186,7 @@ def main():
     resumed = run(two, directory=folder)
     assert compare(
         'resumed', run(one, directory=f'{folder}/one'), resumed) < 1e-5
-  with mock.patch.object(sharding, 'all_reduce', list):
+  with mock.patch.object(collectives, 'all_reduce', list):
     # Each replica by its own rows: what the comparison has to see.
     assert compare('planted: no all-reduce', run(one), run(two)) > 1e-3
     assert law_of_ewsg(two) > 1.

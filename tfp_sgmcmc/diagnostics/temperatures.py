@@ -37,6 +37,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.diagnostics import chains as chains_lib
@@ -294,7 +295,7 @@ def noise_share(
 
   @tf.function(autograph=False)
   def estimate(seed):
-    return sharding.run(sharded and sharded.strategy, on_device, seed)
+    return collectives.run(sharded and sharded.strategy, on_device, seed)
 
   shares = []
   for k in range(_NUM_REPEATS):

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import random
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
@@ -412,7 +412,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     model = self.model
     network.check_model(model)
     replicas.check(model)
-    if sharding.is_several(model.distribute_strategy):
+    if collectives.is_several(model.distribute_strategy):
       self._settings.make_kernel.check_shards()
       side_by_side.check_replicas(self._settings.num_chains)
     likelihood = likelihood_lib.Likelihood(model)

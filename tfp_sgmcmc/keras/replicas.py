@@ -13,6 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import compat
@@ -36,7 +37,7 @@ def check(model: keras.Model) -> None:
         'The model was built under ParameterServerStrategy, whose workers do '
         'not step together: there would be no one chain. Take '
         'MirroredStrategy (or TPUStrategy, which is not yet tried).')
-  is_several = sharding.is_several(strategy)
+  is_several = collectives.is_several(strategy)
   if is_several and isinstance(
       strategy, tf.distribute.MultiWorkerMirroredStrategy):
     raise ValueError(
@@ -70,7 +71,7 @@ def posterior(
   Returns:
     posterior: `Posterior`, where there are several replicas sharded.
   """
-  kind = _ShardedBatch if sharding.is_several(strategy) else _Batch
+  kind = _ShardedBatch if collectives.is_several(strategy) else _Batch
   return kind(*arguments)
 
 
@@ -100,7 +101,7 @@ class _ShardedBatch(sharding.ShardedPosterior):
       return super().to_deal(seed)
     rows_of_each = self._rows_of_each()
     first = tf.reduce_sum(
-        rows_of_each[:sharding.context().replica_id_in_sync_group])
+        rows_of_each[:collectives.context().replica_id_in_sync_group])
 
     def own_of(rows):
       own = rows - first
@@ -110,14 +111,14 @@ class _ShardedBatch(sharding.ShardedPosterior):
 
   @property
   def _deals_together(self):
-    return sharding.context() is not None and not compat.sees_tpus()
+    return collectives.context() is not None and not compat.sees_tpus()
 
   def _stand_for(self, number):
     return number if self._deals_together else super()._stand_for(number)
 
   def _rows_of_each(self):
     """Without communication: the replicas of `fit` are of one process."""
-    context, own = sharding.context(), tf.convert_to_tensor(self.num_rows)
+    context, own = collectives.context(), tf.convert_to_tensor(self.num_rows)
     if context is None:
       return own[tf.newaxis]
 
@@ -131,7 +132,7 @@ class _ShardedBatch(sharding.ShardedPosterior):
 
 def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:
   """A batch in one piece, from the parts that the replicas have."""
-  if not sharding.is_several(strategy):
+  if not collectives.is_several(strategy):
     return data
   return keras.tree.map_structure(
       lambda leaf: None if leaf is None
@@ -144,7 +145,7 @@ def metrics(model: keras.Model) -> dict[str, Any]:
   What a step returns Keras averages over the replicas, as if each had as many
   rows as the others; it mends that only where the logs are metrics alone.
   """
-  if not sharding.is_several(model.distribute_strategy):
+  if not collectives.is_several(model.distribute_strategy):
     return {}
   return model.get_metrics_result()
 
@@ -163,7 +164,7 @@ def variable(
     variable: Not trainable. Read outside a step, it is that of the first.
   """
   several = {}
-  if sharding.is_several(strategy):
+  if collectives.is_several(strategy):
     several = dict(
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
@@ -179,7 +180,7 @@ def assign(
     weights: Variables of the model.
     values: A tensor for each.
   """
-  context = sharding.context()
+  context = collectives.context()
   if context is None:
     network.assign(weights, values)
     return

@@ -21,8 +21,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import random
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
@@ -175,10 +175,10 @@ class SamplingStep:
           parts, seed=_step_seed(self._seed, start))
 
     def bootstrap():
-      return sharding.run(self._strategy, on_replica, data)
+      return collectives.run(self._strategy, on_replica, data)
 
     # Else eagerly: to trace what runs once would take many times as long.
-    if sharding.is_several(self._strategy) and not self._model.run_eagerly:
+    if collectives.is_several(self._strategy) and not self._model.run_eagerly:
       # A call would count as one that traces, of which TensorFlow warns where
       # a program makes several chains.
       bootstrap = tf.function(

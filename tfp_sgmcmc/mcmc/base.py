@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 
 __all__ = ['Excess', 'LangevinKernel', 'Seeds', 'each', 'failure']
@@ -50,7 +50,7 @@ class LangevinKernel(kernel.GradientKernel):
   `_one_step` on lists of state parts. What others have to know of it, it
   declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
   `excess`, `why_no_excess` and `why_no_shards`: where that is None, noise comes
-  of `_noise`, and sums over coordinates of `sharding.totals`.
+  of `_noise`, and sums over coordinates of `collectives.totals`.
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
@@ -141,7 +141,7 @@ class LangevinKernel(kernel.GradientKernel):
 
   def _noise(self, parts, seed):
     """Standard normal numbers in the shapes of the parts."""
-    return sharding.normal_like(parts, self._which_are_own(parts), seed)
+    return collectives.normal_like(parts, self._which_are_own(parts), seed)
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""

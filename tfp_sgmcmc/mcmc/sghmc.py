@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.mcmc import base
 
@@ -331,7 +331,7 @@ def _mean(part, is_own):
   """Over a part; with the pieces that all replicas have, where it is own."""
   if not is_own:
     return tf.reduce_mean(part)
-  total, number = sharding.all_reduce(
+  total, number = collectives.all_reduce(
       [tf.reduce_sum(part), tf.cast(tf.size(part), part.dtype)])
   return total / number
 

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
@@ -297,7 +297,7 @@ class _Scalar:
 
 def _mean(parts, dtype, chain_rank, is_own):
   """The mean over all coordinates of a chain, those of all replicas."""
-  total, number = sharding.totals(
+  total, number = collectives.totals(
       dtype, is_own,
       [tf.cast(states.sum_event(x, chain_rank), dtype) for x in parts],
       [states.num_coordinates([x], chain_rank) for x in parts])

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
-from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
@@ -273,7 +273,8 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
             self._parameters['target_excess']))
     is_adapting = count <= num_steps
     found = kernel.excess(old, inner)
-    is_own = sharding.which_are_own(self.experimental_shard_axis_names, parts)
+    is_own = collectives.which_are_own(
+        self.experimental_shard_axis_names, parts)
     measured, predicted, memory = (_mean(x, dtype, is_own) for x in found)
     # A short window at first, while the step size changes fast.
     window = tf.cast(
@@ -286,7 +287,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     excess = previous.excess + (x - previous.excess) / tf.where(
         is_adapting, tf.minimum(count, window),
         tf.maximum(count - num_steps, 1.))
-    num_coordinates, = sharding.totals(dtype, is_own, _sizes(parts))
+    num_coordinates, = collectives.totals(dtype, is_own, _sizes(parts))
     gain = _gain(count / num_steps, target, memory, num_coordinates)
     log_factor = previous.log_factor + gain * tf.clip_by_value(
         1. - excess / target, -2., 2.)
@@ -337,7 +338,7 @@ def _gain(share, target, memory, num_coordinates):
 
 def _mean(parts, dtype, is_own):
   """The mean over all coordinates of all parts and chains."""
-  total, number = sharding.totals(
+  total, number = collectives.totals(
       dtype, is_own, [tf.reduce_sum(tf.cast(part, dtype)) for part in parts],
       _sizes(parts))
   return total / number
