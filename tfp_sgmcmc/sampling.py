@@ -27,6 +27,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
+from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds
@@ -132,7 +133,8 @@ def sample(
     ValueError: If the directory holds the draws of a call with other arguments,
       or more than `num_results`, or is damaged; or an argument is out of its
       range.
-    RuntimeError: If another run is writing to the directory.
+    RuntimeError: If another run is writing to the directory; or in a forked
+      process, where TensorFlow would wait forever.
     TypeError: If an argument is of the wrong type.
 
   #### Examples
@@ -153,6 +155,7 @@ def sample(
   >>> bool(abs(tf.reduce_mean(draws.states) - tf.reduce_mean(x)) < 0.01)
   True
   """
+  forks.check()
   _check(kernel, trace_fn, seed, directory, fingerprint)
   stateless_seed = seeds.to_stateless(seed)
   num_results = checks.positive_integer('num_results', num_results)

@@ -13,6 +13,7 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import random
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import draws as draws_lib
@@ -409,6 +410,7 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def on_train_begin(self, logs=None):
     del logs
+    forks.check()
     model = self.model
     network.check_model(model)
     replicas.check(model)

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfp_sgmcmc import random
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import callback
 from tfp_sgmcmc.keras import draws as draws_lib
@@ -62,9 +63,9 @@ def sample_chains(
   machines those of Dask, `dask.distributed.Client(...).get_executor()`, with
   workers of one thread (the extra `dask`). By default they are new ones on this
   machine, as many at a time as it has processors, started without a fork, which
-  TensorFlow's threads would not survive. In a script the call then has to stand
-  under `if __name__ == '__main__':`, for each new process imports the script; a
-  notebook needs nothing.
+  TensorFlow's threads would not survive (a forked process is refused). In a
+  script the call then has to stand under `if __name__ == '__main__':`, for each
+  new process imports the script; a notebook needs nothing.
 
   With a `directory` nothing is lost by a kill: chain k has its folder
   `chain_<k>`, as `PosteriorSampling(directory=...)` has, and the same call goes
@@ -126,6 +127,7 @@ def sample_chains(
   >>> posterior.num_chains, posterior.predict(x).shape
   (2, (200, 1))
   """
+  forks.check()
   num_chains = checks.positive_integer('num_chains', num_chains)
   if seed is None and directory is not None:
     raise ValueError(
@@ -239,6 +241,7 @@ def _step(job):
 
 def _run(job: _Job) -> _Outcome:
   """Makes a chain, in the process that calls it."""
+  forks.check()
   make_model, *arguments = cloudpickle.loads(job.pickled)
   policy, floatx = job.types  # Those of the caller, not of a new process.
   keras.config.set_floatx(floatx)
