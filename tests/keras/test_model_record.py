@@ -1,5 +1,6 @@
 """Draws are read into the model that they are of, or the difference is told."""
 
+import re
 import warnings
 
 import keras
@@ -58,6 +59,72 @@ def test_load(kind, tmp_path, recwarn):
   assert not np.allclose(other.predict(x), expected, rtol=1e-2)
   with pytest.raises(ValueError, match="another value of '.*dense.*/kernel'"):
     load(directory, make_model(frozen=1.001))
+
+
+# A program of the user's, and what she changes in it.
+PROGRAM = """
+import keras
+
+SHIFT = 2.
+
+def leaky(x):
+  return keras.ops.leaky_relu(x, 0.1)
+
+class Scaled(keras.layers.Layer):
+
+  def call(self, x):
+    return self.scale * x + SHIFT
+
+class Mine(keras.Model):
+
+  def __init__(self):
+    super().__init__()
+    self.hidden = keras.layers.Dense(3, activation=leaky)
+    self.scaled = Scaled()
+    self.scaled.scale = 1.5
+    self.end = keras.layers.Dense(3)
+
+  def call(self, x):
+    return self.end(self.scaled(self.hidden(x)))
+"""
+
+
+def users_model(before='', after=''):
+  assert before in PROGRAM
+  names = {'__name__': '__main__'}
+  exec(PROGRAM.replace(before, after) if before else PROGRAM, names)
+  model = names['Mine']()
+  model(np.zeros([1, 4]))
+  model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True))
+  return model
+
+
+@pytest.mark.parametrize('change, changed', [
+    ((), None), (('relu(x, 0.1)', 'relu(x, 0.2)'), 'Dense'),
+    (('SHIFT = 2.', 'SHIFT = 3.'), 'Scaled'),
+    (('scale = 1.5', 'scale = 1.6'), 'Scaled'),
+    (('return self.end(', 'return 2. * self.end('), 'Mine')], ids=str)
+def test_code_of_the_users(change, changed, tmp_path):
+  """Both where draws are read and where a chain goes on."""
+  def sampled(model, epochs):
+    models.fit(model, models.make_sampling(
+        num_burnin_steps=1, directory=tmp_path), epochs=epochs)
+
+  def told(run):
+    with warnings.catch_warnings(record=True) as caught:
+      warnings.simplefilter('always')
+      run()
+    return [str(w.message) for w in caught if 'code' in str(w.message)]
+
+  assert not told(lambda: sampled(users_model(), 1))
+  other = users_model(*change)
+  for messages in (
+      told(lambda: sgmcmc.keras.PosteriorSamples.load(tmp_path, other)),
+      told(lambda: sampled(users_model(*change), 2))):
+    assert len(messages) == (changed is not None)
+    if messages:
+      assert re.search(f'that of .*{changed}.* has changed', messages[0])
 
 
 def test_weights_that_are_left_or_added(tmp_path):

@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 __all__ = [
-    'Fingerprint', 'check', 'difference', 'fingerprint', 'of_run',
+    'Fingerprint', 'check', 'difference', 'fingerprint', 'is_users', 'of_run',
     'without_names']
 
 _MAX_DEPTH = 40
@@ -167,7 +167,7 @@ class _Describer:
 
   def _describe_parts(self, name, value):
     if isinstance(value, (Mapping, list, tuple)):
-      if _is_users(type(value)):
+      if is_users(type(value)):
         self.describe(f'{name}.class', type(value))
       self._describe_items(
           name, value if isinstance(value, Mapping) else dict(enumerate(value)))
@@ -233,16 +233,16 @@ class _Describer:
 
   def _describe_function(self, name, function):
     self.flat[f'{name}.function'] = _name(function)
-    is_users = _is_users(function)
+    is_own = is_users(function)
     # A library's decorator has the name of what it decorates.
     decorated = getattr(function, '__wrapped__', None)
-    if not is_users and '<locals>' not in function.__qualname__ and (
-        decorated is None or not _is_users(decorated)):
+    if not is_own and '<locals>' not in function.__qualname__ and (
+        decorated is None or not is_users(decorated)):
       return
     names = _names(function.__code__)
     for key, value in _closure(function).items():
       self._describe_used(f'{name}.{key}', value, names, key)
-    if not is_users and decorated is not None:
+    if not is_own and decorated is not None:
       self.describe(f'{name}.wrapped', decorated)
       registry = getattr(function, 'registry', None)  # Of singledispatch.
       if isinstance(registry, Mapping):
@@ -251,7 +251,7 @@ class _Describer:
       self.describe(f'{name}.default_{k}', value)
     for key, value in (function.__kwdefaults__ or {}).items():
       self.describe(f'{name}.default_{key}', value)
-    if is_users:
+    if is_own:
       self._seen[id(function)] = (name, function)
       self.flat[f'{name}.code'] = _hash_of_code(function)
       for key, value in vars(function).items():
@@ -269,7 +269,7 @@ class _Describer:
 
     Of a namespace that is handed on, all.
     """
-    if inspect.ismodule(value) and not _is_users(value):
+    if inspect.ismodule(value) and not is_users(value):
       return
     is_namespace = isinstance(value, (
         argparse.Namespace, types.SimpleNamespace))
@@ -285,9 +285,9 @@ class _Describer:
 
   def _describe_class(self, name, cls):
     self.flat[name] = _name(cls)
-    if _is_users(cls):
+    if is_users(cls):
       self._seen[id(cls)] = (name, cls)
-    for base in filter(_is_users, cls.__mro__):
+    for base in filter(is_users, cls.__mro__):
       for key, value in vars(base).items():
         value = _function_of(value)
         if inspect.isfunction(value):
@@ -315,7 +315,6 @@ class _Describer:
 
 def _parts(value):
   """What an object was made with or has, None where that cannot be seen."""
-  is_users = _is_users(type(value))
   if _librarys(value, 'parameters') and isinstance(value.parameters, Mapping):
     return {**value.parameters, **_users_own(value)}
   if type(value).__name__.endswith('Policy') and (
@@ -325,7 +324,8 @@ def _parts(value):
       hasattr(value, 'weights')):
     return _of_keras(value)
   module = type(value).__module__.split('.')[0]
-  if is_users or module in ('tfp_sgmcmc', 'tensorflow_probability'):
+  if is_users(type(value)) or module in (
+      'tfp_sgmcmc', 'tensorflow_probability'):
     return _attributes(value)
   if module in sys.stdlib_module_names and ' at 0x' not in repr(value):
     return {'value': repr(value)}
@@ -336,7 +336,7 @@ def _librarys(value, name):
   """Whether an attribute of an object is defined by a library's class."""
   for cls in type(value).__mro__:
     if name in vars(cls):
-      return not _is_users(cls)
+      return not is_users(cls)
   return False
 
 
@@ -357,6 +357,23 @@ def _of_keras(value):
       'config': {key: part for key, part in _attributes(value).items()
                  if key not in ('name', '_name', '_path')},
       'weights': list(getattr(value, 'weights', []))}
+
+
+def is_users(value: Any) -> bool:
+  """Whether a function, class or module is not of an installed library."""
+  if inspect.isfunction(value):
+    module, file = value.__module__, value.__code__.co_filename
+  else:
+    name = value.__name__ if inspect.ismodule(value) else value.__module__
+    module, file = name, getattr(sys.modules.get(name), '__file__', None)
+  if module == '__main__':  # Even where a library's module runs a script.
+    return True
+  package = (module or '').split('.')[0]
+  if package == 'tfp_sgmcmc' or package in sys.stdlib_module_names or (
+      package in sys.builtin_module_names):
+    return False
+  return file is None or not (file.startswith(_LIBRARIES) or any(
+      part in _PACKAGES for part in pathlib.Path(file).parts))
 
 
 def without_names(config: Any) -> Any:
@@ -396,7 +413,7 @@ def without_names(config: Any) -> Any:
 def _users_own(value):
   """The attributes that the methods of a user's class name."""
   named = set()
-  for cls in filter(_is_users, type(value).__mro__):
+  for cls in filter(is_users, type(value).__mro__):
     for method in filter(inspect.isfunction, map(
         _function_of, vars(cls).values())):
       named |= _names(method.__code__).attributes
@@ -512,23 +529,6 @@ def _hash_of_code(function):
   add(function.__code__, function.__doc__)  # Whose words do not count.
   version = '.'.join(platform.python_version_tuple()[:2])
   return f'hash {digest.hexdigest()[:16]} in Python {version}'
-
-
-def _is_users(value):
-  """Whether a function, class or module is not of an installed library."""
-  if inspect.isfunction(value):
-    module, file = value.__module__, value.__code__.co_filename
-  else:
-    name = value.__name__ if inspect.ismodule(value) else value.__module__
-    module, file = name, getattr(sys.modules.get(name), '__file__', None)
-  if module == '__main__':  # Even where a library's module runs a script.
-    return True
-  package = (module or '').split('.')[0]
-  if package == 'tfp_sgmcmc' or package in sys.stdlib_module_names or (
-      package in sys.builtin_module_names):
-    return False
-  return file is None or not (file.startswith(_LIBRARIES) or any(
-      part in _PACKAGES for part in pathlib.Path(file).parts))
 
 
 def _is_array(value):

@@ -18,6 +18,7 @@ from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import judge
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import lookahead
+from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import replicas
@@ -469,7 +470,9 @@ class Chain:
         self._prior, self._has_default_prior, bool(model.losses), self._say)
     network.build_moving_average(model)
     if self.is_resumed:
-      checkpoint_lib.assign_model(model, self._resumed, self._draws.store)
+      store = self._draws.store
+      checkpoint_lib.assign_model(model, self._resumed, store)
+      model_record.check_code(store.about, model, str(store.path))
     self._chains.begin(iterator.element_spec, self.is_resumed)
     for _ in self._chains.one_by_one():
       network.check_finite(model)

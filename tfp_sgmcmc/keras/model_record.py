@@ -7,8 +7,11 @@ frozen weights, the same draws predict something else.
 from collections.abc import Mapping
 from collections.abc import Sequence
 import hashlib
+import inspect
 import itertools
 import json
+import platform
+from typing import Any
 import warnings
 
 import keras
@@ -18,17 +21,18 @@ from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.keras import likelihood
 from tfp_sgmcmc.keras import losses as losses_lib
 
-__all__ = ['check', 'difference', 'of_layers', 'of_model']
+__all__ = ['check', 'check_code', 'difference', 'of_layers', 'of_model']
 
-_LAYERS, _FROZEN, _LOSS = 'layers', 'weights that are not sampled', 'loss'
+_LAYERS, _CODE, _LOSS = 'layers', 'code', 'loss'
+_FROZEN = 'weights that are not sampled'
 
 
 def of_model(
     model: keras.Model, extras: Sequence[keras.Variable]) -> dict[str, str]:
   """What a model is beside the weights that its draws hold.
 
-  Its layers, its loss, and a line for each weight that draws do not hold: a
-  hash, and the weight's path.
+  Its layers, the code of those that are the user's, its loss, and a line for
+  each weight that draws do not hold: a hash, and the weight's path.
 
   Args:
     model: Built `keras.Model`.
@@ -40,6 +44,7 @@ def of_model(
   held = {id(variable) for variable in extras}
   return {
       **of_layers(model),
+      _CODE: _code(model),
       _LOSS: _loss(model),
       _FROZEN: '\n'.join(
           f'{_digest(variable.numpy().tobytes())} {variable.path}'
@@ -52,7 +57,7 @@ def of_layers(model: keras.Model) -> dict[str, str]:
 
   A line for each: its class, and a hash of what decides the outputs for given
   weights, and the added losses: neither names nor shapes, initialisers, seeds
-  and what is trained; nor the code of functions, which has line numbers in it.
+  and what is trained; nor code, of which `check_code` tells.
 
   Args:
     model: Built `keras.Model`.
@@ -110,6 +115,7 @@ def check(
         f'{what} holds draws of another model: {other}. The predictions will '
         'be those of the model that is given, with these weights. Make the '
         'model as it was.', stacklevel=3)
+  check_code(kept, model, what)
   before, after = kept.get(_LOSS), _loss(model)
   if before and after and before != after:
     warnings.warn(
@@ -126,6 +132,65 @@ def check(
           'which is not sampled, and predictions use that of the model: give '
           'it the weights that it had before loading the draws (by '
           'load_weights, or the seed that they were made with).')
+
+
+def check_code(
+    kept: Mapping[str, str], model: keras.Model, what: str) -> None:
+  """Warns where a model's functions and classes of the user's are others.
+
+  Not where Python is of another version, which compiles them otherwise.
+
+  Args:
+    kept: What `of_model` returned for the model of the draws.
+    model: Built `keras.Model`.
+    what: What holds the draws, for the message.
+  """
+  (version, *before), (our_version, *after) = (
+      code.split('\n') for code in (kept.get(_CODE, ''), _code(model)))
+  if version != our_version or before == after:
+    return
+  changed = dict.fromkeys(
+      line.split(' ')[0] for line in [*before, *after]
+      if before.count(line) != after.count(line))
+  warnings.warn(
+      f'{what} holds draws of a model with other code, or other values in it: '
+      f'that of {", ".join(changed)} has changed since. If it computes '
+      'something else, the draws are not of this model.', stacklevel=3)
+
+
+def _code(model):
+  """Python's version, and a line for each layer with code of the user's."""
+  lines = ['.'.join(platform.python_version_tuple()[:2])]
+  for layer in [model, *compat.all_layers(model)]:
+    parts = _users_parts(layer)
+    if parts:
+      described = fingerprint.fingerprint(**parts).arguments
+      text = json.dumps({  # The weights of what code names may be sampled.
+          name: value for name, value in described.items()
+          if '.weights.' not in name}, sort_keys=True)
+      lines.append(f'{type(layer).__name__} {_digest(text.encode())}')
+  return '\n'.join(lines)
+
+
+def _users_parts(layer) -> dict[str, Any]:
+  """What in a layer is the user's: its class, functions, and plain values."""
+  of_all = {**vars(keras.layers.Layer()), **vars(keras.Sequential())}
+  attributes = {
+      name: value for name, value in vars(layer).items()
+      if not name.startswith('_') and name not in of_all}
+  found = {}
+  if fingerprint.is_users(type(layer)):
+    found['class'] = type(layer)
+    found.update({
+        name: value for name, value in attributes.items()
+        if isinstance(value, (bool, int, float, str))})
+  for name, value in attributes.items():
+    if inspect.isfunction(value) and fingerprint.is_users(value):
+      found[name] = value
+    elif fingerprint.is_users(type(value)) and not isinstance(
+        value, keras.layers.Layer):
+      found[name] = type(value)
+  return found
 
 
 def _loss(model):

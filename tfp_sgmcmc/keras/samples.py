@@ -141,9 +141,8 @@ class PosteriorSamples:
       model: A built model of the same architecture, the same layers frozen;
         compiled, for predictions. Its trainable weights and moving statistics
         do not matter; frozen weights have to be as they were. Of layers made
-        with other arguments (another activation), and of another loss, a
-        `UserWarning` tells; the code of own layers and functions is not looked
-        into.
+        with other arguments (another activation), of another loss, and of
+        other code in layers and functions of yours, a `UserWarning` tells.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
