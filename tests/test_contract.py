@@ -5,6 +5,7 @@ file of its kernel or estimator.
 """
 
 import functools
+import inspect
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import collectives
+from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import one_kernel
 
@@ -28,6 +30,27 @@ pytestmark = pytest.mark.filterwarnings('ignore:.*not calibrated')
 
 def make(name, dtype=np.float32):
   return KERNELS[name].make(KERNELS[name].posterior(dtype))
+
+
+def exported(base):
+  """The classes of a kind that are exported and can be made."""
+  modules = (sgmcmc, sgmcmc.mcmc, sgmcmc.pdmp, gradients)
+  return {
+      value for module in modules for value in vars(module).values()
+      if inspect.isclass(value) and issubclass(value, base)
+      and not inspect.isabstract(value)}
+
+
+def test_nothing_is_without_a_row():
+  kernels = {type(make(name)) for name in KERNELS}
+  assert exported(kernel_lib.Kernel) == kernels
+  model = oracle.GaussianModel()
+  anchor = KERNELS['sgld'].state()
+  found = {
+      type(row.of_model(anchor, model.posterior().data))
+      for row in ESTIMATORS.values()}
+  bases = {gradients.AnchoredEstimator, gradients.MinibatchEstimator}
+  assert exported(gradients.GradientEstimator) == found | bases
 
 
 def steps(kernel, state, seed, num_steps=2, one_step=None):

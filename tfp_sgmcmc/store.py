@@ -13,6 +13,9 @@ manifest last. So what the manifest counts is there whenever the process is
 killed; files of ours that it does not count are left over from a kill, and the
 next writer removes them. The names of files are made from numbers: no path is
 ever read from a file.
+
+It is here because no library for arrays appends draws and a checkpoint of the
+chain as one commit, which a kill leaves whole or undone.
 """
 
 from collections.abc import Mapping
