@@ -268,13 +268,12 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
   events, steps = (200, 20) if tiny else (20_000, 500)
   chains = 5 if tiny else 100
 
-  def chain(title, num_chains, num_events, by=(), **more):
+  def chain(title, num_chains, num_events, case=case, **more):
     return _ours(
-        title, {**case, 'num_chains': num_chains, 'num_events': num_events,
-                **dict(by)}, num_chains * num_events, 'tfp_sgmcmc_bouncy',
-        **more)
+        title, {**case, 'num_chains': num_chains, 'num_events': num_events},
+        num_chains * num_events, 'tfp_sgmcmc_bouncy', **more)
 
-  ours = functools.partial(chain, by=_by_sample(tiny))
+  ours = functools.partial(chain, case={**case, **_by_sample(tiny)})
 
   return Row(
       'SBPS, logistic regression (N = 1,000, d = 20, n = 100)', 'events',

@@ -6,6 +6,7 @@ frozen weights, the same draws predict something else.
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import functools
 import hashlib
 import inspect
 import itertools
@@ -41,15 +42,9 @@ def of_model(
   Returns:
     record: Dictionary of texts.
   """
-  held = {id(variable) for variable in extras}
   return {
-      **of_layers(model),
-      _CODE: _code(model),
-      _LOSS: _loss(model),
-      _FROZEN: '\n'.join(
-          f'{_digest(variable.numpy().tobytes())} {variable.path}'
-          for variable in model.non_trainable_weights
-          if id(variable) not in held)}
+      **of_layers(model), _CODE: _code(model), _LOSS: _loss(model),
+      _FROZEN: _frozen(model, extras)}
 
 
 def of_layers(model: keras.Model) -> dict[str, str]:
@@ -104,8 +99,8 @@ def check(
 
   Raises:
     ValueError: If weights that draws do not hold have other values. Of other
-      layers, and of another loss, a `UserWarning` tells: a new version of Keras
-      may describe the same one otherwise.
+      layers, of another loss and of other code, a `UserWarning` tells: a new
+      version of Keras may describe the same one otherwise.
   """
   if not kept:
     return
@@ -123,7 +118,7 @@ def check(
         f'model is compiled with {after}: predictions and scores read the '
         'outputs by the latter. Compile the model as it was.', stacklevel=3)
   before, after = (
-      record[_FROZEN].split('\n') for record in (kept, of_model(model, extras)))
+      lines.split('\n') for lines in (kept[_FROZEN], _frozen(model, extras)))
   for ours, theirs in itertools.zip_longest(after, before, fillvalue=''):
     if ours.split(' ')[0] != theirs.split(' ')[0]:
       path = ours.split(' ', 1)[-1] or theirs.split(' ', 1)[-1]
@@ -174,10 +169,9 @@ def _code(model):
 
 def _users_parts(layer) -> dict[str, Any]:
   """What in a layer is the user's: its class, functions, and plain values."""
-  of_all = {**vars(keras.layers.Layer()), **vars(keras.Sequential())}
   attributes = {
       name: value for name, value in vars(layer).items()
-      if not name.startswith('_') and name not in of_all}
+      if not name.startswith('_') and name not in _of_all_layers()}
   found = {}
   if fingerprint.is_users(type(layer)):
     found['class'] = type(layer)
@@ -191,6 +185,24 @@ def _users_parts(layer) -> dict[str, Any]:
         value, keras.layers.Layer):
       found[name] = type(value)
   return found
+
+
+@functools.cache
+def _of_all_layers():
+  """The names of attributes that any layer, or any model, has.
+
+  Theirs are made with names, since Keras counts those without.
+  """
+  return frozenset(vars(keras.layers.Layer(name='layer'))) | frozenset(
+      vars(keras.Sequential(name='model')))
+
+
+def _frozen(model, extras):
+  """A line for each weight that draws do not hold."""
+  held = {id(variable) for variable in extras}
+  return '\n'.join(
+      f'{_digest(variable.numpy().tobytes())} {variable.path}'
+      for variable in model.non_trainable_weights if id(variable) not in held)
 
 
 def _loss(model):
