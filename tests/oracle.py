@@ -4,7 +4,8 @@ On a Gaussian target a step is linear in the state z,
 
   z <- M z + N_e e + N_x xi,  e ~ (0, C) from the minibatch, xi ~ N(0, I),
 
-so its stationary covariance solves P = M P M' + N_e C N_e' + N_x N_x'. The
+so a law of mean m and covariance P has M m and M P M' + N_e C N_e' + N_x N_x'
+after it, and the stationary covariance is the P that stays: `LinearStep`. The
 steps are written out again here, in NumPy, from the papers' equations.
 
 Where the minibatch multiplies the state (linear regression: the Hessians of the
@@ -131,43 +132,61 @@ class LinearRegression:
         (self.x.astype(np.float32), self.y.astype(np.float32)))
 
 
-def stationary_covariance(step, size, gradient_covariance):
-  """P of the linear `step(z, e, xi)` for states of length `size`."""
-  d = len(gradient_covariance)
-  zero_z, zero = np.zeros(size), np.zeros(d)
-  columns = lambda fn, n: np.stack([fn(row) for row in np.eye(n)], axis=1)
-  transition = columns(lambda z: step(z, zero, zero), size)
-  from_gradient = columns(lambda e: step(zero_z, e, zero), d)
-  from_noise = columns(lambda xi: step(zero_z, zero, xi), d)
-  noise = (from_gradient @ gradient_covariance @ from_gradient.T
-           + from_noise @ from_noise.T)
-  assert np.abs(np.linalg.eigvals(transition)).max() < 1.
-  return scipy.linalg.solve_discrete_lyapunov(transition, noise)
+class LinearStep:
+  """A step that is linear: z <- M z + N_e e + N_x xi."""
+
+  def __init__(self, step, size, gradient_covariance):
+    """From a function `step(z, e, xi)` for states z of length `size`."""
+    d = len(gradient_covariance)
+    zero_z, zero = np.zeros(size), np.zeros(d)
+    columns = lambda fn, n: np.stack([fn(row) for row in np.eye(n)], axis=1)
+    from_gradient = columns(lambda e: step(zero_z, e, zero), d)
+    from_noise = columns(lambda xi: step(zero_z, zero, xi), d)
+    self.transition = columns(lambda z: step(z, zero, zero), size)
+    self.noise = (from_gradient @ gradient_covariance @ from_gradient.T
+                  + from_noise @ from_noise.T)
+    self.largest = np.abs(np.linalg.eigvals(self.transition)).max()
+    assert self.largest < 1.
+
+  def stationary(self):
+    """P, the covariance that a step leaves as it is."""
+    return scipy.linalg.solve_discrete_lyapunov(self.transition, self.noise)
+
+  def steps_until(self, share):
+    """The steps after which this share of a mean is left, at most."""
+    return int(np.ceil(np.log(share) / np.log(self.largest)))
+
+  def after(self, num_steps, mean, covariance):
+    """Mean and covariance that many steps after a law with these."""
+    for _ in range(num_steps):
+      mean = self.transition @ mean
+      covariance = (
+          self.transition @ covariance @ self.transition.T + self.noise)
+    return mean, covariance
 
 
-def sgld_covariance(precision, noise, h, temperature=1., diagonal=1.):
+def sgld(precision, noise, h, temperature=1., diagonal=1.):
   """Welling and Teh (2011), equation 4; Li et al. (2016), algorithm 1."""
   def step(theta, e, xi):
     g = -precision @ theta + e
     return theta + h * diagonal * g + np.sqrt(
         2. * h * temperature * diagonal) * xi
-  return stationary_covariance(step, len(precision), noise)
+  return LinearStep(step, len(precision), noise)
 
 
-def euler_covariance(precision, noise, h, friction, temperature=1., b=0.):
-  """Covariance of (theta, r): momentum first, then the drift with the new."""
+def euler(precision, noise, h, friction, temperature=1., b=0.):
+  """On (theta, r): momentum first, then the drift with the new."""
   d = len(precision)
   def step(z, e, xi):
     theta, r = z[:d], z[d:]
     r = (r + h * (-precision @ theta + e) - h * friction * r
          + np.sqrt(2. * (friction - b) * temperature * h) * xi)
     return np.concatenate([theta + h * r, r])
-  return stationary_covariance(step, 2 * d, noise)
+  return LinearStep(step, 2 * d, noise)
 
 
-def explicit_euler_covariance(
-    precision, noise, h, friction, temperature=1., b=0.):
-  """Covariance of (theta, r): both move from the old momentum."""
+def explicit_euler(precision, noise, h, friction, temperature=1., b=0.):
+  """On (theta, r): both move from the old momentum."""
   d = len(precision)
   def step(z, e, xi):
     theta, r = z[:d], z[d:]
@@ -175,11 +194,11 @@ def explicit_euler_covariance(
         theta + h * r,
         r - h * (precision @ theta - e + friction * r)
         + np.sqrt(2. * (friction - b) * temperature * h) * xi])
-  return stationary_covariance(step, 2 * d, noise)
+  return LinearStep(step, 2 * d, noise)
 
 
-def baoab_covariance(precision, noise, h, friction, temperature=1., b=0.):
-  """Covariance of (theta, r); the gradient's noise is used by two steps."""
+def baoab(precision, noise, h, friction, temperature=1., b=0.):
+  """On (theta, r, e); the gradient's noise is used by two steps."""
   d = len(precision)
   def step(z, e, xi):
     theta, r, old = np.split(z, 3)
@@ -191,7 +210,17 @@ def baoab_covariance(precision, noise, h, friction, temperature=1., b=0.):
     theta = theta + h / 2. * r
     r = r + h / 2. * (-precision @ theta + e)
     return np.concatenate([theta, r, e])
-  return stationary_covariance(step, 3 * d, noise)[:2 * d, :2 * d]
+  return LinearStep(step, 3 * d, noise)
+
+
+def sgld_covariance(*arguments, **numbers):
+  """Stationary, of theta."""
+  return sgld(*arguments, **numbers).stationary()
+
+
+def euler_covariance(*arguments, **numbers):
+  """Stationary, of (theta, r)."""
+  return euler(*arguments, **numbers).stationary()
 
 
 def affine_moments(steps, batches, size):
