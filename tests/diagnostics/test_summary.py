@@ -73,6 +73,7 @@ def program():
   return run
 
 
+@functools.cache
 def run(seed=(1, 2), **errors):
   numbers = {**RIGHT, **errors}
   (states, log_prob, square), position = program()(
@@ -252,7 +253,7 @@ def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
 def test_the_step_size_that_was_found_is_used():
   """With the adapting kernel, and with the one inside."""
   inner = kernel_with(1e-3)
-  draws, zero = run(), tf.constant(0.)
+  draws, zero = part_of(run(), NUM_DRAWS), tf.constant(0.)
   draws.kernel_results = sgmcmc.mcmc.TemperatureStepSizeAdaptationResults(
       draws.kernel_results, tf.constant(RIGHT['h']), zero, zero, zero, zero)
   wanted = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * RIGHT['h'] / 4.
