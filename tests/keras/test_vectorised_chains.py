@@ -193,7 +193,8 @@ def test_what_takes_turns(make_model, kernel, monkeypatch):
   if make_model is masked:
     y = np.tile(y[:, np.newaxis], [1, 4])
   ours, theirs = (
-      run(how, monkeypatch, kernel, make_model=make_model, x=x, y=y, epochs=2)
+      run(how, monkeypatch, kernel, make_model=make_model, x=x, y=y, epochs=2,
+          num_chains=2)
       for how in ('together', 'turns'))
   assert not is_vectorised(ours[0])
   assert_same(ours, theirs, rtol=1e-7, atol=0.)
