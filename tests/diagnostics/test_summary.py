@@ -73,6 +73,7 @@ def program():
   return run
 
 
+@functools.cache
 def run(seed=(1, 2), **errors):
   numbers = {**RIGHT, **errors}
   (states, log_prob, square), position = program()(
@@ -84,6 +85,12 @@ def run(seed=(1, 2), **errors):
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=states, trace=trace))
   return sgmcmc.Draws(chunks, structure, *position, num_chain_axes=1)
+
+
+@functools.cache
+def summary_of_run(**errors):
+  """Of a run with errors, and a kernel with its step size alone."""
+  return summary(run(**errors), kernel_with(errors.get('h', RIGHT['h'])))
 
 
 def part_of(draws, num_draws, num_chains=NUM_CHAINS):
@@ -109,7 +116,7 @@ def verdict(rows, quantity):
 
 
 def test_a_right_chain_is_fine():
-  found = summary(run(), kernel_with())
+  found = summary_of_run()
   assert found.verdict == 'fine', str(found)
   assert len(found.rows) == 10
   lines = str(found).splitlines()
@@ -124,7 +131,7 @@ def test_several_runs_and_one_elsewhere():
   found = summary(runs, kernel_with())
   assert found.verdict == 'fine', str(found)
   assert [row.quantity for row in found.rows] == [
-      row.quantity for row in summary(run(), kernel_with()).rows]
+      row.quantity for row in summary_of_run().rows]
   for quantity in (CONFIGURATIONAL, KINETIC):  # Of all chains.
     assert row_of(found.rows, quantity).standard_error < 0.03
   apart = runs[0].states + 3. * tf.math.reduce_std(runs[0].states, axis=[0, 1])
@@ -158,8 +165,7 @@ KINETIC = 'kinetic temperature / T'
      'rank R-hat of the parameters', 'wrong'),
 ], ids=str)
 def test_planted_errors_are_seen(error, quantity, wanted):
-  kernel = kernel_with(error.get('h', RIGHT['h']))
-  found = summary(run(**error), kernel)
+  found = summary_of_run(**error)
   assert verdict(found.rows, quantity) == wanted, str(found)
   assert found.verdict == 'wrong' or wanted == 'doubtful'
 
@@ -217,7 +223,7 @@ def test_worst_coordinates_of_many_tables():
 
 def test_too_large_a_step_is_seen():
   """By the temperatures and by the noise's share, which are 1.2 to 1.5."""
-  found = summary(run(h=0.35), kernel_with(0.35))
+  found = summary_of_run(h=0.35)
   assert found.verdict != 'fine'
   assert verdict(found.rows, CONFIGURATIONAL) != 'fine', str(found)
   assert verdict(found.rows, 'noise of the gradient / noise added') != 'fine'
@@ -252,7 +258,7 @@ def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
 def test_the_step_size_that_was_found_is_used():
   """With the adapting kernel, and with the one inside."""
   inner = kernel_with(1e-3)
-  draws, zero = run(), tf.constant(0.)
+  draws, zero = part_of(run(), NUM_DRAWS), tf.constant(0.)
   draws.kernel_results = sgmcmc.mcmc.TemperatureStepSizeAdaptationResults(
       draws.kernel_results, tf.constant(RIGHT['h']), zero, zero, zero, zero)
   wanted = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * RIGHT['h'] / 4.

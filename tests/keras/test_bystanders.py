@@ -18,7 +18,7 @@ def fit(layer, optimizer='sgd', training=None):
       inputs, training=training)
   hidden = keras.layers.Flatten()(hidden)
   model = keras.Model(inputs, keras.layers.Dense(3)(hidden))
-  model.compile(optimizer, models.classifier().loss)
+  model.compile(optimizer, models.classifier().loss, run_eagerly=True)
   x = np.random.default_rng(0).normal(size=[50, 4, 4, 1]).astype(np.float32)
   models.fit(model, models.make_sampling(), epochs=1, x=x,
              y=models.classes()[1])
@@ -72,10 +72,10 @@ def test_plain_dropout_is_silent():
 
 def test_posterior_is_pickled_with_its_model(tmp_path):
   x, _ = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling(directory=tmp_path)
   assert copy.deepcopy(sampling).num_steps == 0
-  models.fit(model, sampling)
+  models.fit(model, sampling, epochs=1)
   posterior = sampling.posterior
   again = pickle.loads(pickle.dumps(posterior))
   np.testing.assert_allclose(again.predict(x), posterior.predict(x), rtol=1e-5)
@@ -86,7 +86,7 @@ def test_posterior_is_pickled_with_its_model(tmp_path):
 
 
 def test_the_number_of_draws_is_shown_as_it_is(capsys):
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling(num_burnin_steps=3)
   models.fit(model, sampling, epochs=3, verbose=2)
   shown = capsys.readouterr().out

@@ -85,7 +85,7 @@ def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
 
 def test_at_temperature_zero_nothing_is_hot():
   sampling = sgmcmc.keras.PosteriorSampling(temperature=0., start_epoch=0)
-  fit(sampling, 40, validates=False)
+  fit(sampling, 40, model=models.classifier(), validates=False)
   assert sampling.settings['learning_rate'] == choices.LEARNING_RATE
   assert len(sampling.posterior) >= 30
 
@@ -280,7 +280,7 @@ def test_agreement_of_right_and_wrong_runs():
 
 def test_summary_of_draws_and_of_a_fit():
   sampling = models.make_sampling(num_burnin_steps=3)
-  fit(sampling, 6)
+  fit(sampling, 5, validates=False)
   x, y = models.classes()
   for targets, rows in (
       ((), ['R-hat of predictions', 'effective draws of predictions']),

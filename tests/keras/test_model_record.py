@@ -1,6 +1,7 @@
 """Draws are read into the model that they are of, or the difference is told."""
 
 import re
+import shutil
 import warnings
 
 import keras
@@ -28,24 +29,27 @@ def make_model(activation='tanh', frozen=1., moving=0., from_logits=True):
   return model
 
 
-def make_draws(kind, directory):
-  """Draws of the model on disk, and what they predict."""
+@pytest.fixture(scope='module')
+def draws(tmp_path_factory):
+  """Draws of the model on disk, of `fit` and of `save`; what they predict."""
   model = make_model()
+  model.run_eagerly = True
   x, _ = models.classes()
+  directory = tmp_path_factory.mktemp('draws')
   callback = models.make_sampling(
       num_burnin_steps=1, num_steps_between_results=0,
       directory=directory / 'fit')
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')
-    models.fit(model, callback)
-  if kind == 'save':
-    callback.posterior.save(directory / 'save')
-  return directory / kind, x, callback.posterior.predict(x)
+    models.fit(model, callback, epochs=1)
+  callback.posterior.save(directory / 'save')
+  return directory, x, callback.posterior.predict(x)
 
 
 @pytest.mark.parametrize('kind', ['fit', 'save'])
-def test_load(kind, tmp_path, recwarn):
-  directory, x, expected = make_draws(kind, tmp_path)
+def test_load(kind, draws, recwarn):
+  directory, x, expected = draws
+  directory = directory / kind
   load = sgmcmc.keras.PosteriorSamples.load
   recwarn.clear()
   same = load(directory, make_model(moving=9.))
@@ -90,14 +94,36 @@ class Mine(keras.Model):
 
 
 def users_model(before='', after=''):
+  """Run eagerly, which is no part of the code."""
   assert before in PROGRAM
   names = {'__name__': '__main__'}
   exec(PROGRAM.replace(before, after) if before else PROGRAM, names)
   model = names['Mine']()
   model(np.zeros([1, 4]))
   model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
-      from_logits=True))
+      from_logits=True), run_eagerly=True)
   return model
+
+
+def fit_users_model(model, directory, epochs):
+  models.fit(model, models.make_sampling(
+      num_burnin_steps=1, directory=directory), epochs=epochs)
+
+
+def told_of_code(run):
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    run()
+  return [str(w.message) for w in caught if 'code' in str(w.message)]
+
+
+@pytest.fixture(scope='module')
+def begun(tmp_path_factory):
+  """The directory of a chain of an epoch."""
+  directory = tmp_path_factory.mktemp('begun')
+  assert not told_of_code(
+      lambda: fit_users_model(users_model(), directory, 1))
+  return directory
 
 
 @pytest.mark.parametrize('change, changed', [
@@ -105,30 +131,22 @@ def users_model(before='', after=''):
     (('SHIFT = 2.', 'SHIFT = 3.'), 'Scaled'),
     (('scale = 1.5', 'scale = 1.6'), 'Scaled'),
     (('return self.end(', 'return 2. * self.end('), 'Mine')], ids=str)
-def test_code_of_the_users(change, changed, tmp_path):
+def test_code_of_the_users(change, changed, begun, tmp_path):
   """Both where draws are read and where a chain goes on."""
-  def sampled(model, epochs):
-    models.fit(model, models.make_sampling(
-        num_burnin_steps=1, directory=tmp_path), epochs=epochs)
-
-  def told(run):
-    with warnings.catch_warnings(record=True) as caught:
-      warnings.simplefilter('always')
-      run()
-    return [str(w.message) for w in caught if 'code' in str(w.message)]
-
-  assert not told(lambda: sampled(users_model(), 1))
+  shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
   other = users_model(*change)
   for messages in (
-      told(lambda: sgmcmc.keras.PosteriorSamples.load(tmp_path, other)),
-      told(lambda: sampled(users_model(*change), 2))):
+      told_of_code(
+          lambda: sgmcmc.keras.PosteriorSamples.load(tmp_path, other)),
+      told_of_code(
+          lambda: fit_users_model(users_model(*change), tmp_path, 2))):
     assert len(messages) == (changed is not None)
     if messages:
       assert re.search(f'that of .*{changed}.* has changed', messages[0])
 
 
-def test_weights_that_are_left_or_added(tmp_path):
-  directory, _, _ = make_draws('save', tmp_path)
+def test_weights_that_are_left_or_added(draws):
+  directory, _, _ = draws
   model = make_model()
   more = keras.Sequential(
       [keras.Input([4]), keras.layers.Rescaling(1.),
@@ -136,7 +154,7 @@ def test_weights_that_are_left_or_added(tmp_path):
        *model.layers])
   more.compile(loss=model.loss)
   with pytest.warns(UserWarning, match='it had 4 layers, and there are 6'):
-    sgmcmc.keras.PosteriorSamples.load(directory, more)
+    sgmcmc.keras.PosteriorSamples.load(directory / 'save', more)
 
 
 def test_concatenate():

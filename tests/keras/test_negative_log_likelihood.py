@@ -18,7 +18,7 @@ def crossentropy(y, outputs):
 
 def sampled(loss):
   sampling = models.make_sampling()
-  models.fit(models.classifier(loss=loss), sampling)
+  models.fit(models.classifier(loss=loss, run_eagerly=True), sampling)
   return sampling.posterior[0]
 
 

@@ -78,7 +78,7 @@ def with_moving_statistics(mean):
       keras.Input([4]), keras.layers.BatchNormalization(),
       keras.layers.Dense(3, trainable=False), keras.layers.Dense(3)])
   model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
-      from_logits=True))
+      from_logits=True), run_eagerly=True)
   model.layers[0].moving_mean.assign([mean] * 4)
   model.layers[1].kernel.assign(np.ones([4, 3]))
   return model

@@ -26,6 +26,12 @@ def images(seed=0):
   return x, y
 
 
+@functools.cache
+def holds_bytes(kind):
+  """Whether a class is of tensors or variables that have values."""
+  return issubclass(kind, (tf.Tensor, tf.Variable)) and hasattr(kind, 'numpy')
+
+
 def num_bytes(leaf):
   return (leaf.shape.num_elements() or 0) * leaf.dtype.size
 
@@ -44,8 +50,7 @@ class Memory(keras.callbacks.Callback):
     self.sizes.append(
         tracemalloc.get_traced_memory()[0] + sum(map(num_bytes, {
             id(leaf): leaf for leaf in gc.get_objects()
-            if isinstance(leaf, (tf.Tensor, tf.Variable))
-            and hasattr(leaf, 'numpy')}.values())))
+            if holds_bytes(type(leaf))}.values())))
 
   def on_train_end(self, logs=None):
     tracemalloc.stop()

@@ -258,12 +258,12 @@ def test_lora_draws_are_what_was_sampled(tmp_path):
     model.get_layer('hidden').enable_lora(2)
     model.get_layer('logits').trainable = False
     model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
-        from_logits=True))
+        from_logits=True), run_eagerly=True)
     return model
 
   model = classifier()
   sampling = models.make_sampling(directory=tmp_path / 'fit')
-  models.fit(model, sampling)
+  models.fit(model, sampling, epochs=1)
   assert len(sampling.posterior[0]) == 2
   sampling.posterior.save(tmp_path / 'saved')
   fresh = classifier()
@@ -274,7 +274,7 @@ def test_lora_draws_are_what_was_sampled(tmp_path):
 
 
 def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   in_memory, on_disk = (
       models.make_sampling(directory=directory)
       for directory in (None, tmp_path / 'draws'))
@@ -285,7 +285,8 @@ def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
   watch = keras.callbacks.LambdaCallback(
       on_train_batch_end=lambda batch, logs: written.append(
           len(store.read_draws(tmp_path / 'draws', 'fit'))))
-  models.fit(models.classifier(), on_disk, callbacks=[watch])
+  models.fit(
+      models.classifier(run_eagerly=True), on_disk, callbacks=[watch])
   assert written == [1, 2, 3, 4, 5, 6]
   assert on_disk.posterior.steps == in_memory.posterior.steps
   for a, b in zip(on_disk.posterior.weights.values(),
@@ -340,9 +341,10 @@ def test_a_directory_in_use_and_one_left_by_an_interrupted_fit(tmp_path):
 
   left = models.make_sampling(directory=tmp_path, num_burnin_steps=2)
   with pytest.raises(KeyboardInterrupt):
-    models.fit(models.classifier(), left, callbacks=[Interrupt()])
+    models.fit(
+        models.classifier(run_eagerly=True), left, callbacks=[Interrupt()])
   sampling = models.make_sampling(directory=tmp_path, num_burnin_steps=2)
-  models.fit(models.classifier(), sampling)
+  models.fit(models.classifier(run_eagerly=True), sampling)
   assert len(sgmcmc.keras.PosteriorSamples.load(
       tmp_path, models.classifier())) == 4
 

@@ -180,10 +180,10 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
   ...     posterior, sgmcmc.likelihood_bounds.Logistic(anchor=mode),
   ...     step_size=0.01, capacity=100)
   >>> draws, num_bright = tfp.mcmc.sample_chain(
-  ...     10, tf.tile(mode[tf.newaxis], [50, 1]), kernel=kernel, seed=[0, 0],
+  ...     3, tf.tile(mode[tf.newaxis], [50, 1]), kernel=kernel, seed=[0, 0],
   ...     trace_fn=lambda _, results: results.num_bright)
   >>> draws.shape
-  TensorShape([10, 50, 2])
+  TensorShape([3, 50, 2])
   >>> bool(tf.reduce_max(num_bright) < 50)
   True
 

@@ -59,8 +59,8 @@ class LikelihoodBound(abc.ABC):
   >>> kernel = sgmcmc.FireflyMonteCarlo(
   ...     posterior, Laplace(), step_size=0.2, capacity=5)
   >>> tfp.mcmc.sample_chain(
-  ...     10, tf.zeros([50]), kernel=kernel, trace_fn=None, seed=[0, 0]).shape
-  TensorShape([10, 50])
+  ...     3, tf.zeros([50]), kernel=kernel, trace_fn=None, seed=[0, 0]).shape
+  TensorShape([3, 50])
   """
 
   @abc.abstractmethod

@@ -204,7 +204,7 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   >>> chosen = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
   >>> history = model.fit(
-  ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[chosen],
+  ...     x, y, batch_size=50, epochs=10, verbose=0, callbacks=[chosen],
   ...     validation_split=0.1)
   >>> chosen.settings['kernel'], chosen.settings['learning_rate']
   ('SGHMC', 0.1)

@@ -189,14 +189,15 @@ def learned_scale(
 
   >>> model = keras.Sequential([
   ...     keras.Input([3]), keras.layers.Dense(1, name='line')], name='model')
-  >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=0.5))
+  >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=5.))
   >>> prior = sgmcmc.keras.learned_scale()
   >>> sampling = sgmcmc.keras.PosteriorSampling(
-  ...     sgmcmc.SGHMC, num_examples=20, prior=prior, learning_rate=0.01,
+  ...     sgmcmc.SGHMC, num_examples=200, prior=prior, learning_rate=0.01,
   ...     momentum=0.9, num_burnin_steps=50, seed=0)
-  >>> x = tf.random.stateless_normal([20, 3], [0, 1])
+  >>> x = tf.random.stateless_normal([200, 3], [0, 1])
   >>> history = model.fit(
-  ...     x, 2. * x[:, :1], epochs=60, verbose=0, callbacks=[sampling])
+  ...     x, 2. * x[:, :1], batch_size=10, epochs=3, verbose=0,
+  ...     callbacks=[sampling])
   >>> scales = sgmcmc.keras.draw_scales(sampling.posterior, prior, seed=0)
   >>> {name: s.draws.shape for name, s in scales.items()}
   {'model/line/kernel': (10,), 'model/line/bias': (10,)}

@@ -57,7 +57,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
   >>> kernel = sgmcmc.BouncyParticleSampler(
   ...     posterior,
   ...     rate_bound=sgmcmc.pdmp.LogisticRegressionBound(x, prior_scale=1.))
-  >>> @tf.function(jit_compile=True)
+  >>> @tf.function(autograph=False)  # For long runs jit_compile=True.
   ... def run():
   ...   return tfp.mcmc.sample_chain(
   ...       20, tf.zeros([4, 2]), trace_fn=None, seed=[0, 0],

@@ -161,7 +161,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   ...     (x, y))
   >>> kernel = sgmcmc.StochasticBouncyParticleSampler(
   ...     posterior, gradient_estimator=sgmcmc.gradients.Uniform(100))
-  >>> @tf.function(jit_compile=True)
+  >>> @tf.function(autograph=False)  # For long runs jit_compile=True.
   ... def run():
   ...   return tfp.mcmc.sample_chain(
   ...       200, tf.zeros([4, 2]), trace_fn=sgmcmc.pdmp.trace_path,

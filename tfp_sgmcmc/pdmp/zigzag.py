@@ -51,13 +51,13 @@ class ZigZagSampler(thinning.ThinnedKernel):
   >>> kernel = sgmcmc.ZigZagSampler(
   ...     posterior, gradient_estimator=sgmcmc.gradients.Uniform(1),
   ...     rate_bound=sgmcmc.pdmp.LogisticRegressionBound(x, prior_scale=1.))
-  >>> @tf.function(jit_compile=True)
+  >>> @tf.function(autograph=False)  # For long runs jit_compile=True.
   ... def run():
   ...   return tfp.mcmc.sample_chain(
-  ...       20, tf.zeros([4, 2]), trace_fn=None, seed=[0, 0],
+  ...       5, tf.zeros([4, 2]), trace_fn=None, seed=[0, 0],
   ...       kernel=sgmcmc.pdmp.UniformTime(kernel, interval=0.02))
   >>> run().shape
-  TensorShape([20, 4, 2])
+  TensorShape([5, 4, 2])
 
   #### References
 
