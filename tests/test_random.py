@@ -206,8 +206,17 @@ def test_bits_are_fair_and_keys_avalanche():
     assert np.abs(share.mean(0) - 0.5).max() < bound, bit
 
 
+@pytest.fixture(name='eagerly')
+def _eagerly():
+  """Each number of examples is a program, which takes long to compile."""
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
 @pytest.mark.parametrize('num_examples', [
     1, 2, 3, 4, 5, 7, 13, 64, 100, 1009, 65_536, 99_991])
+@pytest.mark.usefixtures('eagerly')
 def test_permutation(num_examples):
   """All the indices, each once: so the map is one to one."""
   indices = random.indices(num_examples, [2, num_examples], SEED).numpy()
@@ -224,6 +233,7 @@ def test_distinct_and_in_range_for_large_data(num_examples):
 
 @pytest.mark.parametrize('num_examples, size', [
     (3, 2), (4, 2), (5, 2), (5, 3), (6, 3), (10, 3), (17, 2), (23, 3), (64, 2)])
+@pytest.mark.usefixtures('eagerly')
 def test_every_subset_is_equally_likely(num_examples, size):
   num = 1_000_000
   indices = np.sort(random.indices(num_examples, [num, size], SEED), axis=1)

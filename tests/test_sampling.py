@@ -20,14 +20,19 @@ from tfp_sgmcmc.internal import array_files
 tfd = tfp.distributions
 
 
+def standard_normal(x):
+  """Up to a constant. TFP's densities take longer to trace."""
+  return -0.5 * x**2
+
+
 def make_posterior():
   def log_prior(mu, w):
-    return (tfd.Normal(0., 10.).log_prob(mu)
-            + tf.reduce_sum(tfd.Normal(0., 1.).log_prob(w), axis=-1))
+    return standard_normal(mu / 10.) + tf.reduce_sum(
+        standard_normal(w), axis=-1)
 
   def log_likelihood(mu, w, batch):
     mean = mu[..., tf.newaxis] + tf.reduce_sum(w, axis=-1, keepdims=True)
-    return tfd.Normal(mean, 1.).log_prob(batch)
+    return standard_normal(batch - mean)
 
   return sgmcmc.Posterior(
       log_prior, log_likelihood, tf.random.stateless_normal([200], [0, 1]))
@@ -41,7 +46,7 @@ def make_kernel(**override):
 
 
 def simple_kernel():
-  return sgmcmc.SGHMC(tfd.Normal(0., 1.).log_prob, 0.1, friction=1.)
+  return sgmcmc.SGHMC(standard_normal, 0.1, friction=1.)
 
 
 def start(chains=3):

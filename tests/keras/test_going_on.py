@@ -187,8 +187,9 @@ def test_time_to_the_next_draw_of_a_kernel_in_continuous_time(tmp_path):
       kernel=functools.partial(
           sgmcmc.StochasticBouncyParticleSampler, max_duration=0.05),
       draw_interval=0.03, num_burnin_steps=2)
-  whole = run(3, **arguments)
-  assert_same(run(3, kills=[1, 7], directory=tmp_path, **arguments), whole)
+  whole = run(2, **arguments)
+  assert len(whole[1].posterior) > 2
+  assert_same(run(2, kills=[1, 5], directory=tmp_path, **arguments), whole)
 
 
 def test_a_learning_rate_that_a_callback_set_and_a_seed_of_chance(tmp_path):

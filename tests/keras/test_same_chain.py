@@ -103,7 +103,8 @@ def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
     models.fit(models.classifier(), sampling, epochs=3, callbacks=[scheduler])
   assert sum('no effect' in str(w.message) for w in caught) == 1
   assert_same_draws(sampling.posterior, reference[0])
-  followed, expected = models.classifier(), models.classifier()
+  followed, expected = (
+      models.classifier(run_eagerly=True) for _ in range(2))
   arguments = dict(kernel=sgmcmc.SGHMC, momentum=0.9)
   ours = models.make_sampling(learning_rate='optimizer', **arguments)
   models.fit(followed, ours, epochs=3, callbacks=[scheduler])
@@ -121,5 +122,5 @@ def test_sgnht_takes_the_units_of_sgd():
   theirs = models.make_sampling(kernel=functools.partial(
       sgmcmc.SGNHT, step_size=h, diffusion=0.1 / h))
   for sampling in (ours, theirs):
-    models.fit(models.classifier(), sampling)
+    models.fit(models.classifier(run_eagerly=True), sampling)
   assert_same_draws(ours.posterior, theirs.posterior)

@@ -133,7 +133,8 @@ def check(error, comparison):
          dtype=np.float64),
     dict(gradient_estimator=sgmcmc.gradients.Uniform(
         12, replacement=True), decay=0.9),
-    dict(preconditioner=RMSPROP),
+    dict(gradient_estimator=sgmcmc.gradients.Uniform(
+        25, replacement=True), preconditioner=RMSPROP),
 ], ids=['Gaussian velocities', 'replacement', 'preconditioned'])
 def test_law_of_linear_regression(arguments):
   arguments = {
