@@ -122,9 +122,11 @@ def test_density_is_that_of_tfp(make, kind, name, has_covariates):
         lambda one, all_, k=k: np.testing.assert_allclose(
             one, all_[k], rtol=1e-5), bijector.forward(phi), theta)
   # Minibatches, one for all chains and one for each, sum to the whole.
+  log_likelihood = tf.function(  # An eager call traces it each time.
+      lambda rows: posterior.log_likelihood(
+          *start, batch=posterior.gather(rows)), autograph=False)
   shared, own = (
-      sum(posterior.log_likelihood(*start, batch=posterior.gather(rows))
-          for rows in (first, 4 + first, 8 + first))
+      sum(log_likelihood(rows) for rows in (first, 4 + first, 8 + first))
       for first in (tf.range(4), tf.tile(tf.range(4)[None, None], [1, 2, 1])))
   np.testing.assert_allclose(shared, own, rtol=1e-5)
   np.testing.assert_allclose(
@@ -312,10 +314,10 @@ def test_each_chain_has_a_minibatch_of_its_own():
   w = tf.constant(RANDOM.normal(size=[2, 3, 2]), tf.float32)
   rows = tf.constant(RANDOM.integers(0, N, size=[2, 3, 4]))
   together = posterior.log_likelihood(w, batch=posterior.gather(rows))
+  alone = tf.function(posterior.log_likelihood, autograph=False)
   for k in np.ndindex(2, 3):
     np.testing.assert_allclose(
-        together[k], posterior.log_likelihood(
-            w[k], batch=posterior.gather(rows[k])), rtol=1e-5)
+        together[k], alone(w[k], batch=posterior.gather(rows[k])), rtol=1e-5)
 
 
 def test_a_tensor_is_a_state_of_one_part():

@@ -93,7 +93,7 @@ def constrained_chains():
         sgmcmc.Posterior(log_prior, log_likelihood, posterior.data).transform(
             [tfb.Identity(), tfb.Exp()]),
         step_size=0.005, friction=4.,
-        # Their noise is that of 4 without replacement, which compile for longer.
+        # As much noise as 4 without replacement, which compile for longer.
         gradient_estimator=sgmcmc.gradients.Uniform(7, replacement=True))
 
   return oracle.compile_chains(make_kernel)
