@@ -4,6 +4,7 @@ TensorFlow is imported in the fixtures: the process that hands out the tests to
 others needs none.
 """
 
+import gc
 import os
 
 import pytest
@@ -18,6 +19,13 @@ def pytest_configure(config):
   if 'PYTEST_XDIST_WORKER' in os.environ and (
       config.option.markexpr == 'not slow'):
     os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
+    os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
+
+def pytest_collection_finish():
+  """What has been imported stays: it is not looked through for garbage."""
+  gc.collect()
+  gc.freeze()
 
 
 @pytest.fixture(autouse=True)

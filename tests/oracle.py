@@ -9,12 +9,12 @@ after it, and the stationary covariance is the P that stays: `LinearStep`. The
 steps are written out again here, in NumPy, from the papers' equations.
 
 Where the minibatch multiplies the state (linear regression: the Hessians of the
-examples differ) M and what is added depend on the minibatch S. The stationary
-mean and covariance are still exact, though the law is no longer normal:
+examples differ) M and what is added depend on the minibatch S. The mean and the
+covariance after a step are still exact, though the law is no longer normal:
 
-  m = E[M_S] m + E[c_S],   P = E[M_S P M_S'] + E[d_S d_S'] + N_x N_x',
+  E[M_S] m + E[c_S],   E[M_S P M_S'] + Cov[M_S m + c_S] + N_x N_x',
 
-with d_S = M_S m + c_S - m, over all minibatches: `affine_moments`.
+over all minibatches: `moments_after`, and for those that stay `affine_moments`.
 """
 
 import functools
@@ -24,7 +24,6 @@ import numpy as np
 import scipy.linalg
 import scipy.stats
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 
@@ -124,7 +123,7 @@ class LinearRegression:
     def log_likelihood(theta, batch):
       x, y = batch
       mean = tf.einsum('...nd,...d->...n', x, theta)
-      return tfp.distributions.Normal(mean, 1.).log_prob(y)
+      return -0.5 * tf.square(y - mean)  # Up to a constant.
 
     return sgmcmc.Posterior(
         lambda theta: normal_log_prob(theta, 0., self.prior_precision**-0.5),
@@ -223,6 +222,46 @@ def euler_covariance(*arguments, **numbers):
   return euler(*arguments, **numbers).stationary()
 
 
+def affine_maps(steps, batches, size):
+  """M_S and c_S of each minibatch, and N_x, of each step: see below."""
+  columns = lambda fn, origin: np.stack(
+      [fn(row) - origin for row in np.eye(size)], axis=1)
+  zero, maps = np.zeros(size), []
+  for step in steps:
+    added = [step(zero, batch, zero) for batch in batches]
+    maps.append((
+        [columns(lambda z, b=batch, s=step: s(z, b, zero), c)
+         for batch, c in zip(batches, added)],
+        added,
+        columns(lambda xi, s=step: s(zero, batches[0], xi), added[0])))
+  return maps
+
+
+def moments_after(num_steps, steps, batches, mean, covariance):
+  """Mean and covariance so many steps after a law with these.
+
+  Args:
+    num_steps: A multiple of the number of steps that are made in turn.
+    steps: As below.
+    batches: As below.
+    mean: `[size]`.
+    covariance: `[size, size]`.
+
+  Returns:
+    mean: `[size]`.
+    covariance: `[size, size]`.
+  """
+  maps = affine_maps(steps, batches, len(mean))
+  for _ in range(num_steps // len(steps)):
+    for transitions, added, from_noise in maps:
+      moved = np.array([m @ mean + c for m, c in zip(transitions, added)])
+      mean = moved.mean(axis=0)
+      covariance = (
+          np.mean([m @ covariance @ m.T for m in transitions], axis=0)
+          + np.cov(moved, rowvar=False, bias=True) + from_noise @ from_noise.T)
+  return mean, covariance
+
+
 def affine_moments(steps, batches, size):
   """Stationary mean and covariance of steps that are affine given a minibatch.
 
@@ -236,16 +275,7 @@ def affine_moments(steps, batches, size):
     mean: `[size]`.
     covariance: `[size, size]`.
   """
-  columns = lambda fn, origin: np.stack(
-      [fn(row) - origin for row in np.eye(size)], axis=1)
-  zero, maps = np.zeros(size), []
-  for step in steps:
-    added = [step(zero, batch, zero) for batch in batches]
-    maps.append((
-        [columns(lambda z, b=batch, s=step: s(z, b, zero), c)
-         for batch, c in zip(batches, added)],
-        added,
-        columns(lambda xi, s=step: s(zero, batches[0], xi), added[0])))
+  maps = affine_maps(steps, batches, size)
 
   def fixed_point(matrices, vectors):
     """Of z <- A z + b for each A and b in turn."""
