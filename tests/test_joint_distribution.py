@@ -346,8 +346,9 @@ def test_careless_use_is_one_clear_sentence(case):
 
 @pytest.mark.filterwarnings('error::pytest.PytestUnraisableExceptionWarning')
 def test_caches_of_bijectors_die_quietly(caplog):
-  _, given = named(tfd.JointDistributionNamed)
-  posterior = from_joint(given, {'y': Y}, {'x': X, 'group': GROUP})
+  posterior = from_joint(tfd.JointDistributionNamed(dict(
+      mu=tfd.Normal(0., 2.), upper=lambda mu: tfd.Uniform(mu, mu + 3.),
+      y=lambda upper: tfd.Sample(tfd.Normal(upper, 1.), N))), {'y': Y})
   start = posterior.sample_prior([2], seed=1)
   for _ in range(6):  # TensorFlow warns from the fifth on.
     posterior.constrain(start)

@@ -71,12 +71,13 @@ def assert_same(first, second):
       lambda a, b: np.testing.assert_array_equal(a, b), first, second)
 
 
-def plain_loop(kernel, state, num_steps, seed):
+def plain_loop(kernel, state, num_steps, seed, jit_compile=True):
   """Every state of a chain, by the seeds that the module promises."""
   seed = tf.constant([0, seed])
   results = kernel.bootstrap_results(
       state, seed=sgmcmc.random.fold_in(seed, 0))
-  step = tf.function(kernel.one_step, jit_compile=True, autograph=False)
+  step = tf.function(
+      kernel.one_step, jit_compile=jit_compile, autograph=False)
   states = []
   for t in range(1, num_steps + 1):
     state, results = step(
@@ -87,7 +88,7 @@ def plain_loop(kernel, state, num_steps, seed):
 
 def test_draws_are_those_of_a_plain_loop_with_the_documented_seeds():
   draws = run(num_results=6, num_burnin_steps=5, num_steps_between_results=2,
-              jit_compile=True)
+              chunk_size=4, jit_compile=True)
   states, results = plain_loop(make_kernel(), start(), 5 + 1 + 5 * 3, seed=7)
   for k in range(6):
     for part, wanted in zip(draws.states, states[5 + 3 * k]):
@@ -115,13 +116,15 @@ def test_burn_in_and_thinning_are_those_of_sample_chain():
   assert_same(draws.states, wanted)
 
 
-@pytest.mark.parametrize('chunk_size, jit_compile', [
-    (1, False), (7, True), (1000, False)])
-def test_chunk_size_does_not_change_the_draws(chunk_size, jit_compile):
+def test_chunk_size_does_not_change_the_draws():
   arguments = dict(
-      num_burnin_steps=9, num_steps_between_results=1, trace_fn=trace_target,
-      jit_compile=jit_compile)
-  whole, chunked = run(**arguments), run(chunk_size=chunk_size, **arguments)
+      num_burnin_steps=9, num_steps_between_results=1, trace_fn=trace_target)
+  whole = run(**arguments)
+  for chunk_size in (1, 7, 1000):
+    assert_same_draws(whole, run(chunk_size=chunk_size, **arguments))
+
+
+def assert_same_draws(whole, chunked):
   assert_same(whole.states, chunked.states)
   assert_same(whole.trace, chunked.trace)
   assert_same(whole.kernel_results, chunked.kernel_results)
@@ -247,13 +250,21 @@ def test_disk_is_as_memory(tmp_path, dtype):
       'manifest.json']
 
 
+def stopped_run(**arguments):
+  return run(
+      simple_kernel(), 8, tf.zeros([2]), num_burnin_steps=4, chunk_size=3,
+      trace_fn=trace_target, **arguments)
+
+
+@pytest.fixture(name='whole', scope='module')
+def _whole():
+  return stopped_run()
+
+
 @pytest.mark.parametrize('write', [1, 2, 3, 4, 9, 11])
-def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
+def test_goes_on_after_stopping_at_any_write(
+    tmp_path, monkeypatch, write, whole):
   """The process ends in the midst of the n-th file."""
-  arguments = dict(
-      kernel=simple_kernel(), num_results=8, state=tf.zeros([2]),
-      num_burnin_steps=4, chunk_size=3, trace_fn=trace_target)
-  whole = run(**arguments)
   num_writes = 0
   replace = os.replace
 
@@ -267,9 +278,9 @@ def test_goes_on_after_stopping_at_any_write(tmp_path, monkeypatch, write):
 
   monkeypatch.setattr(array_files.os, 'replace', stop)
   with pytest.raises(KeyboardInterrupt):
-    run(directory=tmp_path, **arguments)
+    stopped_run(directory=tmp_path)
   monkeypatch.undo()
-  draws = run(directory=tmp_path, **arguments)
+  draws = stopped_run(directory=tmp_path)
   for name in ('states', 'trace', 'final_state', 'kernel_results'):
     assert_same(getattr(whole, name), getattr(draws, name))
 
@@ -493,8 +504,9 @@ def test_a_single_diverging_chain_is_found():
 def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
   kernel = make_kernel(step_size=2., friction=0.1)
   with pytest.raises(sgmcmc.NonFiniteError, match='step size') as error:
-    run(kernel, 100, jit_compile=True)
-  states, _ = plain_loop(kernel, start(), error.value.step, seed=7)
+    run(kernel, 100)
+  states, _ = plain_loop(
+      kernel, start(), error.value.step, seed=7, jit_compile=False)
   finite = [
       all(np.all(np.isfinite(part)) for part in state) for state in states]
   assert finite == [True] * (error.value.step - 1) + [False]
