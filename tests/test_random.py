@@ -56,6 +56,7 @@ def draws(seed):
       'indices': random.indices(1013, [50], seed),
       'chains': random.indices(1_000_000, [3, 50], seed),
       'replaced': random.indices(1000, [50], seed, replacement=True),
+      'strata': random.indices_of_strata([6, 1013, 3], [2, 20, 3], [4], seed),
       'folded': random.fold_in(seed, 5),
       **{f'normal part {k}': part for k, part in enumerate(
           random.normal_like(PARTS, seed))},
@@ -248,6 +249,39 @@ def test_every_subset_is_equally_likely(num_examples, size):
   counts = np.unique(codes, return_counts=True)[1]
   counts = np.append(counts, np.zeros(num_subsets - len(counts)))
   assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('replacement', [False, True])
+@pytest.mark.parametrize('sizes, numbers', [
+    ((2, 5, 3, 1), (1, 2, 2, 1)), ((6, 6), (2, 2)), ((3, 10, 3), (1, 2, 1))])
+def test_subsets_of_all_strata_are_equally_likely(sizes, numbers, replacement):
+  """So each stratum's are, independently of those of the others."""
+  num = 500_000
+  indices = random.indices_of_strata(
+      sizes, numbers, [num], SEED, replacement).numpy()
+  codes, num_outcomes = np.zeros(num, int), 1
+  for size, own in zip(sizes, np.split(
+      indices, np.cumsum(numbers)[:-1], axis=1)):
+    count = own.shape[1]
+    if not replacement:
+      own = np.sort(own, axis=1)
+    codes = codes * size**count + own @ size**np.arange(count)
+    num_outcomes *= size**count if replacement else math.comb(size, count)
+  counts = np.unique(codes, return_counts=True)[1]
+  counts = np.append(counts, np.zeros(num_outcomes - len(counts)))
+  assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
+
+
+def test_strata_of_all_sizes_are_permuted():
+  sizes = [1, 2, 3, 4, 5, 64, 1009, 7]
+  indices = random.indices_of_strata(sizes, sizes, [3], SEED).numpy()
+  for own, size in zip(np.split(indices, np.cumsum(sizes)[:-1], axis=1), sizes):
+    for row in np.sort(own, axis=1):
+      np.testing.assert_array_equal(row, np.arange(size))
+  large = random.indices_of_strata([2**30, 10**6], [5_000] * 2, [2], SEED)
+  for own, size in zip(np.split(large.numpy(), 2, axis=1), (2**30, 10**6)):
+    assert own.min() >= 0 and own.max() < size
+    assert all(len(set(row)) == 5_000 for row in own.tolist())
 
 
 def test_pairs_of_many_examples_are_equally_likely():

@@ -30,6 +30,7 @@ import functools
 import math
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
@@ -40,6 +41,7 @@ __all__ = [
     'bits',
     'fold_in',
     'indices',
+    'indices_of_strata',
     'normal',
     'normal_like',
     'threefry_2x32',
@@ -240,12 +242,16 @@ def _53_bits(high, low):
 
 @_compiled
 def _indices_with_replacement(shape, seed, *, num_examples, columns):
-  # floor(N w / 2^64) for the 64-bit word w = (high, low): bias below N / 2^64.
-  high, low = (tf.cast(w, tf.uint64) for w in _words(
-      shape, seed, 0, columns))
-  n = tf.constant(num_examples, tf.uint64)
-  index = _right(high * n + _right(low * n, 32), 32)
-  return _computed_once(tf.cast(index, tf.int32), num_examples)
+  # The bias is below N / 2^64.
+  high, low = _words(shape, seed, 0, columns)
+  index = _below(high, low, tf.constant(num_examples, tf.uint64))
+  return _computed_once(index, num_examples)
+
+
+def _below(high, low, n):
+  """floor(n w / 2^64) for the 64-bit words w = (high, low)."""
+  high, low = (tf.cast(word, tf.uint64) for word in (high, low))
+  return tf.cast(_right(high * n + _right(low * n, 32), 32), tf.int32)
 
 
 @_compiled
@@ -256,6 +262,27 @@ def _indices_without_replacement(shape, seed, *, num_examples, columns):
   positions = tf.bitcast(tf.range(batch_size), tf.uint32)
   index = _permute(positions, keys, num_examples)
   return _computed_once(tf.bitcast(index, tf.int32), num_examples)
+
+
+@_compiled
+def _indices_of_strata(
+    shape, seed, stratum, size, *tensors, num_strata, num_rounds, columns):
+  """`tensors` are, of each index, its position in the stratum and a and b.
+
+  Without them, and with `num_rounds` None, the indices may repeat.
+  """
+  if num_rounds is None:
+    high, low = _words(shape, seed, 0, columns)
+    index = _below(high, low, tf.cast(size, tf.uint64))
+  else:
+    keys = [
+        tf.gather(word, stratum, axis=-1) for word in _words(
+            tf.concat([shape[:-1], [num_strata]], axis=0), seed, 0, columns)]
+    position, a, b = (tf.bitcast(t, tf.uint32) for t in tensors)
+    index = tf.bitcast(_permute_rectangle(
+        position, keys, tf.bitcast(size, tf.uint32), a, b, num_rounds),
+                       tf.int32)
+  return _computed_once(index, size)
 
 
 def _computed_once(index, num_examples):
@@ -280,30 +307,52 @@ def _permute(x, key, size):
   seed is a constant, and its pairs of positions are not equally likely.
   """
   if size < 4:  # Rotations: every subset of one size is equally likely.
-    return (x + _scale(key[0], size)) % _uint32(size)
+    return (x + _scale(key[0], _uint32(size))) % _uint32(size)
   a, b = _rectangle(size)
-  # A pair of positions is uniform up to about a^(-num_rounds / 2).
-  num_rounds = max(6, 2 * math.ceil(15 / math.log2(a)))
+  return _permute_rectangle(
+      x, key, *map(_uint32, (size, a, b)), _num_rounds(a), a * b == size)
+
+
+def _num_rounds(a):
+  """A pair of positions is uniform up to about a^(-num_rounds / 2)."""
+  return max(6, 2 * math.ceil(15 / math.log2(a)))
+
+
+def _permute_rectangle(x, key, size, a, b, num_rounds, is_full=False):
+  """The permutation by `num_rounds` rounds on an a-by-b rectangle.
+
+  Args:
+    x: `uint32` tensor of numbers below `size`.
+    key: Pair of `uint32` tensors.
+    size: `uint32` tensor, as a and b.
+    a: With a = 1 and b = `size` it is a rotation.
+    b: `a b >= size`.
+    num_rounds: Even Python `int`.
+    is_full: Python `bool`: whether a b is `size` everywhere.
+
+  Returns:
+    x: `uint32` tensor.
+  """
   multiplier = key[1] | _uint32(1)
 
   def add(half, other, modulus, round_):
     word = _mix(other * multiplier + (key[0] ^ _uint32(round_ * _GOLDEN_RATIO)))
     half = half + _scale(word, modulus)
-    return tf.minimum(half, half - _uint32(modulus))  # Wraps where too small.
+    return tf.minimum(half, half - modulus)  # Wraps where it is too small.
 
   def network(x):
-    left, right = x // _uint32(b), x % _uint32(b)
+    left, right = x // b, x % b
     for round_ in range(0, num_rounds, 2):
       left = add(left, right, a, round_)
       right = add(right, left, b, round_ + 1)
-    return left * _uint32(b) + right
+    return left * b + right
 
   x = network(x)
-  if a * b == size:
+  if is_full:
     return x
 
   def outside(x):
-    return x >= _uint32(size)
+    return x >= size
 
   return tf.while_loop(
       lambda x: tf.reduce_any(outside(x)),
@@ -327,7 +376,7 @@ def _mix(x):
 
 def _scale(word, size):
   """Maps 32-bit words onto `0, ..., size - 1`, `size <= 2^16`, evenly."""
-  return _right(_right(word, 16) * _uint32(size), 16)
+  return _right(_right(word, 16) * size, 16)
 
 
 @_compiled
@@ -552,6 +601,55 @@ def indices(
   _check_distinct(shape, num_examples)
   return _indices_without_replacement(
       shape, seed, num_examples=num_examples, columns=_columns(shape[:-1]))
+
+
+def indices_of_strata(
+    sizes: Sequence[int],
+    numbers: Sequence[int],
+    chains: Any,
+    seed: tf.Tensor,
+    replacement: bool = False,
+) -> tf.Tensor:
+  """Random indices within each of several strata.
+
+  As `indices` for each stratum, in one program whose length does not depend on
+  how many strata there are. Without replacement it is as long, and takes as
+  long, as the smallest stratum of four examples or more needs: 6 rounds of the
+  permutation from about 1,000 examples on, 30 with fewer than nine.
+
+  Args:
+    sizes: Python `int`s, N_k, each at most 2^30.
+    numbers: Python `int`s, n_k, at most N_k each without replacement.
+    chains: Shape of the leading axes: independent indices for each.
+    seed: Stateless seed, `int32[2]`.
+    replacement: Python `bool`: independent indices, which may repeat.
+
+  Returns:
+    indices: `int32` tensor `chains + [sum_k n_k]`: the first n_1 are below N_1,
+      those of the first stratum; and so on.
+
+  #### Examples
+
+  >>> indices_of_strata([2, 1000], [2, 3], [4], [1, 2]).shape
+  TensorShape([4, 5])
+  """
+  sizes, numbers = np.asarray(sizes), np.asarray(numbers)
+
+  def of_each(values):
+    return tf.constant(np.repeat(values, numbers), tf.int32)
+
+  shape = tf.concat([
+      tf.convert_to_tensor(chains, tf.int32), [int(numbers.sum())]], axis=0)
+  more, num_rounds = (), None
+  if not replacement:
+    # Fewer than four are rotated.
+    sides = [_rectangle(n) if n >= 4 else (1, n) for n in sizes.tolist()]
+    num_rounds = max([6, *(_num_rounds(a) for a, _ in sides if a > 1)])
+    positions = np.concatenate([np.arange(n) for n in numbers])
+    more = (tf.constant(positions, tf.int32), *map(of_each, zip(*sides)))
+  return _indices_of_strata(
+      shape, seed, of_each(np.arange(len(sizes))), of_each(sizes), *more,
+      num_strata=len(sizes), num_rounds=num_rounds, columns=_columns(shape))
 
 
 def _check_distinct(shape, num_examples):

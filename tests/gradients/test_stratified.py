@@ -13,6 +13,7 @@ from tests import planted
 from tests.gradients import moments
 from tests.gradients import test_estimators
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import stratified
 
 Stratified = sgmcmc.gradients.Stratified
@@ -59,14 +60,18 @@ def _no_weights(monkeypatch):
       Stratified, '_weights', lambda self, target: np.full(5, 9. / 5.))
 
 
-def _one_draw_for_strata_of_all_sizes(monkeypatch):
-  monkeypatch.setattr(
-      stratified.random, 'fold_in', lambda seed, k: seed)
+def _one_seed_for_all_strata(monkeypatch):
+  def wrong(sizes, numbers, chains, seed, replacement):
+    return tf.concat([
+        random.indices(n, tf.concat([chains, [k]], axis=0), seed, replacement)
+        for n, k in zip(sizes.tolist(), numbers.tolist())], axis=-1)
+
+  monkeypatch.setattr(stratified.random, 'indices_of_strata', wrong)
 
 
 @pytest.mark.parametrize('plant', [
     _weights_upside_down, _no_weights, planted.no_population_factor,
-    _one_draw_for_strata_of_all_sizes])
+    _one_seed_for_all_strata])
 def test_planted_errors_are_seen(plant, monkeypatch):
   plant(monkeypatch)
   assert not moments.are_as_said(
