@@ -96,9 +96,9 @@ def test_psgld_with_frozen_preconditioner(num_parts):
   gradient = model.precision @ model.mean
   diagonal = 1. / (1e-5 + np.abs(gradient) / model.num_examples)
   h = 0.6 / np.linalg.eigvals(diagonal[:, np.newaxis] * model.precision).max()
-  law = sgld_law(h=h, diagonal=diagonal)
+  law = sgld_law(REPLACED, h=h, diagonal=diagonal)
   state, _ = oracle.compile_chains(
-      lambda: make(h, gradient_estimator=UNIFORM), lambda: make(h),
+      lambda: make(h, gradient_estimator=REPLACED), lambda: make(h),
       jit_compile=False)(initial_state(num_parts), num_steps(law))
   assert sgld_p_value(state, law) > oracle.FALSE_ALARM_RATE
 
@@ -205,7 +205,7 @@ def sghmc_chains(integrator, estimator, num_parts):
 
 
 def sghmc_p_value(
-    integrator, estimator=UNIFORM, h=0.2, friction=1., temperature=1., b=0.,
+    integrator, estimator=REPLACED, h=0.2, friction=1., temperature=1., b=0.,
     num_parts=1, **errors):
   model = oracle.GaussianModel()
   noise = model.gradient_covariance(estimator)
@@ -229,7 +229,7 @@ def sghmc_p_value(
     dict(estimator=EXACT),
     dict(estimator=UNIFORM, friction=0.5, num_parts=2),
     dict(estimator=REPLACED, h=0.3, friction=2., temperature=0.5),
-    dict(estimator=UNIFORM, h=0.1, temperature=2., b=0.3),
+    dict(estimator=REPLACED, h=0.1, temperature=2., b=0.3),
 ], ids=str)
 def test_sghmc(integrator, arguments):
   assert sghmc_p_value(integrator, **arguments) > oracle.FALSE_ALARM_RATE
@@ -237,7 +237,7 @@ def test_sghmc(integrator, arguments):
 
 @pytest.mark.parametrize('arguments', [
     dict(estimator=EXACT, friction=4.),
-    dict(estimator=UNIFORM, friction=4., h=0.1, temperature=0.5, b=0.3,
+    dict(estimator=REPLACED, friction=4., h=0.1, temperature=0.5, b=0.3,
          num_parts=2),
 ], ids=str)
 def test_sghmc_by_explicit_euler(arguments):
