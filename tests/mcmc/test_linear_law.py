@@ -71,12 +71,11 @@ def sgld_p_value(state, law, error=1.):
 
 @pytest.mark.parametrize('estimator, dtype, h, temperature', [
     (EXACT, np.float32, 0.1, 1.),
-    (UNIFORM, np.float32, 0.1, 1.),
     (REPLACED, np.float32, 0.1, 0.5),
     (UNIFORM, np.float64, 0.2, 0.25),
 ], ids=str)
 def test_sgld(estimator, dtype, h, temperature):
-  """For a state of two parts see the planted errors below."""
+  """For a state of two parts, without replacement, see below."""
   numbers = dict(h=h, temperature=temperature)
   law = sgld_law(estimator, **numbers)
   state, _ = sgld_chains(estimator, dtype)(
@@ -150,16 +149,19 @@ def sgld_chains_with_errors():
   return run
 
 
-def p_value_with_errors(**errors):
-  numbers = dict(h=0.2, temperature=2.)
+def p_value_with_errors(h=0.2, temperature=2., error=1., **errors):
+  numbers = dict(h=h, temperature=temperature)
   law = sgld_law(**numbers)
   state, _ = sgld_chains_with_errors()(
       initial_state(2), num_steps(law), **numbers, **{**RIGHT, **errors})
-  return sgld_p_value(state, law)
+  return sgld_p_value(state, law, error)
 
 
-def test_sgld_in_two_parts():
-  assert p_value_with_errors() > oracle.FALSE_ALARM_RATE
+@pytest.mark.parametrize('h, temperature', [(0.2, 2.), (0.1, 1.)])
+def test_sgld_in_two_parts(h, temperature):
+  assert p_value_with_errors(h, temperature) > oracle.FALSE_ALARM_RATE
+  # Five percent of variance is seen.
+  assert p_value_with_errors(h, temperature, error=1.05) < 1e-9
 
 
 @pytest.mark.parametrize('error', [

@@ -282,7 +282,7 @@ def gaussian_path(dtype):
     # The burn-in is cut off below: a loop of its own is traced once more.
     return tfp.mcmc.sample_chain(
         800, tf.ones([170, 3], dtype), kernel=kernel,
-        trace_fn=lambda _, results: results, seed=[1, 2])
+        trace_fn=pdmp.trace_path, seed=[1, 2])
 
   return *tf.nest.map_structure(lambda leaf: leaf[300:], run()), precision
 
@@ -317,27 +317,27 @@ def test_event_times_without_noise(dtype):
   assert trajectory.counts.refreshments > 100
 
 
-def trace(kernel, state, num_events=300):
+def trace(kernel, state, trace_fn=pdmp.trace_path, num_events=300):
   def run():
     return tfp.mcmc.sample_chain(
-        num_events, state, kernel=kernel, trace_fn=lambda _, results: results,
-        seed=[1, 2])
+        num_events, state, kernel=kernel, trace_fn=trace_fn, seed=[1, 2])
 
   return tf.function(run, autograph=False)()
 
 
 def test_gradients_are_counted():
   posterior, law = linear_regression()
-  _, results = trace(SBPS(posterior, gradient_estimator=REPLACED),
-                     logistic.start(law, 5, 0, np.float32))
-  bounces = np.sum(results.event == pdmp.Event.BOUNCE, axis=0)
+  _, (event, num_gradients, velocity) = trace(
+      SBPS(posterior, gradient_estimator=REPLACED),
+      logistic.start(law, 5, 0, np.float32), lambda _, results: (
+          results.event, results.gradient_estimator_results.num_gradients,
+          results.velocity[0]))
+  bounces = np.sum(event == pdmp.Event.BOUNCE, axis=0)
   # The first gradient and the first derivative, before the events.
   np.testing.assert_array_equal(
-      results.gradient_estimator_results.num_gradients[-1],
-      25 * (2 + 300 + bounces))
+      num_gradients[-1], 25 * (2 + 300 + bounces))
   assert np.all(bounces > 10)
-  reflected = np.asarray(results.velocity[0])
-  np.testing.assert_allclose(np.linalg.norm(reflected, axis=-1), 1., rtol=1e-4)
+  np.testing.assert_allclose(np.linalg.norm(velocity, axis=-1), 1., rtol=1e-4)
 
 
 def cliff(theta, batch):
