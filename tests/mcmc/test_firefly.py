@@ -64,10 +64,18 @@ def joint_law_p_value(model, bound, states, z, num_bins=6):
 
 
 def run(kernel, model, num_chains=8_000, num_steps=40):
-  """The last states and results, from far; XLA would compile for longer."""
-  start = tf.zeros([num_chains, *model.shape], model.dtype)
-  return oracle.compile_chains(lambda: kernel, jit_compile=False)(
-      start, num_steps)
+  """The last states and results, from far; XLA would compile for longer.
+
+  A step is a graph; the first results are made eagerly, once.
+  """
+  state = tf.zeros([num_chains, *model.shape], model.dtype)
+  results = kernel.bootstrap_results(state)
+  one_step = tf.function(kernel.one_step, autograph=False)
+  seed = tf.constant([1, 2])
+  for _ in range(num_steps):
+    seed = sgmcmc.random.fold_in(seed, 0)
+    state, results = one_step(state, results, seed=seed)
+  return state, results
 
 
 def make(model, bound, **arguments):

@@ -57,8 +57,7 @@ def exact_draws(model, num, temperature=1., seed=5):
 
 
 def run_path(
-    kernel, state, num_events, seed=(1, 2), trace=None, burnin=0,
-    jit_compile=False):
+    kernel, state, num_events, seed=(1, 2), trace=None, burnin=0):
   """States and traced results of a chain of events, in a graph.
 
   To compile with XLA takes longer, and pays for thousands of events.
@@ -66,6 +65,5 @@ def run_path(
   trace = pdmp.trace_path if trace is None else trace
   run = tf.function(lambda: tfp.mcmc.sample_chain(
       num_events, state, kernel=kernel, num_burnin_steps=burnin,
-      trace_fn=trace, seed=tf.constant(seed)),
-      jit_compile=jit_compile, autograph=False)
+      trace_fn=trace, seed=tf.constant(seed)), autograph=False)
   return run()

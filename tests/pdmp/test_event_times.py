@@ -6,6 +6,8 @@ is [a + b t]_+, whose integral is written out again here; its first points in
 each chain are held to the law by the test of Kolmogorov and Smirnov.
 """
 
+import functools
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -47,14 +49,80 @@ def p_value(integrals):
       for sample in (integrals.ravel(), integrals[:, 0]))
 
 
-def path(kernel, num_events):
-  """Starts, velocities, durations and events of segments, eagerly."""
+def with_horizon(start):
+  """A constant on a short horizon."""
   model, _ = models.gaussian()
+  rate = pdmp.GaussianBound(model.precision).directional(start)
+  horizon = tf.fill(tf.shape(rate.intercept), tf.constant(0.3, tf.float64))
+  return pdmp.AffineRate(
+      tf.maximum(rate.intercept, 0.) + horizon * rate.slope, 0., horizon)
+
+
+BOUNDS = {
+    'gaussian': pdmp.GaussianBound(oracle.GaussianModel().precision),
+    'lipschitz': pdmp.HessianBound(9.),
+    'horizon': with_horizon}
+REFRESH_RATE = {
+    sgmcmc.BouncyParticleSampler: 1., sgmcmc.ZigZagSampler: 0.}
+
+# Errors, each planted as a number that a right kernel has as well, so that they
+# are arguments of one program: how late a proposal comes, whether its time is
+# that of another rate, and the power of the probability of acceptance. A
+# violated bound would stop the chain before the times are looked at, unless it
+# goes unseen.
+RIGHT = dict(
+    late=1., is_rate_constant=0., is_start_cut_off=0., power=1.,
+    is_all_accepted=0.)
+
+
+def plant(patch, numbers):
+  """Puts the numbers, by name in a dict, where the kernels compute."""
+  affine_time, rate_ratios = rate_bounds.affine_time, thinning.rate_ratios
+
+  def with_times(intercept, slope, exponential):
+    start = tf.where(
+        numbers['is_start_cut_off'] > 0., tf.maximum(intercept, 0.), intercept)
+    return numbers['late'] * tf.where(
+        numbers['is_rate_constant'] > 0.,
+        exponential / tf.maximum(intercept, 0.2),
+        affine_time(start, slope, exponential))
+
+  def with_ratios(rates, upper, slack):
+    return tf.where(
+        numbers['is_all_accepted'] > 0., tf.ones_like(rates),
+        rate_ratios(rates, upper, slack)**numbers['power'])
+
+  patch.setattr(thinning.rate_bounds, 'affine_time', with_times)
+  patch.setattr(thinning, 'rate_ratios', with_ratios)
+
+
+@functools.cache
+def program(kernel_class, bound):
+  """A first state with its results, and a step that is traced once."""
+  model, log_prob = models.gaussian()
+  kernel = kernel_class(
+      log_prob, BOUNDS[bound], refresh_rate=REFRESH_RATE[kernel_class])
   state = tf.constant(models.exact_draws(model, NUM_CHAINS))
-  results = kernel.bootstrap_results(state, seed=[3, 4])
+
+  def one_step(state, results, seed, numbers):
+    with pytest.MonkeyPatch.context() as patch:
+      plant(patch, numbers)
+      return kernel.one_step(state, results, seed=seed)
+
+  return (state, kernel.bootstrap_results(state, seed=[3, 4]),
+          tf.function(one_step, autograph=False))
+
+
+def path(kernel_class, bound, num_events, errors):
+  """Starts, velocities, durations and events of segments."""
+  model, _ = models.gaussian()
+  state, results, one_step = program(kernel_class, bound)
+  numbers = {
+      name: tf.constant(number, tf.float64)
+      for name, number in {**RIGHT, **errors}.items()}
   segments = []
   for k in range(num_events):
-    new, after = kernel.one_step(state, results, seed=[k, 5])
+    new, after = one_step(state, results, tf.constant([k, 5]), numbers)
     velocity = results.velocity[0].numpy()
     segments.append((state.numpy(), velocity, after.duration.numpy(),
                      after.event.numpy(), after.velocity[0].numpy()))
@@ -65,27 +133,22 @@ def path(kernel, num_events):
   return model, [np.stack(column) for column in zip(*segments)]
 
 
-def bouncy_p_values(rate_bound=None, num_events=40, refresh_rate=1.):
+def bouncy_p_values(bound='gaussian', num_events=40, **errors):
   """Of bounces, and of refreshments."""
-  model, log_prob = models.gaussian()
-  kernel = sgmcmc.BouncyParticleSampler(
-      log_prob, pdmp.GaussianBound(model.precision)
-      if rate_bound is None else rate_bound, refresh_rate=refresh_rate)
-  model, (theta, v, tau, event, _) = path(kernel, num_events)
+  kernel_class = sgmcmc.BouncyParticleSampler
+  model, (theta, v, tau, event, _) = path(
+      kernel_class, bound, num_events, errors)
   a = np.einsum('ski,ij,skj->sk', v, model.precision, theta - model.mean)
   b = np.einsum('ski,ij,skj->sk', v, model.precision, v)
   return (
       p_value(between_points(integral(a, b, tau), event == pdmp.Event.BOUNCE)),
       p_value(between_points(
-          refresh_rate * tau, event == pdmp.Event.REFRESHMENT)))
+          REFRESH_RATE[kernel_class] * tau, event == pdmp.Event.REFRESHMENT)))
 
 
-def zig_zag_p_value(rate_bound=None, num_events=60):
-  model, log_prob = models.gaussian()
-  kernel = sgmcmc.ZigZagSampler(
-      log_prob, pdmp.GaussianBound(model.precision)
-      if rate_bound is None else rate_bound)
-  model, (theta, v, tau, _, after) = path(kernel, num_events)
+def zig_zag_p_value(bound, num_events):
+  model, (theta, v, tau, _, after) = path(
+      sgmcmc.ZigZagSampler, bound, num_events, {})
   a = v * ((theta - model.mean) @ model.precision)
   b = v * (v @ model.precision)
   # For b < 0 by symmetry in time: the rate at the end, falling backwards.
@@ -99,28 +162,18 @@ def zig_zag_p_value(rate_bound=None, num_events=60):
       hazard.reshape([num_events, -1]), flips.reshape([num_events, -1])))
 
 
-def with_horizon(start):
-  """A constant on a short horizon."""
-  model, _ = models.gaussian()
-  rate = pdmp.GaussianBound(model.precision).directional(start)
-  horizon = tf.fill(tf.shape(rate.intercept), tf.constant(0.3, tf.float64))
-  return pdmp.AffineRate(
-      tf.maximum(rate.intercept, 0.) + horizon * rate.slope, 0., horizon)
-
-
-@pytest.mark.parametrize('rate_bound, num_events', [
-    (None, 40), (pdmp.HessianBound(9.), 60), (with_horizon, 80)],
-    ids=['gaussian', 'lipschitz', 'horizon'])
-def test_bouncy_particle(rate_bound, num_events):
-  bounces, refreshments = bouncy_p_values(rate_bound, num_events)
+@pytest.mark.parametrize('bound, num_events', [
+    ('gaussian', 40), ('lipschitz', 60), ('horizon', 80)])
+def test_bouncy_particle(bound, num_events):
+  bounces, refreshments = bouncy_p_values(bound, num_events)
   assert bounces > oracle.FALSE_ALARM_RATE
   assert refreshments > oracle.FALSE_ALARM_RATE
 
 
-@pytest.mark.parametrize('rate_bound, num_events', [
-    (None, 60), (pdmp.HessianBound(9.), 120)], ids=['gaussian', 'lipschitz'])
-def test_zig_zag(rate_bound, num_events):
-  assert zig_zag_p_value(rate_bound, num_events) > oracle.FALSE_ALARM_RATE
+@pytest.mark.parametrize('bound, num_events', [
+    ('gaussian', 60), ('lipschitz', 120)])
+def test_zig_zag(bound, num_events):
+  assert zig_zag_p_value(bound, num_events) > oracle.FALSE_ALARM_RATE
 
 
 def test_affine_time_inverts_the_integral():
@@ -138,36 +191,16 @@ def test_affine_time_inverts_the_integral():
   np.testing.assert_allclose(expected, e, rtol=1e-8, atol=1e-12)
 
 
-def _constant_rate(intercept, slope, exponential):
-  return exponential / tf.maximum(intercept, 0.2)
-
-
-def _without_start(intercept, slope, exponential):
-  return bounds_affine_time(tf.maximum(intercept, 0.), slope, exponential)
-
-
-def _ten_percent_late(intercept, slope, exponential):
-  return 1.1 * bounds_affine_time(intercept, slope, exponential)
-
-
-bounds_affine_time = rate_bounds.affine_time
-
-
-@pytest.mark.parametrize('wrong', [
-    _constant_rate, _without_start, _ten_percent_late])
-def test_planted_errors_in_times_are_seen(wrong, monkeypatch):
-  monkeypatch.setattr(thinning.rate_bounds, 'affine_time', wrong)
-  # A violated bound would stop the chain before the times are looked at.
-  monkeypatch.setattr(thinning, 'rate_ratios', lambda rates, upper, slack: (
-      tf.ones_like(rates)))
-  assert bouncy_p_values()[0] < oracle.FALSE_ALARM_RATE
-
-
-@pytest.mark.parametrize('wrong', [
-    tf.ones_like, tf.square], ids=['all', 'squared'])
-def test_planted_errors_in_acceptance_are_seen(wrong, monkeypatch):
-  right = thinning.rate_ratios
-  monkeypatch.setattr(
-      thinning, 'rate_ratios', lambda *arguments: wrong(right(*arguments)))
+@pytest.mark.parametrize('error', [
+    dict(is_rate_constant=1.), dict(is_start_cut_off=1.), dict(late=1.1)],
+    ids=str)
+def test_planted_errors_in_times_are_seen(error):
   assert bouncy_p_values(
-      pdmp.HessianBound(9.), 60)[0] < oracle.FALSE_ALARM_RATE
+      is_all_accepted=1., **error)[0] < oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('error', [
+    dict(is_all_accepted=1.), dict(power=2.)], ids=str)
+def test_planted_errors_in_acceptance_are_seen(error):
+  assert bouncy_p_values(
+      'lipschitz', 60, **error)[0] < oracle.FALSE_ALARM_RATE

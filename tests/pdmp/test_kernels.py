@@ -28,10 +28,14 @@ def local_bps(model):
              gradient_estimator=sgmcmc.gradients.Uniform(2))
 
 
-def steps(kernel, state, seed, num_steps):
+def steps(kernel, state, seed, num_steps, in_graph=False):
+  """Eagerly, or with each step in a graph, for more than a few."""
+  one_step = (
+      tf.function(kernel.one_step, autograph=False) if in_graph
+      else kernel.one_step)
   results = kernel.bootstrap_results(state)
   for k in range(num_steps):
-    state, results = kernel.one_step(
+    state, results = one_step(
         state, results, seed=sgmcmc.random.fold_in(seed, k))
   return state, results
 
@@ -68,13 +72,24 @@ def test_ten_chains_are_ten_runs_of_one(monkeypatch):
       sgmcmc.random, 'normal_like', lambda parts, seed: [each(
           lambda s, key: normal_like([tf.zeros(s, tf.float64)], key)[0],
           parts[0].shape, seed)])
-  run = lambda state: steps(kernel, state, tf.constant([5, 6]), 6)
+  seeds = [fold_in(tf.constant([5, 6]), k) for k in range(6)]
   chains[:] = range(10)
-  state, results = run(start)
+  state, results = start, kernel.bootstrap_results(start)
+  for seed in seeds:
+    state, results = kernel.one_step(state, results, seed=seed)
   assert len(np.unique(results.event)) >= 2
+
+  @tf.function(autograph=False)
+  def step_alone(state, results, seed, chain):
+    chains[:] = [chain]
+    return kernel.one_step(state, results, seed=seed)
+
   for c in range(10):
     chains[:] = [c]
-    alone, its_results = run(start[c])
+    alone, its_results = start[c], kernel.bootstrap_results(start[c])
+    for seed in seeds:
+      alone, its_results = step_alone(
+          alone, its_results, seed, tf.constant(c))
     np.testing.assert_allclose(state[c], alone, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(
         results.velocity[0][c], its_results.velocity[0], rtol=1e-8, atol=1e-8)
@@ -83,7 +98,8 @@ def test_ten_chains_are_ten_runs_of_one(monkeypatch):
 
 def stochastic_bps(model):
   return sgmcmc.StochasticBouncyParticleSampler(
-      model.posterior(), gradient_estimator=sgmcmc.gradients.Uniform(2))
+      model.posterior(),
+      gradient_estimator=sgmcmc.gradients.Uniform(2, replacement=True))
 
 
 @pytest.mark.parametrize('make_kernel', [local_bps, stochastic_bps])
@@ -94,10 +110,13 @@ def test_uniform_time_reads_the_kernels_path(make_kernel):
   uniform = pdmp.UniformTime(kernel, 0.4)
   start = tf.constant(models.exact_draws(model, 1)[0])
   state, results = start, uniform.bootstrap_results(start)
+  first_results = results.inner_results
   draws, num_events, seeds = [], [], []
+  one_step, one_event = (
+      tf.function(k.one_step, autograph=False) for k in (uniform, kernel))
   for k in range(6):
     seed = tf.constant([k, 9])
-    state, results = uniform.one_step(state, results, seed=seed)
+    state, results = one_step(state, results, seed=seed)
     draws.append(state)
     num_events.append(int(results.num_events))
     seeds.extend(
@@ -105,9 +124,9 @@ def test_uniform_time_reads_the_kernels_path(make_kernel):
         for j in range(num_events[-1]))
   assert 0 in num_events or max(num_events) > 1
   corners, times = [start], [0.]
-  state, results = start, uniform.bootstrap_results(start).inner_results
+  state, results = start, first_results
   for seed in seeds:
-    state, results = kernel.one_step(state, results, seed=seed)
+    state, results = one_event(state, results, seed=seed)
     corners.append(state)
     times.append(times[-1] + float(results.duration))
   at = 0.4 * np.arange(1, 7)
@@ -198,7 +217,8 @@ def test_rounding_is_no_violation():
     kernel = kernel_class(
         lambda x: -50. * tf.reduce_sum((x - mean)**2, axis=-1),
         pdmp.GaussianBound(100.))
-    state, results = steps(kernel, tf.fill([500, 2], mean), [0, 1], 40)
+    state, results = steps(
+        kernel, tf.fill([500, 2], mean), [0, 1], 40, in_graph=True)
     assert np.all(np.isfinite(state)) and np.all(results.rate_ratio <= 1.)
 
 
