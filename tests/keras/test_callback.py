@@ -61,7 +61,7 @@ def own_state(model):
     None, RuntimeError('stop'), KeyboardInterrupt()], ids=str)
 def test_model_is_restored(error):
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=error is not None)
   model.fit(x, y, batch_size=20, verbose=0)
   before = own_state(model)
   iterations = int(model.optimizer.iterations)
@@ -82,7 +82,7 @@ def test_model_is_restored(error):
 
 def test_fit_that_ends_before_its_batch_leaves_no_sampling():
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling()
   with pytest.raises(RuntimeError):
     models.fit(model, sampling, callbacks=[
@@ -93,7 +93,7 @@ def test_fit_that_ends_before_its_batch_leaves_no_sampling():
 
 def test_fit_again_after_one_that_ended_before_its_batch():
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling()
   with pytest.raises(RuntimeError):
     models.fit(model, sampling, callbacks=[
@@ -145,7 +145,7 @@ def test_optimizer_with_moving_average_that_never_trains():
 
 def test_other_callbacks(tmp_path):
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling()
   checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / 'model.keras'))
   stopping = keras.callbacks.EarlyStopping(
