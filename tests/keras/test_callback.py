@@ -224,19 +224,6 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(
       model.get_weights()[0], sampling.posterior[-1][0])
 
 
-def test_nan_on_a_path_stops_with_the_reason_of_its_kernel():
-  x, y = models.classes()
-  x = x.copy()
-  x[45] = np.inf
-  sampling = models.make_sampling(
-      functools.partial(
-          sgmcmc.StochasticBouncyParticleSampler, refresh_rate=0.3),
-      draw_interval=0.01)
-  with pytest.warns(RuntimeWarning, match='at step 3 .*raise refresh_rate'):
-    models.fit(models.classifier(), sampling, epochs=4, x=x, y=y)
-  assert sampling.num_steps == 3
-
-
 def test_a_model_that_cannot_be_traced_runs_eagerly():
   class Model(keras.Model):
     def __init__(self):

@@ -98,18 +98,19 @@ def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
       lambda epoch: 0.1 / (epoch + 1))
   sampling = every_other_draw()
   with pytest.warns(UserWarning, match="learning_rate='optimizer'") as caught:
-    models.fit(models.classifier(), sampling, epochs=3, callbacks=[scheduler])
+    models.fit(models.classifier(run_eagerly=True), sampling, epochs=3,
+               callbacks=[scheduler])
   assert sum('no effect' in str(w.message) for w in caught) == 1
   assert_same_draws(sampling.posterior, reference[0])
   followed, expected = (
       models.classifier(run_eagerly=True) for _ in range(2))
   arguments = dict(kernel=sgmcmc.SGHMC, momentum=0.9)
   ours = models.make_sampling(learning_rate='optimizer', **arguments)
-  models.fit(followed, ours, epochs=3, callbacks=[scheduler])
+  models.fit(followed, ours, epochs=2, callbacks=[scheduler])
   theirs = models.make_sampling(
       learning_rate=lambda step: 0.1 / (
           tf.cast(step // 3, tf.float32) + 1.), **arguments)
-  models.fit(expected, theirs, epochs=3)
+  models.fit(expected, theirs, epochs=2)
   assert_same_draws(ours.posterior, theirs.posterior)
 
 
