@@ -1,5 +1,6 @@
 """Tests of MNIST: TensorFlow Datasets' folder, whole and small."""
 
+import shutil
 import sys
 
 import numpy as np
@@ -24,10 +25,10 @@ def _images(n, seed):
   return images, (np.arange(n) * 7 % 10).astype(np.int64)
 
 
-def _write(tfds, folder):
+@pytest.fixture(scope='module')
+def prepared(tfds, tmp_path_factory):
   """MNIST as TensorFlow Datasets prepares it: TFRecords of PNGs, and JSON."""
-  folder = folder / 'mnist' / '3.0.1'
-  folder.mkdir(parents=True)
+  folder = tmp_path_factory.mktemp('prepared')
   features = tfds.features.FeaturesDict({
       'image': tfds.features.Image(shape=(28, 28, 1)),
       'label': tfds.features.ClassLabel(num_classes=10)})
@@ -51,9 +52,14 @@ def _write(tfds, folder):
   return folder
 
 
+def _copy(prepared, folder):
+  """A copy of it where TensorFlow Datasets keeps it in a folder."""
+  return shutil.copytree(prepared, folder / 'mnist' / '3.0.1')
+
+
 @pytest.mark.parametrize('place', ['tfds', '.'])
-def test_prepared_folder(tfds, tmp_path, place):
-  _write(tfds, tmp_path / place)
+def test_prepared_folder(prepared, tmp_path, place):
+  _copy(prepared, tmp_path / place)
   train, test = datasets.load_mnist(tmp_path, num_rows=(_TRAIN, _TEST))
   for part, split, n in ((train, 'train', _TRAIN), (test, 'test', _TEST)):
     images, labels = _images(n, len(split))
@@ -62,16 +68,16 @@ def test_prepared_folder(tfds, tmp_path, place):
     assert part.images.dtype == np.uint8 and part.labels.dtype == np.int32
 
 
-def test_truncated(tfds, tmp_path):
-  path = _write(tfds, tmp_path) / 'mnist-train.tfrecord-00000-of-00001'
+def test_truncated(prepared, tmp_path):
+  path = _copy(prepared, tmp_path) / 'mnist-train.tfrecord-00000-of-00001'
   content = path.read_bytes()
   path.write_bytes(content[:len(content) // 2])
   with pytest.raises(ValueError, match='train part of MNIST.*truncated'):
     datasets.load_mnist(tmp_path, num_rows=(_TRAIN, _TEST))
 
 
-def test_truncated_between_records(tfds, tmp_path):
-  path = _write(tfds, tmp_path) / 'mnist-test.tfrecord-00000-of-00001'
+def test_truncated_between_records(prepared, tmp_path):
+  path = _copy(prepared, tmp_path) / 'mnist-test.tfrecord-00000-of-00001'
   records = list(tf.data.TFRecordDataset(str(path)).as_numpy_iterator())
   with tf.io.TFRecordWriter(str(path)) as writer:
     for record in records[:-3]:
@@ -80,16 +86,16 @@ def test_truncated_between_records(tfds, tmp_path):
     datasets.load_mnist(tmp_path, num_rows=(_TRAIN, _TEST))
 
 
-def test_broken_metadata(tfds, tmp_path):
-  folder = _write(tfds, tmp_path)
+def test_broken_metadata(prepared, tmp_path):
+  folder = _copy(prepared, tmp_path)
   text = (folder / 'dataset_info.json').read_text()
   (folder / 'dataset_info.json').write_text(text[:-30])
   with pytest.raises(ValueError, match='cannot be read as MNIST prepared'):
     datasets.load_mnist(tmp_path, num_rows=(_TRAIN, _TEST))
 
 
-def test_counts(tfds, tmp_path):
-  _write(tfds, tmp_path)
+def test_counts(prepared, tmp_path):
+  _copy(prepared, tmp_path)
   with pytest.raises(ValueError, match='60 train images, and 60,000 are'):
     datasets.load_mnist(tmp_path)
 

@@ -61,7 +61,7 @@ def own_state(model):
     None, RuntimeError('stop'), KeyboardInterrupt()], ids=str)
 def test_model_is_restored(error):
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=error is not None)
   model.fit(x, y, batch_size=20, verbose=0)
   before = own_state(model)
   iterations = int(model.optimizer.iterations)
@@ -82,7 +82,7 @@ def test_model_is_restored(error):
 
 def test_fit_that_ends_before_its_batch_leaves_no_sampling():
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling()
   with pytest.raises(RuntimeError):
     models.fit(model, sampling, callbacks=[
@@ -93,7 +93,7 @@ def test_fit_that_ends_before_its_batch_leaves_no_sampling():
 
 def test_fit_again_after_one_that_ended_before_its_batch():
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling()
   with pytest.raises(RuntimeError):
     models.fit(model, sampling, callbacks=[
@@ -145,7 +145,7 @@ def test_optimizer_with_moving_average_that_never_trains():
 
 def test_other_callbacks(tmp_path):
   x, y = models.classes()
-  model = models.classifier()
+  model = models.classifier(run_eagerly=True)
   sampling = models.make_sampling()
   checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / 'model.keras'))
   stopping = keras.callbacks.EarlyStopping(
@@ -222,19 +222,6 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(
   assert sampling.posterior.steps == [1, 2]
   np.testing.assert_array_equal(
       model.get_weights()[0], sampling.posterior[-1][0])
-
-
-def test_nan_on_a_path_stops_with_the_reason_of_its_kernel():
-  x, y = models.classes()
-  x = x.copy()
-  x[45] = np.inf
-  sampling = models.make_sampling(
-      functools.partial(
-          sgmcmc.StochasticBouncyParticleSampler, refresh_rate=0.3),
-      draw_interval=0.01)
-  with pytest.warns(RuntimeWarning, match='at step 3 .*raise refresh_rate'):
-    models.fit(models.classifier(), sampling, epochs=4, x=x, y=y)
-  assert sampling.num_steps == 3
 
 
 def test_a_model_that_cannot_be_traced_runs_eagerly():

@@ -6,6 +6,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests.keras import models
@@ -84,8 +85,12 @@ def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
 
 
 def test_at_temperature_zero_nothing_is_hot():
-  sampling = sgmcmc.keras.PosteriorSampling(temperature=0., start_epoch=0)
-  fit(sampling, 40, model=models.classifier(), validates=False)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      num_examples=models.NUM_EXAMPLES, temperature=0., start_epoch=0)
+  # One iterator for all epochs: a new one takes as long as ten steps.
+  models.fit(
+      models.classifier(), sampling, epochs=40, x=dataset().cache().repeat(),
+      batch_size=None, steps_per_epoch=3)
   assert sampling.settings['learning_rate'] == choices.LEARNING_RATE
   assert len(sampling.posterior) >= 30
 
@@ -133,13 +138,12 @@ def test_what_is_given_is_not_chosen(capsys):
 
 def test_one_epoch_of_data_of_unknown_length():
   sampling = sgmcmc.keras.PosteriorSampling()
-  data = sgmcmc_dataset().filter(lambda x, y: True)
+  data = dataset().filter(lambda x, y: True)
   models.fit(eager(), sampling, epochs=1, x=data, y=None, batch_size=None)
   assert sampling.posterior.steps == [2, 3]
 
 
-def sgmcmc_dataset():
-  import tensorflow as tf
+def dataset():
   return tf.data.Dataset.from_tensor_slices(models.classes()).batch(20)
 
 
@@ -149,7 +153,9 @@ def test_the_temperature_is_that_of_the_lowest_score(monkeypatch, capsys):
       temperature_search.TemperatureSearch, '_score',
       lambda self, model: (np.full([9], next(scores)), np.ones([9])))
   sampling = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
-  model = fit(sampling, 12, validation_freq=1, verbose=2)
+  # In a graph, which is the cheaper for so many epochs.
+  model = fit(sampling, 12, model=models.classifier(), validation_freq=1,
+              verbose=2)
   # 2 epochs of SGD, 2 to come to rest, 4 trials: two in a row were worse.
   assert sampling.validation_scores == pytest.approx({
       0.001: 0.5, 0.01: 0.3, 0.1: 0.35, 1.: 0.4})

@@ -1,6 +1,8 @@
 """The stochastic bouncy particle sampler in `fit`: events, draws, refusals."""
 
 import functools
+from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -75,16 +77,43 @@ class Events(keras.callbacks.Callback):
     self.durations.append(float(self.sampling.kernel_results.duration))
 
 
+class Path(NamedTuple):
+  """What a fit has made, which may go on.
+
+  Attributes:
+    sampling: Its callback.
+    events: `Events`.
+    history: The logs.
+    draws: The draws, a row each.
+    steps: The numbers of their steps.
+    results: The kernel's results.
+    weights: The model's weights.
+  """
+  sampling: sgmcmc.keras.PosteriorSampling
+  events: Events
+  history: dict[str, list[float]]
+  draws: np.ndarray
+  steps: list[int]
+  results: Any
+  weights: list[np.ndarray]
+
+
 def run(**compile_arguments):
   model = models.classifier(**compile_arguments)
   sampling = models.make_sampling(
       SBPS, num_burnin_steps=10, draw_interval=0.03)
   events = Events(sampling)
-  history = models.fit(model, sampling, epochs=30, callbacks=[events]).history
+  # The iterator of an epoch of arrays would take as long as ten steps.
+  data = tf.data.Dataset.from_tensor_slices(models.classes()).batch(20).cache()
+  history = models.fit(
+      model, sampling, epochs=30, x=data, batch_size=None,
+      callbacks=[events]).history
   draws = np.concatenate([
       np.reshape(w, [len(sampling.posterior), -1])
       for w in sampling.posterior.weights.values()], axis=1)
-  return sampling, events, history, draws
+  return Path(
+      sampling, events, history, draws, sampling.posterior.steps,
+      sampling.kernel_results, model.get_weights())
 
 
 @pytest.fixture(scope='module')
@@ -94,9 +123,10 @@ def single_steps():
 
 def test_draws_are_at_equal_times_along_the_path(single_steps):
   """Against the path that the events make, kept by a callback."""
-  sampling, events, _, draws = single_steps
-  states, durations = np.array(events.states), events.durations
-  assert len(states) == sampling.num_steps == 90
+  draws = single_steps.draws
+  states = np.array(single_steps.events.states)
+  durations = single_steps.events.durations
+  assert len(states) == single_steps.results.step == 90
   # Time 0 is the event at which burn-in ends.
   times = np.cumsum(np.append(0., durations[10:]))
   due = 0.03 * np.arange(1, len(draws) + 1)
@@ -105,25 +135,33 @@ def test_draws_are_at_equal_times_along_the_path(single_steps):
       np.interp(due, times, column) for column in states[9:].T], axis=1)
   np.testing.assert_allclose(draws, wanted, atol=2e-5)
   # After fit the weights are those of the last event.
-  assert np.all(np.diff(sampling.posterior.steps) >= 0)
+  assert np.all(np.diff(single_steps.steps) >= 0)
   np.testing.assert_array_equal(states[-1], np.concatenate(
-      [np.ravel(w) for w in sampling.model.get_weights()]))
+      [np.ravel(w) for w in single_steps.weights]))
 
 
 @pytest.mark.slow
 def test_several_steps_an_execution_are_the_same(single_steps):
-  _, _, _, draws = run(steps_per_execution=4)
-  np.testing.assert_allclose(draws, single_steps[-1], atol=1e-3)
+  draws = run(steps_per_execution=4).draws
+  np.testing.assert_allclose(draws, single_steps.draws, atol=1e-3)
 
 
 def test_metrics_and_counts(single_steps):
-  sampling, _, history, _ = single_steps
+  history, results = single_steps.history, single_steps.results
   assert set(history) >= {'accuracy', 'loss', 'draws'}
   assert np.all(np.isfinite(history['loss']))
-  results = sampling.kernel_results
   assert int(results.step) == 90
   counted = int(results.gradient_estimator_results.num_gradients)
   assert counted % 10 == 0 and counted >= 20 + 30 * 50  # And the bounces'.
+
+
+def test_nan_stops_with_the_reason_of_the_kernel(single_steps):
+  x, y = models.classes()
+  x[45] = np.inf  # In the third batch of an epoch, here step 93.
+  sampling = single_steps.sampling
+  with pytest.warns(RuntimeWarning, match='at step 93 .*raise refresh_rate'):
+    models.fit(sampling.model, sampling, epochs=4, x=x, y=y)
+  assert sampling.num_steps == 93
 
 
 @pytest.mark.parametrize('message, arguments', [

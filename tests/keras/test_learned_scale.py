@@ -95,17 +95,28 @@ CHAINS = {
     0.2: {'right': (PRIOR, 12), 'tempered': (planted(Tempered), 7)}}
 
 
+class SideBySide(keras.layers.Layer):
+  """Linear models of one input, each with a kernel of its own.
+
+  In one product: a layer for each would be ten times as many operations.
+  """
+
+  def __init__(self, names):
+    super().__init__(name='all')
+    self.kernels = [
+        self.add_weight(shape=[DIM, 1], name=name) for name in names]
+
+  def call(self, x):
+    return x @ keras.ops.concatenate(self.kernels, axis=1)
+
+
 @functools.cache
 def p_values(temperature):
   """By prior, the p-values of the statistics, all chains through one fit."""
   x, y = data()
-  inputs = keras.Input([DIM])
-  layers = [
-      keras.layers.Dense(1, use_bias=False, name=f'{name}_{k}')
-      for name, (_, number) in CHAINS[temperature].items()
-      for k in range(number)]
-  model = keras.Model(
-      inputs, keras.layers.Concatenate()([layer(inputs) for layer in layers]))
+  names = [f'{name}_{k}' for name, (_, number) in CHAINS[temperature].items()
+           for k in range(number)]
+  model = keras.Sequential([keras.Input([DIM]), SideBySide(names)])
   model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=NOISE),
                 steps_per_execution=20)
   sampling = sgmcmc.keras.PosteriorSampling(
@@ -113,11 +124,11 @@ def p_values(temperature):
           sgmcmc.SGHMC, step_size=0.15, friction=2., integrator='baoab'),
       num_examples=NUM_EXAMPLES, temperature=temperature,
       prior={
-          f'{name}.*': prior
+          f'.*/{name}_.*': prior
           for name, (prior, _) in CHAINS[temperature].items()},
       num_burnin_steps=299, num_steps_between_results=19)
   batches = tf.data.Dataset.from_tensors(
-      (x, np.repeat(y, len(layers), axis=1))).cache().repeat()
+      (x, np.repeat(y, len(names), axis=1))).cache().repeat()
   model.fit(batches, steps_per_epoch=2300, epochs=1, verbose=0,
             callbacks=[sampling])
   scales = sgmcmc.keras.draw_scales(
@@ -125,7 +136,7 @@ def p_values(temperature):
   found = {name: [] for name in CHAINS[temperature]}
   for path, w in sampling.posterior.weights.items():
     w = w[..., 0]
-    found[path.split('_')[0]].append([
+    found[path.split('/')[-1].split('_')[0]].append([
         *w.mean(axis=0), np.mean(np.sum(w**2, axis=-1)),
         np.mean(2. * np.log(scales[path].draws))])
   return {

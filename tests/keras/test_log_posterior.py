@@ -67,7 +67,8 @@ def sequential():
 
 @pytest.mark.parametrize('make_model, jit_compile', [
     pytest.param(functional, False, marks=pytest.mark.slow),
-    (Subclassed, True), (sequential, False)])
+    pytest.param(Subclassed, True, marks=pytest.mark.slow),
+    (Subclassed, False), (sequential, False)])
 def test_kinds_of_models(make_model, jit_compile):
   x, y = models.classes()
   model = make_model()

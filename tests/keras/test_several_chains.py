@@ -4,6 +4,7 @@ import concurrent.futures
 from concurrent.futures import process
 import pathlib
 import random
+import shutil
 import warnings
 
 import keras
@@ -117,14 +118,22 @@ def other_targets():
   return {**fit_arguments(), 'y': fit_arguments()['y'][::-1]}
 
 
+@pytest.fixture(scope='module')
+def begun(tmp_path_factory):
+  """The directory of two chains."""
+  directory = tmp_path_factory.mktemp('begun')
+  sample_chains(directory=directory)
+  return directory
+
+
 @pytest.mark.parametrize('changes, message', [
     (dict(make_model=other_activation), 'layer 0, a Dense, was made with'),
     (dict(fit=other_targets), 'fit.y'),
     (dict(sampling={**SAMPLING, 'prior': models.tfd.Normal(0., 2.)}), 'prior'),
 ])
 def test_a_directory_is_of_one_model_and_of_one_data(
-    tmp_path, changes, message):
-  sample_chains(directory=tmp_path)
+    begun, tmp_path, changes, message):
+  shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
   with pytest.raises(RuntimeError, match=message):
     sample_chains(directory=tmp_path, **changes)
 

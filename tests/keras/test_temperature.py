@@ -7,6 +7,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
@@ -17,6 +18,9 @@ def fit(learning_rate, num_steps, **arguments):
   rng = np.random.default_rng(0)
   x = rng.normal(size=[200, 8]).astype(np.float32)
   y = x.sum(-1, keepdims=True) + rng.normal(size=[200, 1])
+  # One iterator for all epochs: a new one takes as long as ten steps.
+  data = tf.data.Dataset.from_tensor_slices(
+      (x, y.astype(np.float32))).cache().shuffle(200, seed=0).batch(20)
   keras.utils.set_random_seed(0)
   model = keras.Sequential([keras.Input([8]), keras.layers.Dense(1)])
   model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
@@ -24,8 +28,8 @@ def fit(learning_rate, num_steps, **arguments):
       **dict(kernel=sgmcmc.SGHMC, num_examples=200, momentum=0.9,
              learning_rate=learning_rate), **arguments})
   history = model.fit(
-      x, y, batch_size=20, epochs=num_steps // 10, verbose=0,
-      callbacks=[sampling]).history
+      data.repeat(), steps_per_epoch=10, epochs=num_steps // 10, verbose=0,
+      shuffle=False, callbacks=[sampling]).history
   return sampling, history
 
 

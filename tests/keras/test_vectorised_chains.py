@@ -1,6 +1,8 @@
 """Chains that step together are those that take turns, up to rounding."""
 
 import functools
+from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -33,10 +35,29 @@ def run(how, monkeypatch, kernel=PSGLD, make_model=models.classifier, x=None,
   return sampling, history
 
 
-@pytest.fixture(scope='module')
-def in_turns():
+class Made(NamedTuple):
+  """A copy of what a fit has made, which may go on.
+
+  Attributes:
+    posterior: Its draws.
+    kernel_results: The kernel's results after it.
+  """
+  posterior: Any
+  kernel_results: Any
+
+
+@functools.cache
+def whole_run(how):
+  """A fit of SGHMC: its callback, a copy of what it made, and its logs."""
   with pytest.MonkeyPatch.context() as monkeypatch:
-    return run('turns', monkeypatch, models.SGHMC)
+    sampling, history = run(how, monkeypatch, models.SGHMC)
+  made = Made(sampling.posterior[:], sampling.kernel_results)
+  return sampling, made, history
+
+
+def made_by(how):
+  _, made, history = whole_run(how)
+  return made, history
 
 
 def is_vectorised(sampling):
@@ -70,11 +91,16 @@ def assert_same(ours, theirs, rtol=2e-5, atol=2e-6):
         (functools.partial(SGNHT, thermostat='matrix'), True)]),
 ])
 def test_the_chains_are_those_of_turns(
-    kernel, jit_compile, monkeypatch, in_turns):
-  ours = run('together', monkeypatch, kernel, jit_compile=jit_compile)
-  theirs = in_turns if kernel is models.SGHMC else run(
-      'turns', monkeypatch, kernel, jit_compile=jit_compile)
-  assert is_vectorised(ours[0])
+    kernel, jit_compile, monkeypatch):
+  if kernel is models.SGHMC:
+    sampling, *_ = whole_run('together')
+    ours, theirs = made_by('together'), made_by('turns')
+  else:
+    ours, theirs = (
+        run(how, monkeypatch, kernel, jit_compile=jit_compile)
+        for how in ('together', 'turns'))
+    sampling, _ = ours
+  assert is_vectorised(sampling)
   assert_same(ours, theirs)
 
 
@@ -91,8 +117,7 @@ def test_the_chains_of_all_that_is_chosen(monkeypatch):
 
 @pytest.mark.parametrize('planted', [
     'seed', pytest.param('rows', marks=pytest.mark.slow)])
-def test_what_is_not_of_each_chain_is_found(
-    planted, monkeypatch, in_turns):
+def test_what_is_not_of_each_chain_is_found(planted, monkeypatch):
   """All chains with the seed of chain 0, or with its rows."""
   advance, each = together.Together._advance, together.Together.each
 
@@ -111,7 +136,7 @@ def test_what_is_not_of_each_chain_is_found(
   ours = run('together', monkeypatch, models.SGHMC)
   assert is_vectorised(ours[0])
   with pytest.raises(AssertionError, match='Not equal to tolerance'):
-    assert_same(ours, in_turns)
+    assert_same(ours, made_by('turns'))
 
 
 @pytest.mark.slow
@@ -126,17 +151,19 @@ def test_goes_on_with_chains_that_took_turns(tmp_path, monkeypatch):
     np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6)
 
 
-def test_a_chain_that_fails_is_named(monkeypatch):
-  """That which meets row 45, alone, and no other."""
+def test_a_chain_that_fails_is_named():
+  """That which meets row 45, alone, and no other; after 15 steps."""
   x, y = models.classes()
   x[45] = np.inf
   said = []
   for how in ('together', 'turns'):
-    with pytest.warns(RuntimeWarning, match=r'at step 3 .* chain \d') as caught:
-      sampling, _ = run(how, monkeypatch, x=x, y=y)
+    sampling, *_ = whole_run(how)
+    with pytest.warns(
+        RuntimeWarning, match=r'at step 18 .* chain \d') as caught:
+      models.fit(sampling.model, sampling, x=x, y=y)
     said.append([str(w.message) for w in caught
                  if w.category is RuntimeWarning])
-    assert [len(chain) for chain in sampling.posterior.chains] == [2, 2, 2]
+    assert [len(chain) for chain in sampling.posterior.chains] == [17, 17, 17]
   assert said[0] == said[1]
 
 
