@@ -163,6 +163,16 @@ class LinearStep:
           self.transition @ covariance @ self.transition.T + self.noise)
     return mean, covariance
 
+  def from_zero(self, num_steps, theta, covariance):
+    """The same of chains that began at 0, on a Gaussian of mean `theta`.
+
+    The covariance is that of all of z, of which theta is the first part and the
+    mean of the rest is 0.
+    """
+    centre = np.pad(theta, [0, len(covariance) - len(theta)])
+    mean, covariance = self.after(num_steps, -centre, covariance)
+    return centre + mean, covariance
+
 
 def sgld(precision, noise, h, temperature=1., diagonal=1.):
   """Welling and Teh (2011), equation 4; Li et al. (2016), algorithm 1."""
@@ -394,9 +404,10 @@ def compile_chains(make_kernel, make_first=None, jit_compile=True):
   return run
 
 
-def run_chains(kernel, state, num_steps):
+def run_chains(kernel, state, num_steps, jit_compile=True):
   """The last state and results of chains of one kernel, compiled."""
-  return compile_chains(lambda: kernel)(state, num_steps)
+  return compile_chains(lambda: kernel, jit_compile=jit_compile)(
+      state, num_steps)
 
 
 def join_parts(parts, num_chains):

@@ -329,6 +329,19 @@ def test_impossible_indices(arguments, error, message):
     random.indices(num_examples, shape, SEED, *rest)
 
 
+@pytest.mark.parametrize('arguments, error, message', [
+    (dict(sizes=[5, 0], numbers=[2, 1]), ValueError, 'num_examples is 0'),
+    (dict(sizes=[5, 2**30 + 1], numbers=[2, 1]), ValueError, '2\\^30'),
+    (dict(sizes=[5, 3], numbers=[2, 4]), ValueError,
+     '4 distinct indices .* 3 examples'),
+    (dict(sizes=[5, 3], numbers=[2, 1], replacement=1), TypeError,
+     'replacement'),
+])
+def test_impossible_indices_of_strata(arguments, error, message):
+  with pytest.raises(error, match=message):
+    random.indices_of_strata(chains=[], seed=SEED, **arguments)
+
+
 def test_impossible_indices_in_a_graph():
   @tf.function(input_signature=[tf.TensorSpec([], tf.int32)])
   def graph(num_chains):  # Only the last axis is known.

@@ -71,13 +71,17 @@ def assert_same(first, second):
       lambda a, b: np.testing.assert_array_equal(a, b), first, second)
 
 
-def plain_loop(kernel, state, num_steps, seed, jit_compile=True):
+def assert_same_draws(first, second):
+  for name in ('states', 'trace', 'final_state', 'kernel_results'):
+    assert_same(getattr(first, name), getattr(second, name))
+
+
+def plain_loop(kernel, state, num_steps, seed):
   """Every state of a chain, by the seeds that the module promises."""
   seed = tf.constant([0, seed])
   results = kernel.bootstrap_results(
       state, seed=sgmcmc.random.fold_in(seed, 0))
-  step = tf.function(
-      kernel.one_step, jit_compile=jit_compile, autograph=False)
+  step = tf.function(kernel.one_step, jit_compile=True, autograph=False)
   states = []
   for t in range(1, num_steps + 1):
     state, results = step(
@@ -88,7 +92,7 @@ def plain_loop(kernel, state, num_steps, seed, jit_compile=True):
 
 def test_draws_are_those_of_a_plain_loop_with_the_documented_seeds():
   draws = run(num_results=6, num_burnin_steps=5, num_steps_between_results=2,
-              chunk_size=4, jit_compile=True)
+              jit_compile=True)
   states, results = plain_loop(make_kernel(), start(), 5 + 1 + 5 * 3, seed=7)
   for k in range(6):
     for part, wanted in zip(draws.states, states[5 + 3 * k]):
@@ -116,18 +120,15 @@ def test_burn_in_and_thinning_are_those_of_sample_chain():
   assert_same(draws.states, wanted)
 
 
-def test_chunk_size_does_not_change_the_draws():
+@pytest.mark.parametrize('chunk_sizes, jit_compile', [
+    ((1, 1000), False), ((7,), True)])
+def test_chunk_size_does_not_change_the_draws(chunk_sizes, jit_compile):
   arguments = dict(
-      num_burnin_steps=9, num_steps_between_results=1, trace_fn=trace_target)
+      num_burnin_steps=9, num_steps_between_results=1, trace_fn=trace_target,
+      jit_compile=jit_compile)
   whole = run(**arguments)
-  for chunk_size in (1, 7, 1000):
+  for chunk_size in chunk_sizes:
     assert_same_draws(whole, run(chunk_size=chunk_size, **arguments))
-
-
-def assert_same_draws(whole, chunked):
-  assert_same(whole.states, chunked.states)
-  assert_same(whole.trace, chunked.trace)
-  assert_same(whole.kernel_results, chunked.kernel_results)
 
 
 def test_is_compiled_once(monkeypatch):
@@ -239,8 +240,7 @@ def test_disk_is_as_memory(tmp_path, dtype):
   again = run(kernel, directory=tmp_path / 'run', **arguments)
   for draws in (disk, again):
     assert draws.states.dtype == dtype
-    for name in ('states', 'trace', 'final_state', 'kernel_results'):
-      assert_same(getattr(memory, name), getattr(draws, name))
+    assert_same_draws(memory, draws)
     assert [len(state) for state, _ in draws.chunks()] == [4, 4, 2]
     assert len(draws) == 10
   files = sorted(path.name for path in (tmp_path / 'run').iterdir())
@@ -281,8 +281,7 @@ def test_goes_on_after_stopping_at_any_write(
     stopped_run(directory=tmp_path)
   monkeypatch.undo()
   draws = stopped_run(directory=tmp_path)
-  for name in ('states', 'trace', 'final_state', 'kernel_results'):
-    assert_same(getattr(whole, name), getattr(draws, name))
+  assert_same_draws(whole, draws)
 
 
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason='It forks.')
@@ -295,8 +294,7 @@ def test_goes_on_after_kills_and_refuses_a_second_run(tmp_path):
   assert result.returncode == 0, result.stderr
   assert result.stdout.count(' commits') == 2
   draws, whole = killed_runs.run(tmp_path), killed_runs.run()
-  for name in ('states', 'trace', 'final_state', 'kernel_results'):
-    assert_same(getattr(whole, name), getattr(draws, name))
+  assert_same_draws(whole, draws)
 
 
 def test_a_finished_run_is_extended_by_draws_of_the_same_chain(tmp_path):
@@ -306,8 +304,7 @@ def test_a_finished_run_is_extended_by_draws_of_the_same_chain(tmp_path):
   run(num_results=5, directory=tmp_path, **arguments)
   draws = run(num_results=12, directory=tmp_path, chunk_size=4, **arguments)
   whole = run(num_results=12, **arguments)
-  for name in ('states', 'trace', 'final_state', 'kernel_results'):
-    assert_same(getattr(whole, name), getattr(draws, name))
+  assert_same_draws(whole, draws)
   with pytest.raises(ValueError, match='num_results is 11, .* holds 12 draws'):
     run(num_results=11, directory=tmp_path, **arguments)
 
@@ -504,9 +501,8 @@ def test_a_single_diverging_chain_is_found():
 def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
   kernel = make_kernel(step_size=2., friction=0.1)
   with pytest.raises(sgmcmc.NonFiniteError, match='step size') as error:
-    run(kernel, 100)
-  states, _ = plain_loop(
-      kernel, start(), error.value.step, seed=7, jit_compile=False)
+    run(kernel, 100, jit_compile=True)
+  states, _ = plain_loop(kernel, start(), error.value.step, seed=7)
   finite = [
       all(np.all(np.isfinite(part)) for part in state) for state in states]
   assert finite == [True] * (error.value.step - 1) + [False]

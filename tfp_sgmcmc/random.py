@@ -35,7 +35,9 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import permutation
 from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.internal import word32
 
 __all__ = [
     'bits',
@@ -50,7 +52,6 @@ __all__ = [
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _KEY_PARITY = 0x1BD11BDA
-_GOLDEN_RATIO = 0x9E3779B9
 _FOLD_STREAM = 0xFFFFFFFF
 _MAX_COLUMNS = 4096
 # Of `normal_like`: numbers in a row, and of what each part's place is a
@@ -86,27 +87,15 @@ def threefry_2x32(
   >>> [hex(word) for word in threefry_2x32((zero, zero), (zero, zero))]
   ['0x6b200159', '0x99ba4efe']
   """
-  keys = (key[0], key[1], key[0] ^ key[1] ^ _uint32(_KEY_PARITY))
+  keys = (key[0], key[1], key[0] ^ key[1] ^ word32.constant(_KEY_PARITY))
   x, y = counter[0] + keys[0], counter[1] + keys[1]
   for block in range(5):
     for rotation in _ROTATIONS[block % 2]:
       x = x + y
-      y = x ^ (_left(y, rotation) | _right(y, 32 - rotation))
+      y = x ^ (word32.left(y, rotation) | word32.right(y, 32 - rotation))
     x = x + keys[(block + 1) % 3]
-    y = y + keys[(block + 2) % 3] + _uint32(block + 1)
+    y = y + keys[(block + 2) % 3] + word32.constant(block + 1)
   return x, y
-
-
-def _uint32(value):
-  return tf.constant(value & 0xFFFFFFFF, tf.uint32)
-
-
-def _left(x, distance):
-  return tf.bitwise.left_shift(x, tf.constant(distance, x.dtype))
-
-
-def _right(x, distance):
-  return tf.bitwise.right_shift(x, tf.constant(distance, x.dtype))
 
 
 def _columns(shape):
@@ -134,7 +123,8 @@ def _words(shape, seed, stream, columns):
 def _encrypt(counter, seed, stream):
   """Both words of the counters `(counter, stream)`."""
   return threefry_2x32(
-      tf.unstack(tf.bitcast(seed, tf.uint32), 2), (counter, _uint32(stream)))
+      tf.unstack(tf.bitcast(seed, tf.uint32), 2),
+      (counter, word32.constant(stream)))
 
 
 def _compiled(fn):
@@ -172,7 +162,7 @@ def _uniform(shape, seed, *, dtype, stream, columns):
   first, second = _words(shape, seed, stream, columns)
   if dtype == tf.float64:
     return tf.cast(_53_bits(first, second), dtype) * 2.**-53
-  return tf.cast(tf.cast(_right(first, 8), tf.int32), dtype) * 2.**-24
+  return tf.cast(tf.cast(word32.right(first, 8), tf.int32), dtype) * 2.**-24
 
 
 @_compiled
@@ -186,7 +176,7 @@ def _normal(shape, seed, offset, *, dtype, stream, columns):
   # the same number up to rounding. k 2^-53 is the midpoint of one of 2^53 equal
   # cells of (-1, 1): never an end point, so that erfinv is finite.
   k = 2 * _53_bits(word, _word(
-      counter | _uint32(1 << 30), is_first, seed, stream)) + (1 - 2**53)
+      counter | word32.constant(1 << 30), is_first, seed, stream)) + (1 - 2**53)
   return tf.math.erfinv(tf.cast(k, dtype) * 2.**-53) * math.sqrt(2.)
 
 
@@ -200,9 +190,9 @@ def _counters(shape, columns):
   size = tf.reduce_prod(shape)
   if columns == 1:
     i = tf.bitcast(compat.positions(size), tf.uint32)
-    return _right(i, 1), i & _uint32(1) == 0
+    return word32.right(i, 1), i & word32.constant(1) == 0
   i = tf.bitcast(tf.range(size if columns is None else columns), tf.uint32)
-  counter, is_first = _right(i, 1), i & _uint32(1) == 0
+  counter, is_first = word32.right(i, 1), i & word32.constant(1) == 0
   if columns is None:
     return counter, is_first
   rows = tf.reshape(compat.positions(size // columns), [size // columns, 1])
@@ -224,7 +214,7 @@ def _quantile(word):
   With the midpoint of (0, 1) at (1 + x) / 2 and w = -log(1 - x^2), it is x R(w)
   for a rational R, to a relative 3e-7 over all cells.
   """
-  k = 2 * tf.cast(_right(word, 8), tf.int32) + (1 - 2**24)
+  k = 2 * tf.cast(word32.right(word, 8), tf.int32) + (1 - 2**24)
   x = tf.cast(k, tf.float32) * 2.**-24
   tail = 1. - tf.abs(x)
   w = -tf.math.log(tail * (2. - tail))
@@ -236,8 +226,8 @@ def _quantile(word):
 
 def _53_bits(high, low):
   """The first 53 bits of two words, as many as a float64 holds, `int64`."""
-  word = _left(tf.cast(high, tf.uint64), 32) | tf.cast(low, tf.uint64)
-  return tf.cast(_right(word, 11), tf.int64)
+  word = word32.left(tf.cast(high, tf.uint64), 32) | tf.cast(low, tf.uint64)
+  return tf.cast(word32.right(word, 11), tf.int64)
 
 
 @_compiled
@@ -251,7 +241,8 @@ def _indices_with_replacement(shape, seed, *, num_examples, columns):
 def _below(high, low, n):
   """floor(n w / 2^64) for the 64-bit words w = (high, low)."""
   high, low = (tf.cast(word, tf.uint64) for word in (high, low))
-  return tf.cast(_right(high * n + _right(low * n, 32), 32), tf.int32)
+  return tf.cast(
+      word32.right(high * n + word32.right(low * n, 32), 32), tf.int32)
 
 
 @_compiled
@@ -260,29 +251,27 @@ def _indices_without_replacement(shape, seed, *, num_examples, columns):
   keys = [
       word[..., tf.newaxis] for word in _words(shape[:-1], seed, 0, columns)]
   positions = tf.bitcast(tf.range(batch_size), tf.uint32)
-  index = _permute(positions, keys, num_examples)
+  index = permutation.permute(positions, keys, num_examples)
   return _computed_once(tf.bitcast(index, tf.int32), num_examples)
 
 
 @_compiled
-def _indices_of_strata(
-    shape, seed, stratum, size, *tensors, num_strata, num_rounds, columns):
-  """`tensors` are, of each index, its position in the stratum and a and b.
+def _of_strata_with_replacement(shape, seed, sizes, *, columns):
+  high, low = _words(shape, seed, 0, columns)
+  return _computed_once(_below(high, low, tf.cast(sizes, tf.uint64)), sizes)
 
-  Without them, and with `num_rounds` None, the indices may repeat.
-  """
-  if num_rounds is None:
-    high, low = _words(shape, seed, 0, columns)
-    index = _below(high, low, tf.cast(size, tf.uint64))
-  else:
-    keys = [
-        tf.gather(word, stratum, axis=-1) for word in _words(
-            tf.concat([shape[:-1], [num_strata]], axis=0), seed, 0, columns)]
-    position, a, b = (tf.bitcast(t, tf.uint32) for t in tensors)
-    index = tf.bitcast(_permute_rectangle(
-        position, keys, tf.bitcast(size, tf.uint32), a, b, num_rounds),
-                       tf.int32)
-  return _computed_once(index, size)
+
+@_compiled
+def _of_strata_without_replacement(
+    shape, seed, strata, positions, sizes, a, b, *, num_strata, num_rounds,
+    columns):
+  keys = [
+      tf.gather(word, strata, axis=-1) for word in _words(
+          tf.concat([shape[:-1], [num_strata]], axis=0), seed, 0, columns)]
+  index = permutation.on_rectangles(
+      tf.bitcast(positions, tf.uint32), keys,
+      *(tf.bitcast(t, tf.uint32) for t in (sizes, a, b)), num_rounds)
+  return _computed_once(tf.bitcast(index, tf.int32), sizes)
 
 
 def _computed_once(index, num_examples):
@@ -296,95 +285,12 @@ def _computed_once(index, num_examples):
   return tf.truncatemod(index, num_examples)
 
 
-def _permute(x, key, size):
-  """A keyed pseudo-random permutation of `0, ..., size - 1`, elementwise.
-
-  A Feistel network on the pairs (x // b, x % b) of an a-by-b rectangle with
-  a b >= size; where it leaves `0, ..., size - 1` it is applied again (cycle
-  walking). Its cost does not depend on `size`.
-
-  Not `tf.random.experimental.index_shuffle`: XLA can't compile it, unless the
-  seed is a constant, and its pairs of positions are not equally likely.
-  """
-  if size < 4:  # Rotations: every subset of one size is equally likely.
-    return (x + _scale(key[0], _uint32(size))) % _uint32(size)
-  a, b = _rectangle(size)
-  return _permute_rectangle(
-      x, key, *map(_uint32, (size, a, b)), _num_rounds(a), a * b == size)
-
-
-def _num_rounds(a):
-  """A pair of positions is uniform up to about a^(-num_rounds / 2)."""
-  return max(6, 2 * math.ceil(15 / math.log2(a)))
-
-
-def _permute_rectangle(x, key, size, a, b, num_rounds, is_full=False):
-  """The permutation by `num_rounds` rounds on an a-by-b rectangle.
-
-  Args:
-    x: `uint32` tensor of numbers below `size`.
-    key: Pair of `uint32` tensors.
-    size: `uint32` tensor, as a and b.
-    a: With a = 1 and b = `size` it is a rotation.
-    b: `a b >= size`.
-    num_rounds: Even Python `int`.
-    is_full: Python `bool`: whether a b is `size` everywhere.
-
-  Returns:
-    x: `uint32` tensor.
-  """
-  multiplier = key[1] | _uint32(1)
-
-  def add(half, other, modulus, round_):
-    word = _mix(other * multiplier + (key[0] ^ _uint32(round_ * _GOLDEN_RATIO)))
-    half = half + _scale(word, modulus)
-    return tf.minimum(half, half - modulus)  # Wraps where it is too small.
-
-  def network(x):
-    left, right = x // b, x % b
-    for round_ in range(0, num_rounds, 2):
-      left = add(left, right, a, round_)
-      right = add(right, left, b, round_ + 1)
-    return left * b + right
-
-  x = network(x)
-  if is_full:
-    return x
-
-  def outside(x):
-    return x >= size
-
-  return tf.while_loop(
-      lambda x: tf.reduce_any(outside(x)),
-      lambda x: [tf.where(outside(x), network(x), x)], [x])[0]
-
-
-@functools.cache
-def _rectangle(size):
-  """Sides `a <= b` of a near-square rectangle that holds `size` tightly."""
-  root = math.isqrt(size)
-  sides = ((a, -(-size // a)) for a in range(max(2, -(-root // 2)), root + 1))
-  return min(sides, key=lambda side: (side[0] * side[1], -side[0]))
-
-
-def _mix(x):
-  """A bijection of 32-bit words in which each bit depends on each."""
-  x = (x ^ _right(x, 16)) * _uint32(0x21F0AAAD)
-  x = (x ^ _right(x, 15)) * _uint32(0xD35A2D97)
-  return x ^ _right(x, 15)
-
-
-def _scale(word, size):
-  """Maps 32-bit words onto `0, ..., size - 1`, `size <= 2^16`, evenly."""
-  return _right(_right(word, 16) * size, 16)
-
-
 @_compiled
 def _fold_in(shape, seed, data):
   low = tf.cast(data & 0xFFFFFFFF, tf.uint32)
-  high = tf.cast(_right(data, 32), tf.uint32)
+  high = tf.cast(word32.right(data, 32), tf.uint32)
   key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
-  words = threefry_2x32(key, (low, _uint32(_FOLD_STREAM) - high))
+  words = threefry_2x32(key, (low, word32.constant(_FOLD_STREAM) - high))
   return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
 
 
@@ -589,11 +495,7 @@ def indices(
   >>> sorted(indices(5, [5], [1, 2]).numpy().tolist())
   [0, 1, 2, 3, 4]
   """
-  num_examples = checks.positive_integer('num_examples', num_examples)
-  if num_examples > 2**30:
-    raise ValueError(
-        f'There are {num_examples} examples, and indices are drawn among at '
-        'most 2^30. Read larger data with gradients.Stream.')
+  num_examples = _check_number(num_examples)
   if checks.boolean('replacement', replacement):
     return _indices_with_replacement(
         shape, seed, num_examples=num_examples, columns=_columns(shape))
@@ -628,28 +530,44 @@ def indices_of_strata(
     indices: `int32` tensor `chains + [sum_k n_k]`: the first n_1 are below N_1,
       those of the first stratum; and so on.
 
+  Raises:
+    ValueError: If an N_k is below 1 or above 2^30; or if, without replacement,
+      an n_k is larger than N_k.
+
   #### Examples
 
   >>> indices_of_strata([2, 1000], [2, 3], [4], [1, 2]).shape
   TensorShape([4, 5])
   """
   sizes, numbers = np.asarray(sizes), np.asarray(numbers)
+  for extreme in (sizes.min(), sizes.max()):
+    _check_number(int(extreme))
+  chains = tf.convert_to_tensor(chains, tf.int32)
+  shape = tf.concat([chains, [int(numbers.sum())]], axis=0)
 
   def of_each(values):
     return tf.constant(np.repeat(values, numbers), tf.int32)
 
-  shape = tf.concat([
-      tf.convert_to_tensor(chains, tf.int32), [int(numbers.sum())]], axis=0)
-  more, num_rounds = (), None
-  if not replacement:
-    # Fewer than four are rotated.
-    sides = [_rectangle(n) if n >= 4 else (1, n) for n in sizes.tolist()]
-    num_rounds = max([6, *(_num_rounds(a) for a, _ in sides if a > 1)])
-    positions = np.concatenate([np.arange(n) for n in numbers])
-    more = (tf.constant(positions, tf.int32), *map(of_each, zip(*sides)))
-  return _indices_of_strata(
-      shape, seed, of_each(np.arange(len(sizes))), of_each(sizes), *more,
-      num_strata=len(sizes), num_rounds=num_rounds, columns=_columns(shape))
+  if checks.boolean('replacement', replacement):
+    return _of_strata_with_replacement(
+        shape, seed, of_each(sizes), columns=_columns(shape))
+  k = np.argmax(numbers > sizes)  # The first that is too small, if any.
+  _check_distinct(tf.constant([numbers[k]]), int(sizes[k]))
+  a, b, num_rounds = permutation.rectangles(sizes.tolist())
+  positions = np.concatenate([np.arange(number) for number in numbers])
+  return _of_strata_without_replacement(
+      shape, seed, of_each(np.arange(len(sizes))),
+      tf.constant(positions, tf.int32), of_each(sizes), of_each(a), of_each(b),
+      num_strata=len(sizes), num_rounds=num_rounds, columns=_columns(chains))
+
+
+def _check_number(num_examples):
+  num_examples = checks.positive_integer('num_examples', num_examples)
+  if num_examples > 2**30:
+    raise ValueError(
+        f'There are {num_examples} examples, and indices are drawn among at '
+        'most 2^30. Read larger data with gradients.Stream.')
+  return num_examples
 
 
 def _check_distinct(shape, num_examples):

@@ -273,11 +273,10 @@ def test_minibatches_without_noise_leave_the_exact_law(name):
     law = oracle.euler(model.precision, none, 2. * h, 1.)
     start = np.diag([0., 0., 0., 1., 1., 1.])  # The momentum is drawn.
   num_steps = law.steps_until(0.1)
-  from_mean, covariance = law.after(
-      num_steps, np.pad(-model.mean, [0, len(start) - 3]), start)
-  mean, covariance = model.mean + from_mean[:3], covariance[:3, :3]
-  draws, results = oracle.compile_chains(lambda: kernel, jit_compile=False)(
-      tf.zeros([num_chains, 3]), num_steps)
+  mean, covariance = law.from_zero(num_steps, model.mean, start)
+  mean, covariance = mean[:3], covariance[:3, :3]
+  draws, results = oracle.run_chains(
+      kernel, tf.zeros([num_chains, 3]), num_steps, jit_compile=False)
   assert oracle.law_p_value(draws, mean, covariance) > oracle.FALSE_ALARM_RATE
   assert oracle.law_p_value(draws, mean, 1.05 * covariance) < 1e-9
   # Rounding refuses about one in a million.

@@ -114,8 +114,8 @@ def last_states():
   kernel = sgmcmc.SGHMC(
       MODEL.posterior(), 0.12, friction=3., gradient_estimator=estimator)
   start = np.tile(MODEL.mean.astype(np.float32), [NUM_CHAINS, 1])
-  state, results = oracle.compile_chains(lambda: kernel, jit_compile=False)(
-      tf.constant(start), NUM_STEPS)
+  state, results = oracle.run_chains(
+      kernel, tf.constant(start), NUM_STEPS, jit_compile=False)
   return np.concatenate([state, results.momentum[0]], axis=1)
 
 

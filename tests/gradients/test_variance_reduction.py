@@ -227,7 +227,7 @@ def exact_moments(move, estimate, size, memory_size, num_phases):
       return np.concatenate([moved, memory])
     return one
 
-  phases = [k % num_phases for k in range(1, NUM_STEPS + 1)][:num_phases]
+  phases = [*range(1, num_phases), 0]
   batches = MODEL.batches(BATCH_SIZE)
   if estimate is preferred:
     batches = list(itertools.product(range(len(OWNERS)), repeat=BATCH_SIZE))
@@ -273,8 +273,8 @@ def last_states(name):
   """States (and momenta) of chains that began at 0."""
   make, estimator, *_ = LAWS[name]
   kernel = make(MODEL.posterior(), gradient_estimator=estimator)
-  state, results = oracle.compile_chains(lambda: kernel, jit_compile=False)(
-      tf.zeros([NUM_CHAINS, 2]), NUM_STEPS)
+  state, results = oracle.run_chains(
+      kernel, tf.zeros([NUM_CHAINS, 2]), NUM_STEPS, jit_compile=False)
   momentum = results.momentum if make is SGHMC else []
   return np.concatenate([state, *momentum], axis=1)
 

@@ -3,8 +3,10 @@
 Means of Gaussians, many at once, are a model in which the excess of the
 temperature is known exactly at each learning rate (`oracle`), if the batches
 are independent: these are drawn with replacement. With 400 means and 900 steps
-of adaptation what SGHMC finds is off by 7% of the target, as one standard
-deviation of 24 runs, with a mean of 3%: by 40% less than once in 100,000 tests.
+of adaptation the excess at the rate found is off by up to 5% of the target, as
+one standard deviation of 40 runs or more (momentum 0.9; 1.4% at 0.7, 0.2% for
+SGLD), with means below 1%: by 30% less than once in 10^8 tests. With the error
+that is planted it is off by 74%, with a standard deviation of 3%.
 """
 
 import functools
@@ -27,7 +29,7 @@ from tfp_sgmcmc.keras import adapted_rate
 tfd = tfp.distributions
 
 NUM_EXAMPLES, BATCH_SIZE, NUM_MEANS, SCALE = 100, 10, 400, 2.
-NUM_BURNIN_STEPS, TOLERANCE = 1200, 0.4
+NUM_BURNIN_STEPS, TOLERANCE = 1200, 0.3
 
 
 def fit_means(kernel, momentum, target):
@@ -70,15 +72,16 @@ def relative_error(kernel, momentum, target):
 
 
 @pytest.mark.parametrize('kernel, momentum, target', [
-    (sgmcmc.SGHMC, 0.9, 0.05), (sgmcmc.SGHMC, 0.8, 0.2),
+    (sgmcmc.SGHMC, 0.9, 0.1), (sgmcmc.SGHMC, 0.7, 0.25),
     (sgmcmc.SGLD, None, 0.05)])
 def test_the_excess_is_the_one_asked_for(kernel, momentum, target):
   assert abs(relative_error(kernel, momentum, target)) < TOLERANCE
 
 
 def test_a_planted_error_in_the_measure_is_seen():
-  """The offset, 0.05, leaves a sixth of the target."""
-  assert abs(relative_error(planted.KineticTemperature, 0.9, 0.06)) > TOLERANCE
+  """The offset, 0.18, leaves less than a third of the target."""
+  error = relative_error(planted.KineticTemperature, 0.7, 0.25)
+  assert abs(error) > TOLERANCE
 
 
 def fit_autoencoder(learning_rate):

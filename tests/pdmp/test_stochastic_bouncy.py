@@ -134,7 +134,7 @@ def test_law_of_linear_regression_preconditioned():
   """And with Gaussian velocities of which shares are drawn anew."""
   posterior, law = linear_regression()
   kernel = SBPS(
-      posterior, gradient_estimator=REPLACED, confidence=5., refresh_rate=5.,
+      posterior, gradient_estimator=UNIFORM, confidence=5., refresh_rate=5.,
       velocity='gaussian', refresh_share=0.5, preconditioner=RMSPROP)
   check(*errors(logistic.path_runner(lambda: kernel), law))
 
