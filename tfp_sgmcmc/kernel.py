@@ -5,7 +5,10 @@ bases here do what stands around it.
 """
 
 import abc
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
+import contextvars
 from typing import Any
 from typing import NamedTuple
 from typing import TypeVar
@@ -28,10 +31,27 @@ __all__ = [
     'check_alike',
     'check_chains',
     'check_finite',
+    'failures_left_to_caller',
     'refuses_corrections',
 ]
 
 _Results = TypeVar('_Results')
+
+_FAILURES_ARE_LEFT = contextvars.ContextVar('failures are left', default=False)
+
+
+@contextlib.contextmanager
+def failures_left_to_caller() -> Iterator[None]:
+  """Kernels do not raise in it, eagerly as in a graph.
+
+  For who asks the results of each step for a failure, and keeps what was drawn
+  before.
+  """
+  token = _FAILURES_ARE_LEFT.set(True)
+  try:
+    yield
+  finally:
+    _FAILURES_ARE_LEFT.reset(token)
 
 
 class Kernel(tfp.mcmc.TransitionKernel):
@@ -119,7 +139,8 @@ class Kernel(tfp.mcmc.TransitionKernel):
       next_parts, results = self._one_step(
           states.to_parts(current_state), previous_kernel_results,
           self._seeds(seed))
-    if self._raises_eagerly and tf.executing_eagerly():
+    if (self._raises_eagerly and tf.executing_eagerly()
+        and not _FAILURES_ARE_LEFT.get()):
       failure = results.failure(next_parts)
       if failure is not None:
         step = int(results.step)

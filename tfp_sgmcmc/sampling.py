@@ -19,6 +19,7 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
+from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc import store as store_lib
@@ -343,7 +344,8 @@ class _Program:
 
     def on_device(leaves, seed):
       position = tf.nest.pack_sequence_as(self._start, leaves)
-      return tf.nest.flatten(self._kernel.one_step(*position, seed=seed))
+      with kernel_lib.failures_left_to_caller():
+        return tf.nest.flatten(self._kernel.one_step(*position, seed=seed))
 
     def one_step(left, step, is_finite, leaves):
       del is_finite

@@ -164,6 +164,15 @@ def test_nan_stops_with_the_reason_of_the_kernel(single_steps):
   assert sampling.num_steps == 93
 
 
+def test_nan_stops_a_fit_that_runs_eagerly_too():
+  x, y = models.classes()
+  x[45] = np.inf
+  sampling = models.make_sampling(SBPS, draw_interval=1.)
+  with pytest.warns(RuntimeWarning, match='at step 3 .*raise refresh_rate'):
+    models.fit(models.classifier(run_eagerly=True), sampling, x=x, y=y)
+  assert sampling.num_steps == 3
+
+
 @pytest.mark.parametrize('message, arguments', [
     ('pass draw_interval', dict()),
     ('draw_interval is 0', dict(draw_interval=0.)),

@@ -251,10 +251,19 @@ def test_violated_bound_in_a_graph():
   # A chain that has failed stays so, and goes on saying why.
   bad = np.isnan(states[-1, :, 0])
   np.testing.assert_allclose(trace.rate_ratio[-1].numpy()[bad], 1 / 0.7)
-  with pytest.raises(sgmcmc.RateBoundError, match='1.429 times its') as raised:
-    sgmcmc.sample(
-        pdmp.UniformTime(kernel, 0.2), 100, state, seed=1, progress_bar=False,
-        jit_compile=False)
+
+
+@pytest.mark.parametrize('run_eagerly', [False, True])
+def test_violated_bound_in_a_run_keeps_the_draws_before(run_eagerly):
+  kernel, state = too_low()
+  tf.config.run_functions_eagerly(run_eagerly)
+  try:
+    with pytest.raises(sgmcmc.RateBoundError, match='1.429 times') as raised:
+      sgmcmc.sample(
+          pdmp.UniformTime(kernel, 0.2), 100, state, seed=1,
+          progress_bar=False, jit_compile=False)
+  finally:
+    tf.config.run_functions_eagerly(False)
   draws = raised.value.result
   assert len(draws) == raised.value.step - 1
   assert np.all(np.isfinite(draws.states))

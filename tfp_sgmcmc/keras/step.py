@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import collectives
+from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
@@ -262,8 +263,9 @@ class SamplingStep:
     temperature = self._make_kernel.temperature(results.step)
     kernel = self._make_kernel(
         self._posterior(data, passes, temperature), results.step)
-    parts, results = kernel.one_step(
-        start, results, seed=_step_seed(seed, results.step + 1))
+    with kernel_lib.failures_left_to_caller():
+      parts, results = kernel.one_step(
+          start, results, seed=_step_seed(seed, results.step + 1))
     is_finite, logs = _watch(parts, results, temperature)
     logs.update(self._make_kernel.logs(results))
     return Move(parts, results, is_finite, logs, passes.of_each_row())

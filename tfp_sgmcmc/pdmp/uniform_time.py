@@ -163,8 +163,9 @@ class UniformTime(kernel_lib.Kernel):
 
     def one_event(count, start, end, ahead, num_events, inner):
       due = ahead < 0.
-      moved, new = self.inner_kernel.one_step(
-          end, inner, seed=random.fold_in(seeds.events, count))
+      with kernel_lib.failures_left_to_caller():
+        moved, new = self.inner_kernel.one_step(
+            end, inner, seed=random.fold_in(seeds.events, count))
       return (
           count + 1, states.select(due, end, start),
           states.select(due, moved, end),
