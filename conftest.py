@@ -22,6 +22,14 @@ def pytest_configure(config):
     os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+  """The docstrings' examples are slow tests, as those of the pages are."""
+  for item in items:
+    if isinstance(item, pytest.DoctestItem):
+      item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish():
   """What has been imported stays: it is not looked through for garbage."""
   gc.collect()

@@ -86,7 +86,7 @@ KINDS = [
     (sequential, tfd.JointDistributionSequentialAutoBatched, 'x')]
 
 
-FAST = {(0, True), (3, False), (4, True)}
+FAST = {(0, False), (3, False), (4, True)}
 
 
 def _case(k, has_covariates):

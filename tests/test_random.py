@@ -56,7 +56,7 @@ def draws(seed):
       'indices': random.indices(1013, [50], seed),
       'chains': random.indices(1_000_000, [3, 50], seed),
       'replaced': random.indices(1000, [50], seed, replacement=True),
-      'strata': random.indices_of_strata([6, 1013, 3], [2, 20, 3], [4], seed),
+      'strata': random.indices_of_strata([90, 1013, 3], [2, 20, 3], [4], seed),
       'folded': random.fold_in(seed, 5),
       **{f'normal part {k}': part for k, part in enumerate(
           random.normal_like(PARTS, seed))},
@@ -68,7 +68,8 @@ def eager_draws():
   return draws(tf.constant(SEED))
 
 
-@pytest.mark.parametrize('jit_compile', [False, True, 'no compiler'])
+@pytest.mark.parametrize('jit_compile', [
+    False, True, pytest.param('no compiler', marks=pytest.mark.slow)])
 def test_same_eager_graph_and_xla(jit_compile, monkeypatch):
   if jit_compile == 'no compiler':
     monkeypatch.setattr(compat, 'jit_compile', lambda: None)
@@ -239,7 +240,9 @@ def test_distinct_and_in_range_for_large_data(num_examples):
 
 
 @pytest.mark.parametrize('num_examples, size', [
-    (3, 2), (4, 2), (5, 2), (5, 3), (6, 3), (10, 3), (17, 2), (23, 3), (64, 2)])
+    (3, 2), (4, 2), (5, 3), (10, 3), (64, 2), *(
+        pytest.param(*numbers, marks=pytest.mark.slow)
+        for numbers in ((5, 2), (6, 3), (17, 2), (23, 3)))])
 @pytest.mark.usefixtures('eagerly')
 def test_every_subset_is_equally_likely(num_examples, size):
   num = 1_000_000
@@ -253,7 +256,9 @@ def test_every_subset_is_equally_likely(num_examples, size):
 
 @pytest.mark.parametrize('replacement', [False, True])
 @pytest.mark.parametrize('sizes, numbers', [
-    ((2, 5, 3, 1), (1, 2, 2, 1)), ((6, 6), (2, 2)), ((3, 10, 3), (1, 2, 1))])
+    ((2, 5, 3, 1), (1, 2, 2, 1)), *(
+        pytest.param(*numbers, marks=pytest.mark.slow)
+        for numbers in (((6, 6), (2, 2)), ((3, 10, 3), (1, 2, 1))))])
 def test_subsets_of_all_strata_are_equally_likely(sizes, numbers, replacement):
   """So each stratum's are, independently of those of the others."""
   num = 500_000
@@ -284,6 +289,7 @@ def test_strata_of_all_sizes_are_permuted():
     assert all(len(set(row)) == 5_000 for row in own.tolist())
 
 
+@pytest.mark.slow
 def test_pairs_of_many_examples_are_equally_likely():
   num_examples, counts = 211, 0.
   for seed in range(4):

@@ -113,6 +113,7 @@ def test_the_table_is_found():
   assert len({name for name, _ in entries}) >= 17
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('name, code', table())
 def test_each_row_runs(name, code):
   made = eval(completed(name, code), dict(NAMES))

@@ -121,7 +121,8 @@ def test_burn_in_and_thinning_are_those_of_sample_chain():
 
 
 @pytest.mark.parametrize('chunk_sizes, jit_compile', [
-    ((1, 1000), False), ((7,), True)])
+    ((1, 1000), False),
+    pytest.param((7,), True, marks=pytest.mark.slow)])
 def test_chunk_size_does_not_change_the_draws(chunk_sizes, jit_compile):
   arguments = dict(
       num_burnin_steps=9, num_steps_between_results=1, trace_fn=trace_target,

@@ -25,7 +25,9 @@ state = test_estimators.state
 
 
 @pytest.mark.parametrize('batch_size, replacement', [
-    (3, False), (5, False), (9, False), (4, True), (12, True)])
+    (5, False), (12, True), *(
+        pytest.param(*arguments, marks=pytest.mark.slow)
+        for arguments in ((3, False), (9, False), (4, True)))])
 def test_unbiased_with_the_variance_it_says(batch_size, replacement):
   assert moments.are_as_said(
       Stratified(batch_size, STRATA, replacement), poisson_regression(),

@@ -100,7 +100,8 @@ def discrepancies(draws, mean, covariance):
 
 
 @pytest.mark.parametrize('batch_size, reduction, policy', [
-    (100, 'sum_over_batch_size', 'float32'), (25, None, 'mixed_bfloat16')])
+    (100, 'sum_over_batch_size', 'float32'),
+    pytest.param(25, None, 'mixed_bfloat16', marks=pytest.mark.slow)])
 def test_regression_has_the_exact_posterior(batch_size, reduction, policy):
   """In mixed bfloat16 too: an sd is a tenth of its coefficient, or more."""
   _, _, mean, covariance = regression()

@@ -102,7 +102,9 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize('law', [name for name in LAWS if name != 'logistic'])
+@pytest.mark.parametrize('law', [
+    'logistic at a state', pytest.param('softmax', marks=pytest.mark.slow),
+    pytest.param('robust', marks=pytest.mark.slow)])
 def test_the_joint_law_of_theta_and_z(law):
   model, bound, arguments = LAWS[law]()
   states, results = run(make(model, bound, **arguments), model)

@@ -99,7 +99,9 @@ def run(thermostat, num_steps=500, **changes):
     # A mass of d / 5 = 4 slows the thermostat: it divides its change.
     ('scalar', 1. / 20., dict(mass=4.)),
     ('scalar', 1. / 5., dict(temperature=0.5, noise_scale=5.)),
-    ('diagonal', 1., dict(temperature=0.5, noise_scale=5.)),
+    pytest.param(
+        'diagonal', 1., dict(temperature=0.5, noise_scale=5.),
+        marks=pytest.mark.slow),
     # Xi stays symmetric: two entries move as one, with twice the inertia.
     ('matrix', np.where(np.eye(5), 1., 0.5).ravel(),
      dict(temperature=0.5, noise_scale=5.))])

@@ -94,7 +94,9 @@ def test_a_planted_error_in_the_measure_is_seen():
       'sghmc', 1e-2, 0.05, is_wrong=1.)) > 2. * TOLERANCE
 
 
-@pytest.mark.parametrize('name', COVARIANCE)
+@pytest.mark.parametrize('name', [
+    pytest.param('sgld', marks=pytest.mark.slow), 'sghmc',
+    pytest.param('momentum', marks=pytest.mark.slow)])
 def test_law_once_the_step_size_stands(name):
   """The exact law at that step size; an error of 10% is seen."""
   state, results, h = adapt(name, 1e-2, 0.1, NUM_STEPS + 100)

@@ -120,12 +120,16 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
 
 
 @pytest.mark.parametrize('kernel_class, make, num_events', [
-    (sgmcmc.ZigZagSampler, lambda: UNIFORM, 3000),
-    (sgmcmc.ZigZagSampler, lambda: sgmcmc.gradients.ControlVariate(
-        1, anchor()), 3000),
-    (sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 3000),
-    (sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1000),
-], ids=['ZZ-SS', 'ZZ-CV', 'Local BPS', 'BPS'])
+    pytest.param(sgmcmc.ZigZagSampler, lambda: UNIFORM, 3000, id='ZZ-SS'),
+    pytest.param(
+        sgmcmc.ZigZagSampler,
+        lambda: sgmcmc.gradients.ControlVariate(1, anchor()), 3000, id='ZZ-CV',
+        marks=pytest.mark.slow),
+    pytest.param(
+        sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 3000, id='Local BPS'),
+    pytest.param(
+        sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1000, id='BPS',
+        marks=pytest.mark.slow)])
 def test_law(kernel_class, make, num_events):
   p, errors = p_value(kernel_class, make(), num_events)
   assert p > oracle.FALSE_ALARM_RATE

@@ -188,7 +188,8 @@ def p_value(dtype=tf.float32, errors=(0., 0.)):
       2. * np.maximum(times.astype(np.float64) - 0.5, 0.)**2, 'expon').pvalue
 
 
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize('dtype', [
+    tf.float32, pytest.param(tf.float64, marks=pytest.mark.slow)])
 def test_thinning_gives_the_exact_first_arrival(dtype):
   assert p_value(dtype) > FALSE_ALARM_RATE
 

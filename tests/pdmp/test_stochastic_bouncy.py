@@ -132,7 +132,8 @@ def check(error, comparison):
 
 def test_law_of_linear_regression_preconditioned():
   """And with Gaussian velocities of which shares are drawn anew."""
-  posterior, law = linear_regression()
+  # 120 = 10 x 12: minibatches of 125 examples take twice as long to compile.
+  posterior, law = linear_regression(num_examples=120)
   kernel = SBPS(
       posterior, gradient_estimator=UNIFORM, confidence=5., refresh_rate=5.,
       velocity='gaussian', refresh_share=0.5, preconditioner=RMSPROP)
@@ -304,7 +305,8 @@ def hazards(states, results, precision):
   return np.concatenate(found)
 
 
-@pytest.mark.parametrize('dtype', [np.float32, np.float64])
+@pytest.mark.parametrize('dtype', [
+    np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 def test_event_times_without_noise(dtype):
   states, results, precision = gaussian_path(dtype)
   found = hazards(states, results, precision)
