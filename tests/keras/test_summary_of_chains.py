@@ -15,8 +15,8 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras import summary as summary_lib
 
-# 5 of 1,000 such tables were not fine: of 200 more than 10 are so less than once
-# in 10^5 tests.
+# 5 of 1,000 such tables were not fine: of 200 more than 10 are so less than
+# once in 10^5 tests.
 NUM_TABLES, MOST = 200, 0.05
 
 
