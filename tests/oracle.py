@@ -163,15 +163,15 @@ class LinearStep:
           self.transition @ covariance @ self.transition.T + self.noise)
     return mean, covariance
 
-  def from_zero(self, num_steps, theta, covariance):
-    """The same of chains that began at 0, on a Gaussian of mean `theta`.
+  def from_zero(self, num_steps, mean, covariance):
+    """The same of chains that began at 0, on a Gaussian of this mean.
 
-    The covariance is that of all of z, of which theta is the first part and the
+    The covariance is that of all of z, of which theta is the first part; the
     mean of the rest is 0.
     """
-    centre = np.pad(theta, [0, len(covariance) - len(theta)])
-    mean, covariance = self.after(num_steps, -centre, covariance)
-    return centre + mean, covariance
+    centre = np.pad(mean, [0, len(covariance) - len(mean)])
+    difference, covariance = self.after(num_steps, -centre, covariance)
+    return centre + difference, covariance
 
 
 def sgld(precision, noise, h, temperature=1., diagonal=1.):

@@ -42,10 +42,10 @@ _FAILURES_ARE_LEFT = contextvars.ContextVar('failures are left', default=False)
 
 @contextlib.contextmanager
 def failures_left_to_caller() -> Iterator[None]:
-  """Kernels do not raise in it, eagerly as in a graph.
+  """Within it kernels raise no failure, eagerly as in a graph.
 
-  For who asks the results of each step for a failure, and keeps what was drawn
-  before.
+  A driver enters it, in the thread that makes the step: it asks the results of
+  each step for a failure, and keeps what was drawn before.
   """
   token = _FAILURES_ARE_LEFT.set(True)
   try:

@@ -531,8 +531,9 @@ def indices_of_strata(
       those of the first stratum; and so on.
 
   Raises:
-    ValueError: If an N_k is below 1 or above 2^30; or if, without replacement,
-      an n_k is larger than N_k.
+    ValueError: If an N_k is below 1 or above 2^30; if, without replacement, an
+      n_k is larger than N_k; or if there are not as many n_k as N_k.
+    TypeError: If one is no integer, or `replacement` no `bool`.
 
   #### Examples
 
@@ -540,25 +541,43 @@ def indices_of_strata(
   TensorShape([4, 5])
   """
   sizes, numbers = np.asarray(sizes), np.asarray(numbers)
-  for extreme in (sizes.min(), sizes.max()):
-    _check_number(int(extreme))
+  replacement = checks.boolean('replacement', replacement)
+  _check_strata(sizes, numbers, replacement)
   chains = tf.convert_to_tensor(chains, tf.int32)
   shape = tf.concat([chains, [int(numbers.sum())]], axis=0)
 
   def of_each(values):
     return tf.constant(np.repeat(values, numbers), tf.int32)
 
-  if checks.boolean('replacement', replacement):
+  if replacement:
     return _of_strata_with_replacement(
         shape, seed, of_each(sizes), columns=_columns(shape))
-  k = np.argmax(numbers > sizes)  # The first that is too small, if any.
-  _check_distinct(tf.constant([numbers[k]]), int(sizes[k]))
   a, b, num_rounds = permutation.rectangles(sizes.tolist())
   positions = np.concatenate([np.arange(number) for number in numbers])
   return _of_strata_without_replacement(
       shape, seed, of_each(np.arange(len(sizes))),
       tf.constant(positions, tf.int32), of_each(sizes), of_each(a), of_each(b),
-      num_strata=len(sizes), num_rounds=num_rounds, columns=_columns(chains))
+      num_strata=len(sizes), num_rounds=num_rounds,
+      columns=_columns(tf.concat([chains, [len(sizes)]], axis=0)))
+
+
+def _check_strata(sizes, numbers, replacement):
+  """Raises where one of several strata cannot be drawn from."""
+  for name, array in (('sizes', sizes), ('numbers', numbers)):
+    if not np.issubdtype(array.dtype, np.integer):
+      raise TypeError(f'{name} is {array}: it has to be of Python integers.')
+  if not sizes.size or sizes.ndim != 1 or sizes.shape != numbers.shape:
+    raise ValueError(
+        f'sizes has shape {sizes.shape} and numbers {numbers.shape}: both need '
+        'an entry for each stratum, of which there is one at least.')
+  most = 2**30 if replacement else sizes
+  is_bad = (sizes < 1) | (sizes > 2**30) | (numbers < 0) | (numbers > most)
+  if np.any(is_bad):
+    k = np.argmax(is_bad)
+    raise ValueError(
+        f'{numbers[k]} indices are asked for in stratum {k}, which has '
+        f'{sizes[k]} examples: it has to have 1 to 2^30, and as many as are '
+        'asked for, or pass replacement=True for indices that may repeat.')
 
 
 def _check_number(num_examples):

@@ -167,10 +167,13 @@ def test_nan_stops_with_the_reason_of_the_kernel(single_steps):
 def test_nan_stops_a_fit_that_runs_eagerly_too():
   x, y = models.classes()
   x[45] = np.inf
-  sampling = models.make_sampling(SBPS, draw_interval=1.)
+  sampling = models.make_sampling(SBPS, draw_interval=0.01)
   with pytest.warns(RuntimeWarning, match='at step 3 .*raise refresh_rate'):
     models.fit(models.classifier(run_eagerly=True), sampling, x=x, y=y)
   assert sampling.num_steps == 3
+  assert len(sampling.posterior)
+  for array in sampling.posterior.weights.values():
+    assert np.all(np.isfinite(array))
 
 
 @pytest.mark.parametrize('message, arguments', [

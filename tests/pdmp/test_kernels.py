@@ -239,6 +239,8 @@ def test_violated_bound_eagerly():
       sgmcmc.RateBoundError,
       match=r'At event \d the rate of events in chain \d is 1.429'):
     steps(kernel, state, [0, 1], 20)
+  with pytest.raises(sgmcmc.RateBoundError, match=r'At step \d+ the rate'):
+    steps(pdmp.UniformTime(kernel, 0.2), state, [0, 1], 20)
 
 
 def test_violated_bound_in_a_graph():
@@ -251,27 +253,36 @@ def test_violated_bound_in_a_graph():
   # A chain that has failed stays so, and goes on saying why.
   bad = np.isnan(states[-1, :, 0])
   np.testing.assert_allclose(trace.rate_ratio[-1].numpy()[bad], 1 / 0.7)
-
-
-@pytest.mark.parametrize('run_eagerly', [False, True])
-def test_violated_bound_in_a_run_keeps_the_draws_before(run_eagerly):
-  kernel, state = too_low()
-  tf.config.run_functions_eagerly(run_eagerly)
-  try:
-    with pytest.raises(sgmcmc.RateBoundError, match='1.429 times') as raised:
-      sgmcmc.sample(
-          pdmp.UniformTime(kernel, 0.2), 100, state, seed=1,
-          progress_bar=False, jit_compile=False)
-  finally:
-    tf.config.run_functions_eagerly(False)
+  with pytest.raises(sgmcmc.RateBoundError, match='1.429 times its') as raised:
+    sgmcmc.sample(
+        pdmp.UniformTime(kernel, 0.2), 100, state, seed=1, progress_bar=False,
+        jit_compile=False)
   draws = raised.value.result
   assert len(draws) == raised.value.step - 1
   assert np.all(np.isfinite(draws.states))
 
 
-def wall(x):
-  """Not a number beyond 1.5."""
-  return -x**2 / 2. + 0. * tf.sqrt(1.5 - x)
+def wall(x, place=1.5):
+  """Not a number beyond a place."""
+  return -x**2 / 2. + 0. * tf.sqrt(place - x)
+
+
+@pytest.mark.parametrize('run_eagerly', [
+    False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_run_that_fails_keeps_the_draws_before(run_eagerly):
+  """One event in fifteen meets the wall."""
+  kernel = BPS(lambda x: wall(x, 2.), pdmp.HessianBound(1.))
+  tf.config.run_functions_eagerly(run_eagerly)
+  try:
+    with pytest.raises(sgmcmc.NonFiniteError, match='not finite') as raised:
+      sgmcmc.sample(
+          pdmp.UniformTime(kernel, 1.), 10_000, tf.zeros([]), seed=1,
+          progress_bar=False, jit_compile=False)
+  finally:
+    tf.config.run_functions_eagerly(False)
+  draws = raised.value.result
+  assert len(draws) == raised.value.step - 1 > 0
+  assert np.all(np.isfinite(draws.states))
 
 
 def test_gradient_that_is_not_finite():

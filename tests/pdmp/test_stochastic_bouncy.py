@@ -132,7 +132,7 @@ def check(error, comparison):
 
 def test_law_of_linear_regression_preconditioned():
   """And with Gaussian velocities of which shares are drawn anew."""
-  # 120 = 10 x 12: minibatches of 125 examples take twice as long to compile.
+  # Indices of 120 = 10 x 12 examples take half as long to compile as of 125.
   posterior, law = linear_regression(num_examples=120)
   kernel = SBPS(
       posterior, gradient_estimator=UNIFORM, confidence=5., refresh_rate=5.,

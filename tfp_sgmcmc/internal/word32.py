@@ -1,4 +1,4 @@
-"""Words of 32 bits, and shifts of words."""
+"""Words of 32 bits, and shifts of words of any length."""
 
 import tensorflow as tf
 

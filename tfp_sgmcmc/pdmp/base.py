@@ -88,7 +88,8 @@ class PDMPKernel(kernel.GradientKernel):
 
   Where something fails, a gradient that is not finite or, in an exact kernel, a
   violated bound, the state becomes NaN and stays so: no driver can
-  overlook it. Eagerly it is an error at once.
+  overlook it. Eagerly it is an error at once, unless a driver asks the results
+  (`kernel.failures_left_to_caller`).
   """
 
   _Seeds = Seeds

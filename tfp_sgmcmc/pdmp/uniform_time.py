@@ -163,6 +163,7 @@ class UniformTime(kernel_lib.Kernel):
 
     def one_event(count, start, end, ahead, num_events, inner):
       due = ahead < 0.
+      # The results of this kernel say what has failed.
       with kernel_lib.failures_left_to_caller():
         moved, new = self.inner_kernel.one_step(
             end, inner, seed=random.fold_in(seeds.events, count))
