@@ -495,7 +495,11 @@ def indices(
   >>> sorted(indices(5, [5], [1, 2]).numpy().tolist())
   [0, 1, 2, 3, 4]
   """
-  num_examples = _check_number(num_examples)
+  num_examples = checks.positive_integer('num_examples', num_examples)
+  if num_examples > 2**30:
+    raise ValueError(
+        f'There are {num_examples} examples, and indices are drawn among at '
+        'most 2^30. Read larger data with gradients.Stream.')
   if checks.boolean('replacement', replacement):
     return _indices_with_replacement(
         shape, seed, num_examples=num_examples, columns=_columns(shape))
@@ -578,15 +582,6 @@ def _check_strata(sizes, numbers, replacement):
         f'{numbers[k]} indices are asked for in stratum {k}, which has '
         f'{sizes[k]} examples: it has to have 1 to 2^30, and as many as are '
         'asked for, or pass replacement=True for indices that may repeat.')
-
-
-def _check_number(num_examples):
-  num_examples = checks.positive_integer('num_examples', num_examples)
-  if num_examples > 2**30:
-    raise ValueError(
-        f'There are {num_examples} examples, and indices are drawn among at '
-        'most 2^30. Read larger data with gradients.Stream.')
-  return num_examples
 
 
 def _check_distinct(shape, num_examples):
