@@ -190,3 +190,19 @@ def test_nan_stops_a_fit_that_runs_eagerly_too():
 def test_bad_input(message, arguments):
   with pytest.raises(ValueError, match=message):
     models.make_sampling(**{'kernel': SBPS, **arguments})
+
+
+def test_recurrent_network():
+  """Derivatives along the path go through the loop of a layer."""
+  random = np.random.default_rng(0)
+  x = random.normal(size=[40, 5, 2]).astype(np.float32)
+  model = keras.Sequential([
+      keras.Input([5, 2]), keras.layers.LSTM(3), keras.layers.Dense(1)])
+  model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=0.5))
+  sampling = sgmcmc.keras.PosteriorSampling(
+      SBPS, prior=tfd.Normal(0., 1.), seed=0, draw_interval=0.02)
+  model.fit(
+      x, x.sum(axis=(1, 2))[:, np.newaxis], batch_size=20, epochs=10,
+      verbose=0, callbacks=[sampling])
+  draws = next(iter(sampling.posterior.weights.values()))
+  assert len(draws) > 3 and np.all(np.isfinite(draws))

@@ -11,8 +11,8 @@ noise has the variance
   N^2 / n (1 - n / N) Var_i(d_i),
 
 Var_i the sample variance (divisor n - 1) over the minibatch: Pakman et al.
-(2017), equation 10. With replacement the bracket is 1. One pass in forward mode
-gives all d_i, at about the cost of the log likelihood itself.
+(2017), equation 10. With replacement the bracket is 1. All d_i together cost
+about as much as the log likelihoods themselves.
 """
 
 from collections.abc import Sequence
@@ -114,20 +114,20 @@ class Minibatch:
     Returns:
       derivative: `Derivative`.
     """
-    parts = [tf.identity(part) for part in state_parts]
-    with tf.autodiff.ForwardAccumulator(parts, direction) as accumulator:
-      value, each = self._target.log_prior(*parts), None
-      if self._target.has_examples:
-        each = self._target.log_likelihood(*parts, batch=self._batch)
+    def log_probs(*parts):
+      log_prior = self._target.log_prior(*parts)
+      if not self._target.has_examples:
+        return [log_prior]
+      return [
+          log_prior, self._target.log_likelihood(*parts, batch=self._batch)]
 
-    def along(tensor):
-      return accumulator.jvp(tensor, tf.UnconnectedGradients.ZERO)
-
-    slope, variance = along(value), tf.zeros_like(value)
-    if each is not None:
+    (value, *each), (slope, *slopes) = states.values_and_derivatives(
+        log_probs, state_parts, direction)
+    variance = tf.zeros_like(value)
+    if each:
+      (each,), (slopes,) = each, slopes
       size = tf.cast(self._size, value.dtype)
       scale = self._target.num_examples / size
-      slopes = along(each)
       sum_of_values, sum_of_slopes = self._target.sum_over_rows(each, slopes)
       value += scale * sum_of_values
       slope += scale * sum_of_slopes

@@ -104,6 +104,43 @@ def value_and_gradients(
       for part, gradient in zip(parts, gradients)]
 
 
+def values_and_derivatives(
+    fn: Callable[..., list[tf.Tensor]],
+    parts: Sequence[tf.Tensor],
+    direction: Sequence[tf.Tensor],
+) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+  """The values f of `fn(*parts)`, and J u, their derivatives along u.
+
+  By two reverse passes: J^T w, the gradient of w . f, is linear in w, and the
+  gradient in w of (J^T w) . u is J u. `tf.autodiff.ForwardAccumulator` finds
+  the same, and multiplies with zeros besides wherever an operation has an
+  operand that does not depend on the parts, such as the data: a step of the
+  bouncy sampler took 1.5 times as long.
+
+  Args:
+    fn: Callable of tensors.
+    parts: List of float tensors.
+    direction: List of tensors in their shapes, u.
+
+  Returns:
+    values: What `fn` returned.
+    derivatives: List of tensors in the shapes of the values.
+  """
+  with tf.GradientTape(watch_accessed_variables=False) as outer:
+    with tf.GradientTape(watch_accessed_variables=False) as inner:
+      parts = [tf.identity(part) for part in parts]
+      inner.watch(parts)
+      values = fn(*parts)
+    weights = [tf.zeros_like(value) for value in values]
+    outer.watch(weights)
+    gradients = inner.gradient(values, parts, output_gradients=weights)
+    products = [
+        tf.convert_to_tensor(gradient) * u
+        for gradient, u in zip(gradients, direction) if gradient is not None]
+  return values, outer.gradient(
+      products, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
 def cast(value: Any, dtype: tf.DType) -> tf.Tensor:
   """`tf.cast`, where a Python number is not rounded to float32 first."""
   if not tf.is_tensor(value) and not isinstance(value, tf.Variable):

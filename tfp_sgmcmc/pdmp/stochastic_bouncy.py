@@ -18,9 +18,10 @@ The noise of Gtilde has the variance (their equation 10)
 
   c^2 = N^2 / n (1 - n / N) Var_i(u . grad log p(x_i | theta)) / T^2,
 
-Var_i the sample variance over the minibatch. A forward-mode pass gives all of
-the derivatives u . grad log p(x_i | theta) at once. The gradient itself is
-taken at bounces alone, and at each event where a preconditioner learns from it.
+Var_i the sample variance over the minibatch. All of the derivatives u . grad log
+p(x_i | theta) are found at once (`tfp_sgmcmc/gradients/directional.py`). The
+gradient itself is taken at bounces alone, and at each event where a
+preconditioner learns from it.
 """
 
 from typing import Any
@@ -45,6 +46,9 @@ __all__ = [
 
 # The automatic `max_duration`, in standard deviations of a Gaussian posterior.
 _LONGEST = 5.
+# Of more chains one bounces at nearly each step. Outside a branch, XLA finds
+# that the gradients share their work with the derivatives.
+_FEW_CHAINS = 10
 
 
 @kernel.refuses_corrections
@@ -410,6 +414,8 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
     if self._preconditioner.learns:
       return minibatch.gradients(parts)
     if self._target.is_sharded:  # All devices have to come to the sums.
+      return minibatch.gradients(parts)
+    if (is_bounce.shape.num_elements() or 0) > _FEW_CHAINS:
       return minibatch.gradients(parts)
     return tf.cond(
         tf.reduce_any(is_bounce), lambda: minibatch.gradients(parts),
