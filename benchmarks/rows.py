@@ -297,8 +297,12 @@ _UNIFORM = {
 }
 _PREFERENTIAL = {
     'SGHMC, n = 100, preferential': dict(
-        method='SGHMC', batch_size=100, preferential=True,
-        step_sizes=[0.2, 0.15, 0.1, 0.07], num_draws=1000),
+        method='SGHMC', batch_size=100, preferential=True, num_nearby=10,
+        friction=2., step_sizes=[0.2, 0.15, 0.1, 0.07], num_draws=1000),
+    'SGHMC, n = 50, preferential, second order': dict(
+        method='SGHMC', batch_size=50, preferential=True, num_nearby=30,
+        order=2, friction=1.4, step_sizes=[0.25, 0.2, 0.15, 0.1],
+        num_draws=1000),
 }
 _ALL_ROWS = {
     'HMC': dict(

@@ -5,11 +5,11 @@ variates at the mode, take the largest step of a grid that keeps the means
 within 0.1 sd and the sds within 5% of the reference, in a trial run of
 thousands of effective draws; where no step of it does, they have none. Rows are
 drawn uniformly or, where said, preferentially: more often those whose gradients
-vary most over draws of Laplace's approximation; to find these, as to find a
-step size, is not in the time of a turn. The effective sample size is the
-smaller of those of z and of z^2, over all coordinates, of all chains together.
-Of fewer than 1,000 draws the smallest of so many estimates says little: they
-all count, in favour of whose they are.
+vary most over draws of Laplace's approximation. To find these, a step size or
+the control variates is not in the time of a turn. The effective sample size is
+the smaller of those of z and of z^2, over all coordinates, of all chains
+together. Of fewer than 1,000 draws the smallest of so many estimates says
+little: they all count, in favour of whose they are.
 """
 
 import numpy as np
@@ -65,40 +65,47 @@ def errors(draws, reference):
 
 def _of_ours(case, problem):
   posterior, d = problem.posterior, len(problem.mode)
+  order = case.get('order', 1)
   probabilities = None
   if case['preferential']:
     probabilities = sgmcmc.gradients.preferential_probabilities(
-        posterior, tf.zeros(d), sgmcmc.random.normal([10, d], [0, 1]))
+        posterior, tf.zeros(d), sgmcmc.random.normal(
+            [case['num_nearby'], d], [0, 1]), order=order)
   estimator = sgmcmc.gradients.ControlVariate(
-      case['batch_size'], tf.zeros(d), probabilities=probabilities)
+      case['batch_size'], tf.zeros(d), probabilities=probabilities,
+      order=order)
 
   def kernel(h):
     if case['method'] == 'SGLD':
       return sgmcmc.SGLD(posterior, h, estimator)
-    return sgmcmc.SGHMC(posterior, h, 2., estimator, integrator='baoab')
+    return sgmcmc.SGHMC(
+        posterior, h, case['friction'], estimator, integrator='baoab')
 
   @tf.function(jit_compile=True, autograph=False)
-  def run(state, h, thinning, seed):
-    return tfp.mcmc.sample_chain(
-        case['num_draws'], state, trace_fn=None, seed=seed,
-        kernel=kernel(h), num_steps_between_results=thinning - 1)
+  def run(state, results, h, thinning, seed):
+    states, _, results = tfp.mcmc.sample_chain(
+        case['num_draws'], state, previous_kernel_results=results, seed=seed,
+        kernel=kernel(h), num_steps_between_results=thinning - 1,
+        return_final_kernel_results=True, trace_fn=lambda *_: tf.zeros([]))
+    return states, results
 
   start = tf.zeros([case['num_chains'], d])
+  results = kernel(case['step_sizes'][0]).bootstrap_results(start)
   for k, h in enumerate(case['step_sizes']):
     # The first draws still know of the start, or of the last step size.
     arguments = tf.constant(h), tf.constant(
         max(1, round(_FORGOTTEN[case['method']] / 4. / h)))
-    draws = run(start, *arguments, tf.constant([1, k])).numpy()
+    draws, results = run(start, results, *arguments, tf.constant([1, k]))
     start = draws[-1]
-    off = errors(draws[len(draws) // 4:], case['reference'])
+    off = errors(draws.numpy()[len(draws) // 4:], case['reference'])
     if off['mean_error'] < MEAN_ERROR and off['sd_error'] < SD_ERROR:
       break
   else:
     return None
 
   def sample(seed):
-    nonlocal start
-    draws = run(start, *arguments, tf.constant([2, seed]))
+    nonlocal start, results
+    draws, results = run(start, results, *arguments, tf.constant([2, seed]))
     start = draws[-1]
     return draws
 

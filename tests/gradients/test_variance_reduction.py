@@ -24,6 +24,7 @@ from tfp_sgmcmc import store
 from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import preferential
 from tfp_sgmcmc.gradients import saga
+from tfp_sgmcmc.internal import states
 
 ControlVariate = sgmcmc.gradients.ControlVariate
 SAGA = sgmcmc.gradients.SAGA
@@ -76,6 +77,8 @@ def are_as_said(estimator, posterior=None):
     ControlVariate(4, other_state(), chunk_size=5),
     ControlVariate(12, other_state(), replacement=True),
     ControlVariate(4, other_state(), probabilities=TICKETS),
+    ControlVariate(4, other_state(), order=2, chunk_size=5),
+    ControlVariate(4, other_state(), order=2, probabilities=TICKETS),
     SVRG(4, 100),
     SVRG(2, 100, replacement=True, chunk_size=2),
     SAGA(1),
@@ -89,6 +92,7 @@ def test_unbiased_with_the_variance_it_says(estimator):
 @pytest.mark.parametrize('estimator', [
     ControlVariate(4, other_state(), chunk_size=5),
     ControlVariate(4, other_state(), probabilities=TICKETS),
+    ControlVariate(4, other_state(), order=2),
     SAGA(4, chunk_size=5)])
 def test_data_that_stand_for_more_examples(estimator):
   assert are_as_said(estimator, standing_for(90))
@@ -136,6 +140,24 @@ def _stale_table(monkeypatch):
   monkeypatch.setattr(saga, 'saga_step', wrong)
 
 
+def _hessian_of_half_the_rows(monkeypatch):
+  hessian = full_pass.hessian
+  monkeypatch.setattr(
+      full_pass, 'hessian', lambda *args: 0.5 * hessian(*args))
+
+
+def _no_half_in_taylor(monkeypatch):
+  """The value of the polynomial alone is wrong."""
+  monkeypatch.setattr(
+      states, 'quadratic', lambda fn, parts, u: states.value_and_gradients(
+          lambda *parts: sum(states.slope(fn, parts, u)), parts,
+          num_required=0))
+
+
+def _second_order():
+  return ControlVariate(4, other_state(), order=2)
+
+
 def _preferential():
   return ControlVariate(4, other_state(), probabilities=TICKETS)
 
@@ -147,6 +169,10 @@ def _preferential():
      lambda: ControlVariate(4, other_state(), chunk_size=5)),
     (_rows_stand_for_as_many, _preferential),
     (_no_aliases, _preferential),
+    (_hessian_of_half_the_rows, _second_order),
+    (_no_half_in_taylor, _second_order),
+    (_last_chunk_counted_twice,
+     lambda: ControlVariate(4, other_state(), order=2, chunk_size=5)),
     (_stale_total, lambda: SAGA(4)),
     (_stale_table, lambda: SAGA(4)),
 ])
@@ -155,14 +181,17 @@ def test_planted_errors_are_seen(plant, make, monkeypatch):
   assert not are_as_said(make())
 
 
-def test_variance_falls_towards_the_anchor():
-  """By the square of the distance; at the anchor there is none."""
+@pytest.mark.parametrize('order', [1, 2])
+def test_variance_falls_towards_the_anchor(order):
+  """By the distance to the power 2, or 4; at the anchor there is none."""
   posterior = poisson_regression()
   variance = lambda distance: moments.as_array(
-      ControlVariate(3, [part + distance for part in state()]).variance(
-          posterior, state()), 1)
+      ControlVariate(
+          3, [part + distance for part in state()], order=order).variance(
+              posterior, state()), 1)
   np.testing.assert_allclose(variance(0.), 0., atol=1e-9)
-  np.testing.assert_allclose(variance(0.02) / variance(0.01), 4., rtol=0.1)
+  np.testing.assert_allclose(
+      variance(0.1) / variance(0.05), 4.**order, rtol=0.3)
 
 
 # Laws of chains, on a regression whose noise depends on the position.
@@ -248,6 +277,13 @@ def preferred(theta, memory, batch, k):
       shares[:, np.newaxis] * difference[rows], axis=0), memory
 
 
+def exact_gradient(theta, memory, batch, k):
+  """Of second order too, since log likelihoods are quadratic here."""
+  del batch, k
+  return (MODEL.prior_gradient(theta) + MODEL.gradients(theta).sum(axis=0),
+          memory)
+
+
 SGLD = functools.partial(sgmcmc.SGLD, step_size=0.05)
 SGHMC = functools.partial(sgmcmc.SGHMC, step_size=0.12, friction=3.)
 MOVES = {
@@ -262,6 +298,9 @@ LAWS = {
         SGLD, ControlVariate(
             BATCH_SIZE, ANCHOR, probabilities=np.bincount(OWNERS)), preferred,
         0, 1),
+    'SGHMC, ControlVariate of order 2': (
+        SGHMC, ControlVariate(BATCH_SIZE, ANCHOR, order=2), exact_gradient, 0,
+        1),
     'SGLD, SVRG': (SGLD, SVRG(BATCH_SIZE, 4), svrg, 2, 4),
     'SGLD, SAGA': (
         SGLD, SAGA(BATCH_SIZE), saga_ld, 2 * MODEL.num_examples, 1),
@@ -299,12 +338,6 @@ def test_five_percent_of_variance_is_seen(name):
   assert law_p_value(name, error=1.05) < oracle.FALSE_ALARM_RATE
 
 
-def exact_gradient(theta, memory, batch, k):
-  del batch, k
-  return (MODEL.prior_gradient(theta) + MODEL.gradients(theta).sum(axis=0),
-          memory)
-
-
 def plain_minibatch(theta, memory, batch, k):
   del k
   return (MODEL.prior_gradient(theta) + scaled(MODEL.gradients(theta), batch),
@@ -313,10 +346,10 @@ def plain_minibatch(theta, memory, batch, k):
 
 @pytest.mark.parametrize('name, changes', [
     *((name, dict(estimate=wrong, memory_size=0, num_phases=1))
-      for name in LAWS for wrong in (exact_gradient, plain_minibatch)),
+      for name, law in LAWS.items()
+      for wrong in (exact_gradient, control_variate, plain_minibatch)
+      if law[2] is not wrong),
     ('SGLD, SVRG', dict(num_phases=20)),
-    ('SGLD, ControlVariate with probabilities',
-     dict(estimate=control_variate)),
 ])
 def test_other_laws_are_told_apart(name, changes):
   assert law_p_value(name, **changes) < oracle.FALSE_ALARM_RATE
@@ -493,6 +526,14 @@ def for_one_chain():
      r'single chain of the state, \(2,\), \(\), or of all its \(7,\) chains'),
     (lambda: start(ControlVariate(3, [tf.zeros([2, 2]), tf.zeros([2])])),
      ValueError, 'anchor has parts of shapes'),
+    (lambda: ControlVariate(3, other_state(), order=3), ValueError,
+     'order is 3: it has to be one of 1, 2'),
+    (lambda: ControlVariate(3, tf.zeros(6000), order=2).bootstrap_results(
+        sgmcmc.Posterior(
+            lambda theta: -tf.reduce_sum(theta**2),
+            lambda theta, x: x * tf.reduce_sum(theta), tf.ones(9)),
+        [tf.zeros(6000)]),
+     ValueError, '6,000 coordinates, and with order=2'),
     (lambda: start(ControlVariate(10, other_state())), ValueError,
      'only 9 examples'),
     (lambda: SVRG(3, 0), ValueError, 'refresh_every is 0'),

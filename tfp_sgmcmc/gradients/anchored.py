@@ -9,9 +9,16 @@ and l_i the log likelihood of an example,
 the middle sum computed once for an anchor. The log density is estimated in the
 same way. It is unbiased whatever the anchor; the variance is that of a plain
 minibatch with the differences in place of the gradients.
+
+Of second order, with H_i the Hessian of l_i at a, H = sum_i H_i and
+u = theta - a, the differences are smaller near the anchor:
+
+  g = grad log p(theta) + sum_{i=1}^N grad l_i(a) + H u
+      + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a) - H_i u).
 """
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -24,7 +31,12 @@ from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
-__all__ = ['Anchor', 'AnchoredEstimator']
+__all__ = [
+    'Anchor',
+    'AnchoredEstimator',
+    'control_variate_estimate',
+    'second_order_estimate',
+]
 
 
 class Anchor(NamedTuple):
@@ -105,9 +117,7 @@ def control_variate_estimate(
     estimate: `GradientEstimate`.
   """
   num_parts = len(state_parts)
-  anchor_parts = [
-      tf.broadcast_to(a, tf.shape(part))
-      for a, part in zip(anchor.state_parts, state_parts)]
+  anchor_parts = _broadcast(anchor.state_parts, state_parts)
 
   def difference(*parts):
     return (
@@ -122,3 +132,53 @@ def control_variate_estimate(
       value + anchor.log_likelihood,
       [here + minus_there + all_there for here, minus_there, all_there in zip(
           gradients[:num_parts], gradients[num_parts:], anchor.gradients)])
+
+
+def second_order_estimate(
+    target: posterior_lib.Posterior,
+    state_parts: Sequence[tf.Tensor],
+    anchor: Anchor,
+    hessian: tf.Tensor,
+    batch: Any,
+    weights: tf.Tensor | None = None,
+) -> base.GradientEstimate:
+  """The estimate whose control variates are Taylor's polynomials of 2nd order.
+
+  Args:
+    target: `Posterior`.
+    state_parts: List of float tensors.
+    anchor: `Anchor`.
+    hessian: H at the anchor, `[d, d]` or `chains + [d, d]`.
+    batch: Examples, leading axis n or `chains + [n]`.
+    weights: For how many of the N examples each one stands. Default: N / n.
+
+  Returns:
+    estimate: `GradientEstimate`.
+  """
+  value, gradients = states.value_and_gradients(
+      functools.partial(
+          target.log_prob_estimate, batch=batch, weights=weights), state_parts)
+  distance = [
+      part - a for part, a in zip(state_parts, anchor.state_parts)]
+  of_batch, batch_gradients = states.quadratic(
+      functools.partial(
+          target.log_likelihood_estimate, batch=batch, weights=weights),
+      _broadcast(anchor.state_parts, state_parts), distance)
+  chain_rank = value.shape.rank
+  products = states.unflatten(
+      tf.linalg.matvec(hessian, states.flatten(distance, chain_rank)),
+      state_parts, chain_rank)
+  of_all = anchor.log_likelihood + sum(
+      states.sum_event((g + 0.5 * product) * u, chain_rank)
+      for g, product, u in zip(anchor.gradients, products, distance))
+  return base.GradientEstimate(
+      value - of_batch + of_all,
+      [here - there + g + product for here, there, g, product in zip(
+          gradients, batch_gradients, anchor.gradients, products)])
+
+
+def _broadcast(anchor_parts, state_parts):
+  """The anchor in the shapes of a state of several chains."""
+  return [
+      tf.broadcast_to(a, tf.shape(part))
+      for a, part in zip(anchor_parts, state_parts)]

@@ -8,9 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
-__all__ = ['chunks', 'fold', 'log_likelihood_and_gradients']
+__all__ = ['chunks', 'fold', 'hessian', 'log_likelihood_and_gradients']
 
 
 def fold(
@@ -74,15 +75,59 @@ def log_likelihood_and_gradients(
     log_likelihood: One value a chain.
     gradients: List of tensors in the shapes of `state_parts`.
   """
+  return _of_log_likelihood(
+      functools.partial(states.value_and_gradients, num_required=0), target,
+      state_parts, chunk_size)
+
+
+def hessian(
+    target: posterior_lib.Posterior,
+    state_parts: Sequence[tf.Tensor],
+    chunk_size: int,
+) -> tf.Tensor:
+  """The Hessian of the log likelihood of all the data.
+
+  It takes a pass for each coordinate.
+
+  Args:
+    target: `Posterior`.
+    state_parts: List of float tensors.
+    chunk_size: Python `int`, the largest number of rows in a chunk.
+
+  Returns:
+    hessian: `chains + [d, d]`, of the coordinates of all parts side by side.
+  """
+  chain_rank = target.zeros(state_parts).shape.rank
+  flat = states.flatten(state_parts, chain_rank)
+  d = flat.shape[-1]
+
+  def column(k):
+    direction = states.unflatten(
+        tf.broadcast_to(tf.one_hot(k, d, dtype=flat.dtype), tf.shape(flat)),
+        state_parts, chain_rank)
+    _, products = _of_log_likelihood(
+        lambda fn, parts: states.value_and_gradients(
+            lambda *parts: states.slope(fn, parts, direction)[1], parts,
+            num_required=0),
+        target, state_parts, chunk_size)
+    return states.flatten(products, chain_rank)
+
+  # A graph: eagerly each operation of each pass would be started by Python.
+  columns = compat.in_graph(lambda: tf.map_fn(
+      column, tf.range(d), fn_output_signature=flat.dtype))()
+  return tf.transpose(columns, [*range(1, chain_rank + 2), 0])
+
+
+def _of_log_likelihood(value_and_gradients, target, state_parts, chunk_size):
+  """`value_and_gradients(fn, parts)` of the log likelihood of all the data."""
   def sum_of_new(*parts, batch, is_new):
     each = target.log_likelihood(*parts, batch=batch)
     return tf.reduce_sum(tf.where(is_new, each, tf.zeros_like(each)), axis=-1)
 
   def add(carried, batch, k, is_new):
     del k
-    return tf.nest.map_structure(tf.add, carried, states.value_and_gradients(
-        functools.partial(sum_of_new, batch=batch, is_new=is_new), state_parts,
-        num_required=0))
+    return tf.nest.map_structure(tf.add, carried, value_and_gradients(
+        functools.partial(sum_of_new, batch=batch, is_new=is_new), state_parts))
 
   zeros = (target.zeros(state_parts),
            [tf.zeros_like(part) for part in state_parts])

@@ -1,6 +1,7 @@
 """What the estimators that draw minibatches from the data share."""
 
 from collections.abc import Sequence
+import functools
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +11,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import index_sets
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
 
 __all__ = ['MinibatchEstimator']
 
@@ -168,17 +170,37 @@ _EXAMPLES_AT_A_TIME = 500
 
 
 def per_example_gradients(
-    target: posterior_lib.Posterior, state_parts: Sequence[tf.Tensor],
+    target: posterior_lib.Posterior,
+    state_parts: Sequence[tf.Tensor],
+    direction: Sequence[tf.Tensor] | None = None,
 ) -> list[tf.Tensor]:
-  """The gradient of each example's log likelihood, `[M, ...]`, of one chain."""
+  """The gradient of each example's log likelihood, `[M, ...]`, of one chain.
+
+  Args:
+    target: `Posterior`.
+    state_parts: List of float tensors, of one chain.
+    direction: List of tensors in their shapes, u, for the derivatives of these
+      gradients along u, which are the products of the Hessians with u.
+
+  Returns:
+    gradients: List of tensors.
+  """
+  def log_likelihood(*parts, batch):
+    fn = functools.partial(target.log_likelihood, batch=batch)
+    if direction is None:
+      return fn(*parts)
+    return states.values_and_derivatives(
+        lambda *parts: [fn(*parts)], parts, direction)[1][0]
+
   size = target.num_rows
   if size <= _EXAMPLES_AT_A_TIME:
-    return _gradients_of_block(target, state_parts, target.data)
+    return _gradients_of_block(log_likelihood, state_parts, target.data)
 
   def of_block(start):
     # The last block may be too long: it repeats the last example.
     rows = tf.minimum(start + tf.range(_EXAMPLES_AT_A_TIME), size - 1)
-    return _gradients_of_block(target, state_parts, target.gather(rows))
+    return _gradients_of_block(
+        log_likelihood, state_parts, target.gather(rows))
 
   @tf.function(autograph=False)
   def of_blocks():
@@ -191,15 +213,15 @@ def per_example_gradients(
       for g in of_blocks()]
 
 
-def _gradients_of_block(target, state_parts, batch):
+def _gradients_of_block(log_likelihood, state_parts, batch):
   with tf.GradientTape() as tape:
     parts = [tf.identity(part) for part in state_parts]
     tape.watch(parts)
-    log_likelihood = target.log_likelihood(*parts, batch=batch)
-  if log_likelihood.shape.rank != 1:
+    each = log_likelihood(*parts, batch=batch)
+  if each.shape.rank != 1:
     raise ValueError(
         'variance() is for a single chain, and the log likelihood has shape '
-        f'{log_likelihood.shape}: pass the state of one chain.')
+        f'{each.shape}: pass the state of one chain.')
   return tape.jacobian(
-      log_likelihood, parts,
+      each, parts,
       unconnected_gradients=tf.UnconnectedGradients.ZERO)

@@ -132,14 +132,16 @@ def preferential_probabilities(
     anchor: Any,
     nearby: Any,
     floor: float = 0.1,
+    order: int = 1,
 ) -> np.ndarray:
   """The probabilities with which `ControlVariate` is best near its anchor.
 
     p_i ~ (mean over nearby states of |C^T (grad l_i(theta) - grad l_i(a))|^2
            )^(1/2),
 
-  with C C^T the covariance of the nearby states, so that each direction counts
-  by how wide the posterior is there; mixed with a share of the uniform ones.
+  with order=2 the differences less H_i (theta - a), H_i the Hessian of l_i at
+  a, and C C^T the covariance of the nearby states, so that each direction
+  counts by how wide the posterior is there; mixed with a share of the uniform ones.
   With the states drawn from the posterior, or its Laplace approximation, they
   are those of the least variance, in that measure, of all independent draws.
 
@@ -159,14 +161,15 @@ def preferential_probabilities(
     floor: Share of the uniform probabilities, above 0 and at most 1: no row
       gets less than `floor / M`, so that no weight is above 1 / floor times
       that of a uniform minibatch.
+    order: Of the `ControlVariate`, 1 or 2.
 
   Returns:
     probabilities: `float64[M]`, their sum 1.
 
   Raises:
     ValueError: If the posterior has no data or they are shared out among
-      devices, the states do not fit or are all the same, or the gradients are
-      not finite.
+      devices, the states do not fit or are all the same, the gradients are
+      not finite, or the order is neither 1 nor 2.
     TypeError: If an argument is of the wrong type.
 
   #### Examples
@@ -207,6 +210,7 @@ def preferential_probabilities(
         'The posterior holds no data, or they are shared out among devices: '
         'pass one that holds all rows.')
   checks.positive_share('floor', floor)
+  checks.one_of('order', order, (1, 2))
   anchor = states.to_parts(anchor, 'anchor')
   nearby = states.to_parts(nearby, 'nearby')
   number = _number(anchor, nearby)
@@ -215,14 +219,19 @@ def preferential_probabilities(
   root = _root(nearby, number)
 
   @tf.function(autograph=False)
-  def terms(parts):  # grad l_i, `[M, d]`
+  def terms(parts, direction=None):  # grad l_i, or H_i u; `[M, d]`
     return tf.concat([
         tf.reshape(tf.cast(g, tf.float64), [posterior.num_rows, -1])
-        for g in minibatch.per_example_gradients(posterior, parts)], axis=1)
+        for g in minibatch.per_example_gradients(posterior, parts, direction)
+    ], axis=1)
 
   at_anchor, squares = terms(anchor).numpy(), 0.
   for k in range(number):
-    difference = terms([part[k] for part in nearby]).numpy() - at_anchor
+    there = [part[k] for part in nearby]
+    difference = terms(there).numpy() - at_anchor
+    if order == 2:
+      difference -= terms(
+          anchor, [part - a for part, a in zip(there, anchor)]).numpy()
     squares = squares + np.sum(np.square(difference @ root), axis=1)
   sizes = np.sqrt(squares)
   if not np.all(np.isfinite(sizes)):

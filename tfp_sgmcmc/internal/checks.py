@@ -165,7 +165,7 @@ def _integer(name, value, minimum):
   return int(number)
 
 
-def one_of(name: str, value: Any, choices: tuple[str, ...]) -> None:
+def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
   """Raises where `value` is none of `choices`."""
   if value not in choices:
     raise ValueError(

@@ -141,6 +141,45 @@ def values_and_derivatives(
       products, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
+def slope(
+    fn: Callable[..., tf.Tensor],
+    parts: Sequence[tf.Tensor],
+    direction: Sequence[tf.Tensor],
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """f and f' u: the value of `fn` and its derivative along u, one a chain."""
+  value, gradients = value_and_gradients(fn, parts, num_required=0)
+  return value, sum(
+      sum_event(g * u, value.shape.rank) for g, u in zip(gradients, direction))
+
+
+def quadratic(
+    fn: Callable[..., tf.Tensor],
+    parts: Sequence[tf.Tensor],
+    distance: Sequence[tf.Tensor],
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  """Taylor's polynomial of second order of `fn` about `parts`, at a distance.
+
+    f + f' u + u f'' u / 2, and its gradient, f' + f'' u.
+
+  Args:
+    fn: Callable of tensors; returns one value a chain.
+    parts: List of float tensors.
+    distance: List of tensors in their shapes, u.
+
+  Returns:
+    value: One value a chain.
+    gradients: List of tensors.
+  """
+  def line(*parts):  # Its gradient is f' + f'' u.
+    return sum(slope(fn, parts, distance))
+
+  at_once, gradients = value_and_gradients(line, parts, num_required=0)
+  _, first = slope(fn, parts, distance)
+  both = sum(
+      sum_event(g * u, first.shape.rank) for g, u in zip(gradients, distance))
+  return at_once + 0.5 * (both - first), gradients
+
+
 def cast(value: Any, dtype: tf.DType) -> tf.Tensor:
   """`tf.cast`, where a Python number is not rounded to float32 first."""
   if not tf.is_tensor(value) and not isinstance(value, tf.Variable):

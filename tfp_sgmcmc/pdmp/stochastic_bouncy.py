@@ -18,9 +18,9 @@ The noise of Gtilde has the variance (their equation 10)
 
   c^2 = N^2 / n (1 - n / N) Var_i(u . grad log p(x_i | theta)) / T^2,
 
-Var_i the sample variance over the minibatch. All of the derivatives u . grad log
-p(x_i | theta) are found at once (`tfp_sgmcmc/gradients/directional.py`). The
-gradient itself is taken at bounces alone, and at each event where a
+Var_i the sample variance over the minibatch. All of the derivatives u . grad
+log p(x_i | theta) are found at once (`tfp_sgmcmc/gradients/directional.py`).
+The gradient itself is taken at bounces alone, and at each event where a
 preconditioner learns from it.
 """
 
