@@ -204,6 +204,9 @@ ESTIMATORS = {
     'control variate': Estimator(
         lambda anchor, data: gradients.ControlVariate(4, anchor),
         is_of_a_model=True),
+    'second order': Estimator(
+        lambda anchor, data: gradients.ControlVariate(4, anchor, order=2),
+        is_of_a_model=True, is_unbounded=True),
     'preferential': Estimator(
         lambda anchor, data: gradients.ControlVariate(
             4, anchor, probabilities=1. + np.arange(12) % 3),

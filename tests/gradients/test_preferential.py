@@ -28,7 +28,17 @@ def preferential_of(nearby, **arguments):
       poisson_regression(), other_state(), nearby, **arguments)
 
 
-def test_preferential_probabilities_are_of_least_variance():
+def linear_change(parts):
+  """H_i (theta - a) of Poisson regression, `[9, 3]`."""
+  design = np.concatenate([test_estimators.DATA, np.ones([9, 1])], axis=1)
+  flat = lambda parts: np.concatenate([parts[0], [parts[1]]])
+  a = flat(other_state())
+  slopes = np.exp(design @ a) * (design @ (flat(parts) - a))
+  return -slopes[:, np.newaxis] * design
+
+
+@pytest.mark.parametrize('order', [1, 2])
+def test_preferential_probabilities_are_of_least_variance(order):
   """In the metric of the nearby states, up to the floor: any others have more.
 
   The variance of a sum of n draws is (sum_i |t_i|^2 / p_i - |sum_i t_i|^2) / n,
@@ -47,20 +57,21 @@ def test_preferential_probabilities_are_of_least_variance():
 
   here = moments.as_array(gradients(*other_state()), 9)
   differences = [
-      moments.as_array(gradients(*parts), 9) - here for parts in zip(*nearby)]
+      moments.as_array(gradients(*parts), 9) - here
+      - (order == 2) * linear_change(parts) for parts in zip(*nearby)]
 
   def variance(p):
     return sum(
         np.einsum('id,de,ie->i', d, covariance, d) @ (1. / p)
         for d in differences)
 
-  found = preferential_of(nearby, floor=1e-6)
+  found = preferential_of(nearby, floor=1e-6, order=order)
   np.testing.assert_allclose(found.sum(), 1.)
   assert 1.1 * variance(found) < variance(np.full(9, 1. / 9.))
   for _ in range(20):
     other = found * np.exp(0.1 * random.normal(size=9))
     assert variance(found) < variance(other / other.sum())
-  floored = preferential_of(nearby, floor=0.3)
+  floored = preferential_of(nearby, floor=0.3, order=order)
   assert floored.min() >= 0.3 / 9.
   np.testing.assert_allclose(floored, 0.7 * found + 0.3 / 9., atol=1e-6)
 

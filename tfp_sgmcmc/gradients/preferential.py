@@ -136,12 +136,12 @@ def preferential_probabilities(
 ) -> np.ndarray:
   """The probabilities with which `ControlVariate` is best near its anchor.
 
-    p_i ~ (mean over nearby states of |C^T (grad l_i(theta) - grad l_i(a))|^2
-           )^(1/2),
+    p_i ~ (mean over nearby states of |C^T t_i|^2)^(1/2),
+    t_i = grad l_i(theta) - grad l_i(a), with order=2 less H_i (theta - a),
 
-  with order=2 the differences less H_i (theta - a), H_i the Hessian of l_i at
-  a, and C C^T the covariance of the nearby states, so that each direction
-  counts by how wide the posterior is there; mixed with a share of the uniform ones.
+  mixed with a share of the uniform ones; H_i is the Hessian of l_i at a, and
+  C C^T the covariance of the nearby states, so that each direction counts by
+  how wide the posterior is there.
   With the states drawn from the posterior, or its Laplace approximation, they
   are those of the least variance, in that measure, of all independent draws.
 
@@ -156,8 +156,9 @@ def preferential_probabilities(
       far from each other as draws of the posterior: draws of Laplace's
       approximation, or of a run that has been everywhere (a short one has not
       moved far along the wide directions, for which the rare rows matter). Some
-      ten are enough where the gradients are nearly linear. Directions in which
-      these states differ little count for little.
+      ten are enough where the gradients are nearly linear, and with order=2,
+      where the differences grow with the square of the distance, some thirty.
+      Directions in which these states differ little count for little.
     floor: Share of the uniform probabilities, above 0 and at most 1: no row
       gets less than `floor / M`, so that no weight is above 1 / floor times
       that of a uniform minibatch.
