@@ -41,6 +41,8 @@ __all__ = ['sample']
 _CHUNK_BYTES = 64 * 2**20
 _NUM_CHUNKS = 20  # Where chunk_size is left out: so many, or more if large.
 _NUM_BURNIN_CALLS = 100
+# Of draws that one kernel makes: as many as take its arrays, which are small.
+_MAX_BLOCK = 64
 
 
 def sample(
@@ -301,18 +303,41 @@ class _Program:
     steps = self._steps
     self._traced = self._one_kernel = None
     if self._jit_compile and not tf.config.functions_run_eagerly():
-      numbers = (tf.zeros([], tf.int64), tf.zeros([], tf.int64))
-      self._traced = one_kernel.trace(steps, *leaves, self._seed, *numbers)
+      number = tf.zeros([], tf.int64)
+      self._traced = steps = one_kernel.trace(
+          steps, *leaves, self._seed, number, number)
       # Over several axes of chains its loops were up to four times as slow.
       if states.num_chain_axes(self._start.kernel_results) <= 1:
-        self._one_kernel = one_kernel.make(self._traced, self._start.state)
-      steps = self._one_kernel or self._traced
-    self._advance = self._compiled(steps)
+        self._one_kernel = self._as_one_kernel(leaves, number)
+    self._advance = self._compiled(
+        self._one_kernel or functools.partial(
+            self._draws, steps, self._chunk_size))
 
-  def _compiled(self, steps):
-    return tf.function(
-        functools.partial(self._trace, steps), autograph=False,
-        jit_compile=self._jit_compile)
+  def _as_one_kernel(self, leaves, number):
+    """A function as `_draws` of which one kernel makes many steps, or None.
+
+    The kernel makes a block of draws, since from kernel to kernel XLA takes as
+    long as some steps do. Where what is kept of a block is no small array, or
+    `trace_fn` is none for a kernel, it makes the steps from draw to draw.
+    """
+    largest = max(
+        spec.shape.num_elements() for spec in self.specs.values())
+    size = min(
+        self._chunk_size, _MAX_BLOCK,
+        one_kernel.MOST_ELEMENTS // max(1, largest))
+    if size > 1:
+      block = one_kernel.make(
+          one_kernel.trace(
+              lambda *arguments: tf.nest.flatten(self._draws(
+                  self._traced, size, arguments[:-5], *arguments[-5:])),
+              *leaves, self._seed, *4 * [number]), self._start.state)
+      if block is not None:
+        return functools.partial(self._in_blocks, block, size)
+    steps = one_kernel.make(self._traced, self._start.state)
+    return steps and functools.partial(self._draws, steps, self._chunk_size)
+
+  def _compiled(self, draws):
+    return tf.function(draws, autograph=False, jit_compile=self._jit_compile)
 
   def __call__(self, position, step, first, thinning, num_draws) -> _Outcome:
     numbers = (self._first_step + step, first, thinning, num_draws)
@@ -328,7 +353,8 @@ class _Program:
         raise
       # XLA may fail to make one kernel: make many. Other errors come again.
       self._one_kernel = None
-      self._advance = self._compiled(self._traced)
+      self._advance = self._compiled(functools.partial(
+          self._draws, self._traced, self._chunk_size))
       outcome = self._advance(*arguments)
     num_steps, num_complete, is_finite, draws, leaves = outcome
     num_complete = int(num_complete)
@@ -359,8 +385,26 @@ class _Program:
         one_step, [number, step, True, leaves], parallel_iterations=1)
     return [step, is_finite, *leaves]
 
-  def _trace(self, steps, leaves, seed, step, first, thinning, num_draws):
-    """Makes draws until there are `num_draws` or a state is not finite."""
+  def _draws(
+      self, steps, size, leaves, seed, step, first, thinning, num_draws):
+    """Makes draws until there are `num_draws` or a state is not finite.
+
+    Args:
+      steps: As `_steps`.
+      size: Python `int`, `num_draws` at most.
+      leaves: Those of the position, where it starts.
+      seed: That of the chain.
+      step: The number of the last step made.
+      first: How many steps to make to the first draw.
+      thinning: How many from draw to draw.
+      num_draws: How many draws to make.
+
+    Returns:
+      num_steps, num_draws: What has been made.
+      is_finite: Whether the last state is.
+      draws: List of tensors `[size, ...]`, what is kept.
+      leaves: Those of the last position.
+    """
     start_step = step
 
     def one_draw(draw, step, is_finite, leaves, arrays):
@@ -371,21 +415,53 @@ class _Program:
       kept = [position.state]
       if self._trace_fn is not None:
         kept.append(_traced(self._trace_fn, position))
-      arrays = [
-          array.write(tf.cast(draw, tf.int32), leaf)
-          for array, leaf in zip(arrays, tf.nest.flatten(kept))]
       return (draw + tf.cast(is_finite, tf.int64), step, is_finite, leaves,
-              arrays)
+              _written(arrays, draw, tf.nest.flatten(kept)))
 
-    arrays = [
-        tf.TensorArray(spec.dtype, self._chunk_size, element_shape=spec.shape)
-        for spec in self.specs.values()]
     draw, step, is_finite, leaves, arrays = tf.while_loop(
         lambda draw, step, is_finite, *_: (draw < num_draws) & is_finite,
-        one_draw, [tf.zeros([], tf.int64), step, True, leaves, arrays],
+        one_draw,
+        [tf.zeros([], tf.int64), step, True, leaves, self._arrays(size)],
         parallel_iterations=1)
     return (step - start_step, draw, is_finite,
             [array.stack() for array in arrays], leaves)
+
+  def _in_blocks(
+      self, block, size, leaves, seed, step, first, thinning, num_draws):
+    """As `_draws`, of a kernel that makes `size` of them."""
+    start_step = step
+    num_blocks = -(-self._chunk_size // size)
+
+    def one_block(draw, step, is_finite, leaves, arrays):
+      del is_finite
+      num_steps, made, is_finite, *made_leaves = block(
+          *leaves, seed, step, tf.where(draw == 0, first, thinning), thinning,
+          tf.minimum(num_draws - draw, size))
+      kept, leaves = (
+          made_leaves[:len(arrays)], made_leaves[len(arrays):])
+      return (draw + made, step + num_steps, is_finite, leaves,
+              _written(arrays, draw // size, kept))
+
+    draw, step, is_finite, leaves, arrays = tf.while_loop(
+        lambda draw, step, is_finite, *_: (draw < num_draws) & is_finite,
+        one_block, [
+            tf.zeros([], tf.int64), step, True, leaves,
+            self._arrays(num_blocks, [size])], parallel_iterations=1)
+    return (step - start_step, draw, is_finite,
+            [array.concat() for array in arrays], leaves)
+
+  def _arrays(self, size, block=()):
+    """For what is kept of so many draws, or blocks of draws."""
+    return [
+        tf.TensorArray(
+            spec.dtype, size, element_shape=[*block, *spec.shape])
+        for spec in self.specs.values()]
+
+
+def _written(arrays, place, kept):
+  return [
+      array.write(tf.cast(place, tf.int32), leaf)
+      for array, leaf in zip(arrays, kept)]
 
 
 class _Run:

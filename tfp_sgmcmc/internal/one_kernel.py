@@ -24,11 +24,11 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
 
-__all__ = ['make', 'trace']
+__all__ = ['MOST_ELEMENTS', 'make', 'trace']
 
 # With arrays of more elements threads are worth more than a single kernel; and
 # with matrix products of more terms a library's, which a kernel cannot call.
-_MOST_ELEMENTS = 2**12
+MOST_ELEMENTS = 2**12
 _MOST_PRODUCTS = 2**14
 # Of a larger kernel it is not known how long LLVM takes.
 _MOST_INSTRUCTIONS = 2**14
@@ -94,7 +94,7 @@ def make(
       leaf.dtype in _TYPES and leaf.shape.num_elements()
       for leaf in [*traced.inputs, *traced.outputs]):
     return None
-  if any(leaf.shape.num_elements() > _MOST_ELEMENTS
+  if any(leaf.shape.num_elements() > MOST_ELEMENTS
          for leaf in tf.nest.flatten(makes)):
     return None
   number = len(traced.inputs) - len(traced.captured_inputs)
@@ -148,7 +148,7 @@ def _is_small(hlo):
       # Of a matrix product of [m, k] and [k, n], m k n; of several, more.
       if math.sqrt(a * b * size) > _MOST_PRODUCTS:
         return False
-    if opcode not in _MADE_ELSEWHERE and size > _MOST_ELEMENTS:
+    if opcode not in _MADE_ELSEWHERE and size > MOST_ELEMENTS:
       return False
   return True
 
