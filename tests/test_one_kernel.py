@@ -101,21 +101,64 @@ def test_what_is_not_one_kernel(fn):
   assert compiled(fn, tf.constant([0.1, 0.2, 0.3])) is None
 
 
-def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch):
+@pytest.fixture
+def calls(monkeypatch):
+  """A list with an entry, the number of outputs, for each kernel made."""
   calls = []
   real = one_kernel.compat.call_as_one_kernel
   monkeypatch.setattr(
-      one_kernel.compat, 'call_as_one_kernel',
-      lambda *args: calls.append(1) or real(*args))
+      one_kernel.compat, 'call_as_one_kernel', lambda function, *args:
+      calls.append(len(function.outputs)) or real(function, *args))
+  return calls
+
+
+def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch, calls):
   ours = draws(sgld())
   assert calls
   calls.clear()
   draws(sgld(), chains=[2, 2])
-  assert not calls  # Over several axes it would be slower.
+  draws(sgld(), chains=[33])
+  assert not calls  # Over several axes, or many chains, it would be slower.
   monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
   calls.clear()
   np.testing.assert_allclose(ours, draws(sgld()), rtol=1e-5, atol=1e-6)
   assert not calls
+
+
+def traced(chunk_size, trace_fn=lambda _, results: results.step):
+  return sgmcmc.sample(
+      sgld(), 150, tf.zeros([4, 3]), num_burnin_steps=5, trace_fn=trace_fn,
+      num_steps_between_results=2, chunk_size=chunk_size, seed=1,
+      progress_bar=False)
+
+
+def test_blocks_of_draws(monkeypatch):
+  """A kernel makes 64 draws: whole blocks, and the rest of a chunk."""
+  ours = [traced(chunk_size) for chunk_size in (1, 63, 64, 65, 150)]
+  monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+  many = traced(150)
+  np.testing.assert_array_equal(many.trace, 6 + 3 * np.arange(150))
+  for run in ours:
+    np.testing.assert_array_equal(run.trace, many.trace)
+    np.testing.assert_allclose(run.states, many.states, rtol=1e-4, atol=1e-5)
+    assert int(run.kernel_results.step) == int(many.kernel_results.step)
+    np.testing.assert_array_equal(run.states[-1], run.final_state)
+
+
+@pytest.mark.parametrize('trace_fn', [
+    lambda state, _: tf.sort(state), lambda state, _: tf.tile(state, [1, 5000])
+], ids=['no kernel can hold it', 'large'])
+def test_what_is_traced_may_need_kernels_of_its_own(calls, trace_fn):
+  ours = traced(8, trace_fn)
+  num_of_steps = calls[0]
+  calls.clear()
+  plain = traced(8)
+  # The steps are one kernel all the same; of a block the draws are more.
+  assert calls[0] > num_of_steps
+  np.testing.assert_allclose(
+      ours.states, plain.states, rtol=1e-4, atol=1e-5)
+  np.testing.assert_array_equal(
+      ours.trace, [trace_fn(state, None) for state in ours.states])
 
 
 def test_functions_that_run_eagerly():

@@ -16,6 +16,7 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sampling
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import one_kernel
 
 tfd = tfp.distributions
 
@@ -459,7 +460,7 @@ class BreaksAt(tfp.mcmc.TransitionKernel):
 
   def one_step(self, current_state, previous_kernel_results, seed=None):
     x, y = current_state
-    here = tf.scatter_nd([[1, 2]], [1.], [2, 3]) > 0.
+    here = tf.constant([[False] * 3, [False, False, True]])
     y = tf.where(here & (x[0] + 1. == self._step), np.inf, y)
     return [x + 1., y], previous_kernel_results
 
@@ -474,12 +475,17 @@ def broken_run(step, **arguments):
   return error.value
 
 
-@pytest.mark.parametrize('arguments', [{}, {'jit_compile': True}, 'on disk'])
+@pytest.mark.parametrize('arguments', [
+    {}, {'jit_compile': True}, 'many kernels', 'on disk'])
 @pytest.mark.parametrize('step, num_draws', [
     (1, 0), (6, 0), (7, 1), (9, 1), (63, 19)])
-def test_finds_the_exact_step_of_a_nan(tmp_path, arguments, step, num_draws):
+def test_finds_the_exact_step_of_a_nan(
+    tmp_path, monkeypatch, arguments, step, num_draws):
   if arguments == 'on disk':
     arguments = {'directory': tmp_path}
+  if arguments == 'many kernels':
+    monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+    arguments = {'jit_compile': True}
   error = broken_run(step, **arguments)
   assert error.step == step
   assert len(error.result) == num_draws

@@ -129,7 +129,7 @@ def find_failure(kernel_results: Any, state: Any) -> Failure | None:
   if failure is not None:
     return failure
   return non_finite(
-      state, states.num_chain_axes(kernel_results),
+      state, states.chain_shape(kernel_results).rank,
       f'{OTHER_CAUSES}, or take a smaller step size.')
 
 

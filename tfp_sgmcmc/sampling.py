@@ -43,6 +43,8 @@ _NUM_CHUNKS = 20  # Where chunk_size is left out: so many, or more if large.
 _NUM_BURNIN_CALLS = 100
 # Of draws that one kernel makes: as many as take its arrays, which are small.
 _MAX_BLOCK = 64
+# Of chains that one kernel moves: XLA's loops over many of them are slow there.
+_MAX_CHAINS = 32
 
 
 def sample(
@@ -306,8 +308,8 @@ class _Program:
       number = tf.zeros([], tf.int64)
       self._traced = steps = one_kernel.trace(
           steps, *leaves, self._seed, number, number)
-      # Over several axes of chains its loops were up to four times as slow.
-      if states.num_chain_axes(self._start.kernel_results) <= 1:
+      chains = states.chain_shape(self._start.kernel_results)
+      if chains.rank <= 1 and chains.num_elements() <= _MAX_CHAINS:
         self._one_kernel = self._as_one_kernel(leaves, number)
     self._advance = self._compiled(
         self._one_kernel or functools.partial(
@@ -532,7 +534,7 @@ class _Run:
       chunks.append(dict(zip(self._program.specs, leaves)))
     return Draws(
         chunks, self._structure, *self._position,
-        num_chain_axes=states.num_chain_axes(self._position.kernel_results))
+        num_chain_axes=states.chain_shape(self._position.kernel_results).rank)
 
   def _fail(self, outcome, is_burnin, first):
     """Raises `NonFiniteError`, with the draws before."""

@@ -28,7 +28,7 @@ __all__ = ['MOST_ELEMENTS', 'make', 'trace']
 
 # With arrays of more elements threads are worth more than a single kernel; and
 # with matrix products of more terms a library's, which a kernel cannot call.
-MOST_ELEMENTS = 2**12
+MOST_ELEMENTS = 2**14
 _MOST_PRODUCTS = 2**14
 # Of a larger kernel it is not known how long LLVM takes.
 _MOST_INSTRUCTIONS = 2**14

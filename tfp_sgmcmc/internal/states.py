@@ -226,10 +226,11 @@ def nan_where(
       for part in parts]
 
 
-def num_chain_axes(kernel_results: Any) -> int:
-  """How many leading axes are chains, by kernel results; 0 if not known."""
+def chain_shape(kernel_results: Any) -> tf.TensorShape:
+  """The leading axes that are chains, by kernel results; [] if not known."""
   target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
-  return 0 if target_log_prob is None else target_log_prob.shape.rank
+  return tf.TensorShape([]) if target_log_prob is None else (
+      target_log_prob.shape)
 
 
 def flatten(parts: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
