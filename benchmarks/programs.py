@@ -160,7 +160,8 @@ def make(case):
 
 def serialized(program, arguments, is_for_tpu):
   """The program as the compiler of an accelerator takes it, as bytes."""
-  with mock.patch.object(compat, 'sees_tpus', lambda: is_for_tpu):
+  with mock.patch.multiple(
+      compat, sees_tpus=lambda: is_for_tpu, sees_accelerators=lambda: True):
     return program.experimental_get_compiler_ir(*arguments)(
         stage='stablehlo_serialized')
 

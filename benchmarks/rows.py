@@ -224,6 +224,7 @@ def fit(tiny: bool, folder: str | None = None) -> Row:
       '784-256-256-10': (large, 500, {}),
       '784-256-256-10, 10 steps an execution': (
           large, 500, dict(steps_per_execution=10)),
+      '784-256-256-10, compiled by XLA': (large, 500, dict(jit_compile=True)),
       '784-256-256-10, one thread': (large, 500, dict(threads=1)),
       'convolutional network': ('convolutional', 50, {})}
   if tiny:

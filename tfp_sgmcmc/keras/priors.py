@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras import scale_mixture
 
 __all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
@@ -194,7 +195,7 @@ class WeightPrior:
         terms.append(_log_prob(distribution, part, temperature))
       else:
         squares.setdefault((part.dtype, scale), []).append(
-            tf.nn.l2_loss(part))
+            states.half_square(part))
         constant -= part.shape.num_elements() * (
             math.log(scale) + 0.5 * math.log(2. * math.pi))
     terms += [tf.add_n(group) * -scale**-2.
@@ -211,7 +212,7 @@ def _log_prob(distribution, part, temperature):
     return tf.reduce_sum(0. * part)
   if isinstance(distribution, scale_mixture.ScaleMixture):
     return distribution.log_prob(part, temperature)
-  return tf.reduce_sum(distribution.log_prob(part))
+  return states.sum_event(distribution.log_prob(part), 0)
 
 
 def _scale_of_centred(distribution):

@@ -36,6 +36,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
 
 __all__ = ['ScaleMixture', 'fan_in', 'learned_scale']
 
@@ -90,8 +91,8 @@ class ScaleMixture:
       half_square: Tensor of the leading axes.
     """
     weight = tf.cast(weight, self._wide)
-    return tf.reduce_sum(
-        tf.square(weight), axis=list(range(-self.shape.rank, 0))) / 2.
+    return states.sum_event(
+        tf.square(weight), weight.shape.rank - self.shape.rank) / 2.
 
   def log_prob(self, weight: Any, temperature: Any = 1.) -> tf.Tensor:
     """T log p_T(w), the log prior density that a kernel at T is given.

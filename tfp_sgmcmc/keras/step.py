@@ -379,9 +379,10 @@ def _watch(parts, results, temperature):
   momentum = compat.find_result(results, 'momentum')
   if momentum is None:
     return tf.math.is_finite(tf.add_n(
-        [tf.reduce_sum(part) for part in _in_float32(parts)])), {}
+        [states.sum_event(part, 0) for part in _in_float32(parts)])), {}
   # The weights move by the momentum, so they stay finite while it does.
-  total = 2. * tf.add_n([tf.nn.l2_loss(r) for r in _in_float32(momentum)])
+  total = 2. * tf.add_n(
+      [states.half_square(r) for r in _in_float32(momentum)])
   number = sum(r.shape.num_elements() for r in momentum)
   return tf.math.is_finite(total), {
       'kinetic_temperature': total / number, 'temperature': temperature}
