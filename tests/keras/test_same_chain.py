@@ -6,9 +6,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
 
 
 def every_other_draw():
@@ -42,6 +45,30 @@ def test_jit_compile_gives_the_same_chain(reference):
   assert_same_draws(posterior, reference[0])
   np.testing.assert_allclose(
       history['loss'], reference[1]['loss'], rtol=1e-4)
+
+
+@pytest.mark.parametrize('prior', [
+    tfd.Normal(0., 1.),
+    *(pytest.param(prior, marks=pytest.mark.slow) for prior in (
+        tfd.StudentT(4., 0., 1.), sgmcmc.keras.learned_scale()))])
+def test_jit_compile_of_a_wide_network_gives_the_same_chain(prior):
+  """Where sums over the weights are made of products (`states.sum_event`)."""
+  found = []
+  for jit_compile in (False, True):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([
+        keras.Input([4]), keras.layers.Dense(64, activation='relu'),
+        keras.layers.Dense(300, activation='relu'), keras.layers.Dense(3)])
+    model.compile(
+        'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=jit_compile)
+    sampling = models.make_sampling(prior=prior)
+    history = models.fit(model, sampling, epochs=2).history
+    found.append((sampling.posterior, history))
+  (ours, our_history), (theirs, history) = found
+  assert_same_draws(ours, theirs)
+  for name in ('loss', 'kinetic_temperature'):
+    np.testing.assert_allclose(our_history[name], history[name], rtol=1e-5)
 
 
 @pytest.mark.parametrize('jit_compile', [
