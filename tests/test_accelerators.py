@@ -9,6 +9,7 @@ parameters or examples. That the compilers take it, and at what cost, is for
 
 import math
 import re
+from unittest import mock
 
 import keras
 import numpy as np
@@ -33,10 +34,11 @@ MAX_LITERALS = 100_000
 
 
 def program(fn, *arguments):
-  """The HLO of a function, as text."""
-  return tf.function(
-      fn, jit_compile=True, autograph=False).experimental_get_compiler_ir(
-          *arguments)(stage='hlo')
+  """The HLO of a function where there is an accelerator, as text."""
+  with mock.patch.object(compat, 'sees_accelerators', lambda: True):
+    return tf.function(
+        fn, jit_compile=True, autograph=False).experimental_get_compiler_ir(
+            *arguments)(stage='hlo')
 
 
 def size_of_literals(hlo):

@@ -132,13 +132,16 @@ def traced(chunk_size, trace_fn=lambda _, results: results.step):
       progress_bar=False)
 
 
-def test_blocks_of_draws(monkeypatch):
+def test_blocks_of_draws(monkeypatch, calls):
   """A kernel makes 64 draws: whole blocks, and the rest of a chunk."""
   ours = [traced(chunk_size) for chunk_size in (1, 63, 64, 65, 150)]
+  # A kernel of one draw gives the steps alone; of a block the draws too.
+  assert all(number > calls[0] for number in calls[1:])
   monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
   many = traced(150)
   np.testing.assert_array_equal(many.trace, 6 + 3 * np.arange(150))
   for run in ours:
+    np.testing.assert_array_equal(run.states, ours[0].states)
     np.testing.assert_array_equal(run.trace, many.trace)
     np.testing.assert_allclose(run.states, many.states, rtol=1e-4, atol=1e-5)
     assert int(run.kernel_results.step) == int(many.kernel_results.step)

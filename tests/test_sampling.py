@@ -499,6 +499,17 @@ def test_finds_the_exact_step_of_a_nan(
         error.result.final_state[0], error.result.states[0][-1])
 
 
+@pytest.mark.parametrize('step, num_draws', [(192, 62), (198, 64), (201, 65)])
+def test_finds_the_step_in_a_later_block_of_draws(step, num_draws):
+  """A chunk of 150 draws is made by a kernel that makes 64 of them."""
+  with pytest.raises(sgmcmc.NonFiniteError) as error:
+    run(BreaksAt(step), 150, [tf.zeros([2]), tf.zeros([2, 3])], chunk_size=150,
+        num_burnin_steps=5, num_steps_between_results=2, jit_compile=True)
+  assert error.value.step == step
+  np.testing.assert_array_equal(
+      error.value.result.states[0][:, 0], 6. + 3. * np.arange(num_draws))
+
+
 def test_a_single_diverging_chain_is_found():
   kernel = sgmcmc.SGLD(lambda x: -tf.reduce_sum(x**4), step_size=1.)
   with pytest.raises(sgmcmc.NonFiniteError, match='part 0, 2 of 2 values'):

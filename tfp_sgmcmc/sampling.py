@@ -393,7 +393,7 @@ class _Program:
 
     Args:
       steps: As `_steps`.
-      size: Python `int`, `num_draws` at most.
+      size: Python `int`, for how many draws there is room.
       leaves: Those of the position, where it starts.
       seed: That of the chain.
       step: The number of the last step made.
@@ -430,7 +430,7 @@ class _Program:
 
   def _in_blocks(
       self, block, size, leaves, seed, step, first, thinning, num_draws):
-    """As `_draws`, of a kernel that makes `size` of them."""
+    """As `_draws`, of a kernel that makes `size`; with room in whole blocks."""
     start_step = step
     num_blocks = -(-self._chunk_size // size)
 

@@ -42,6 +42,22 @@ def estimate(model, run_eagerly=True, **arguments):
   return float(sampling.kernel_results.target_log_prob)
 
 
+class InPython(tfd.Normal):
+  """A normal density of a shape that TensorFlow does not know."""
+
+  def _log_prob(self, x):
+    return tf.py_function(super()._log_prob, [x], x.dtype)
+
+
+def test_a_prior_in_python():
+  x, y = models.classes()
+  model = models.classifier()
+  expected = log_prob_by_hand(model, x, y)
+  np.testing.assert_allclose(
+      estimate(model, run_eagerly=False, x=x, y=y,
+               sampling=dict(prior=InPython(0., 1.))), expected, rtol=1e-5)
+
+
 class Subclassed(keras.Model):
   """A model whose layers are built at the first call."""
 

@@ -14,8 +14,8 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 
-# The least numbers of a part that is summed up by products on a CPU; on a TPU
-# the most of one that is joined with others to be summed up.
+# On a CPU, the most numbers of a part that is joined with others to be summed
+# up, and not by products; on accelerators, the most of one that is joined.
 _LARGE = 2**14
 _SMALL = 2**17
 
@@ -225,7 +225,8 @@ def _is_summed_by_products(part, chain_rank):
   """Whether rows are added up by a product with a vector of ones.
 
   XLA on CPU adds up the numbers of a large array one after the other, 1 ns
-  each, and a product takes a ninth to a third of that. A TPU would round it.
+  each, and a product takes a ninth to a third of that. Accelerators add up in
+  parallel, and may round what products take.
   """
   return (
       part.shape.rank > chain_rank + 1

@@ -212,7 +212,10 @@ def _log_prob(distribution, part, temperature):
     return tf.reduce_sum(0. * part)
   if isinstance(distribution, scale_mixture.ScaleMixture):
     return distribution.log_prob(part, temperature)
-  return states.sum_event(distribution.log_prob(part), 0)
+  log_prob = tf.convert_to_tensor(distribution.log_prob(part))
+  if log_prob.shape.rank is None:  # Of a function of NumPy, say.
+    return tf.reduce_sum(log_prob)
+  return states.sum_event(log_prob, 0)
 
 
 def _scale_of_centred(distribution):
