@@ -43,7 +43,8 @@ _NUM_CHUNKS = 20  # Where chunk_size is left out: so many, or more if large.
 _NUM_BURNIN_CALLS = 100
 # Of draws that one kernel makes: as many as take its arrays, which are small.
 _MAX_BLOCK = 64
-# Of chains that one kernel moves: XLA's loops over many of them are slow there.
+# Of chains that one kernel moves, along one axis or none: XLA's loops over many
+# of them take twice as long there, over several axes up to four times.
 _MAX_CHAINS = 32
 
 
