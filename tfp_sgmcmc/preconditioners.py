@@ -1,4 +1,4 @@
-"""Diagonal preconditioners, adapted from the gradients as the chain runs."""
+"""Diagonal preconditioners: given, or adapted from the gradients."""
 
 import abc
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
 __all__ = [
+    'Diagonal',
     'Identity',
     'Preconditioner',
     'RMSProp',
@@ -34,6 +35,11 @@ class Preconditioner(abc.ABC):
   @property
   def learns(self) -> bool:
     """Whether a gradient changes its state: else it need not be shown any."""
+    return True
+
+  @property
+  def has_state(self) -> bool:
+    """Whether G comes of its state: else G is known before the chain runs."""
     return True
 
   @property
@@ -85,23 +91,20 @@ class Preconditioner(abc.ABC):
     """
 
 
-class Identity(Preconditioner):
-  """No preconditioner: G is the identity, and there is nothing to learn."""
-
-  @property
-  def keeps_scale(self):
-    return True
+class _Given(Preconditioner):
+  """Base of those with a G that is known before the chain runs."""
 
   @property
   def learns(self):
     return False
 
   @property
+  def has_state(self):
+    return False
+
+  @property
   def is_by_coordinate(self):
     return True
-
-  def __repr__(self):
-    return 'Identity()'
 
   def bootstrap_results(self, mean_gradients):
     del mean_gradients
@@ -111,17 +114,90 @@ class Identity(Preconditioner):
     del mean_gradients
     return previous_results
 
+
+class Identity(_Given):
+  """No preconditioner: G is the identity, and there is nothing to learn."""
+
+  @property
+  def keeps_scale(self):
+    return True
+
+  def __repr__(self):
+    return 'Identity()'
+
   def times(self, tensors, results, chain_rank=0):
     del results, chain_rank
     return list(tensors)
+
+
+class Diagonal(_Given):
+  """A diagonal G that is given and stays as it is: an inverse mass matrix.
+
+    SGLD:   theta <- theta + h G g + sqrt(2 h T G) xi
+    SGNHT:  d theta = s p dt,  dp = s g dt - ...,  s = sqrt(G)
+
+  the second being the dynamics of theta / s with unit masses. Since G does not
+  depend on the state, neither law is changed. Best is a G near the variances of
+  the posterior: all coordinates are then of one scale, and the largest stable
+  step of SGNHT is 2.
+
+  #### Examples
+
+  >>> posterior = sgmcmc.Posterior(
+  ...     tfd.Normal(0., 10.).log_prob,
+  ...     lambda mu, x: tfd.Normal(mu[..., tf.newaxis], 1.).log_prob(x),
+  ...     data=tf.range(10.))
+  >>> kernel = sgmcmc.SGNHT(
+  ...     posterior, step_size=0.3, diffusion=1.,
+  ...     preconditioner=sgmcmc.preconditioners.Diagonal(1. / 10.))
+  >>> tfp.mcmc.sample_chain(
+  ...     5, tf.zeros([4]), kernel=kernel, trace_fn=None, seed=[0, 0]).shape
+  TensorShape([5, 4])
+  """
+
+  def __init__(self, diagonal: Any):
+    """Makes the preconditioner.
+
+    Args:
+      diagonal: The diagonal of G, in the square of the state's units: a
+        positive number, a tensor that broadcasts with each part of the state
+        (with or without the axes of chains), or a list with one of these for
+        each part.
+
+    Raises:
+      ValueError: If a number is not positive.
+      TypeError: If it is not of numbers.
+    """
+    self._diagonal = diagonal
+    for value in diagonal if self._is_list else [diagonal]:
+      checks.numeric('diagonal', value, 0.)
+
+  @property
+  def _is_list(self):
+    return isinstance(self._diagonal, (list, tuple))
+
+  def __repr__(self):
+    return f'Diagonal({checks.shorten(self._diagonal)})'
+
+  def times(self, tensors, results, chain_rank=0):
+    del results, chain_rank
+    diagonal = self._diagonal
+    if not self._is_list:
+      diagonal = [diagonal] * len(tensors)
+    if len(diagonal) != len(tensors):
+      raise ValueError(
+          f'The diagonal of preconditioners.Diagonal is a list of '
+          f'{len(diagonal)}, and the state has {len(tensors)} part(s): it '
+          'needs an entry for each.')
+    return [states.cast(g, x.dtype) * x for g, x in zip(diagonal, tensors)]
 
 
 def check_preconditioner(value: Any) -> None:
   """Raises where the argument `preconditioner` is none."""
   if not isinstance(value, Preconditioner):
     raise TypeError(
-        f'preconditioner is {value!r}: it has to be preconditioners.RMSProp(), '
-        'another Preconditioner, or None for none.')
+        f'preconditioner is {value!r}: it has to be preconditioners.RMSProp() '
+        'or another Preconditioner, such as Diagonal, or None for none.')
 
 
 class RMSPropResults(NamedTuple):
