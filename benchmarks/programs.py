@@ -175,7 +175,8 @@ CASES = (
     Case('perceptron, batch 1,024', perceptron, 1024),
     Case('perceptron, batch 8,192', perceptron, 8192),
     Case('perceptron, float32 products', perceptron, 104, exact_products=True),
-    Case('perceptron, SGNHT', perceptron, 104, sgmcmc.SGNHT),
+    Case('perceptron, SGNHT', perceptron, 104, functools.partial(
+        sgmcmc.SGNHT, integrator='euler')),
     Case('perceptron, pSGLD', perceptron, 104, PSGLD, dict(learning_rate=1e-3)),
     Case('perceptron, SBPS', perceptron, 104,
          sgmcmc.StochasticBouncyParticleSampler, dict(draw_interval=0.01)),

@@ -100,7 +100,8 @@ def run(arguments):
       log_prob, STEP_SIZE, friction, gradient_estimator=noisy,
       noise_estimate=friction)
   thermostat = sgmcmc.SGNHT(
-      log_prob, STEP_SIZE, diffusion=0., gradient_estimator=noisy)
+      log_prob, STEP_SIZE, diffusion=0., gradient_estimator=noisy,
+      integrator='euler')
   kernels = (fixed, len(FRICTIONS)), (thermostat, 1)
   (theta, kinetic, _), sgnht = parts.each(
       lambda k: sample(

@@ -174,7 +174,7 @@ def step_kernel(name, problem):
     return sgmcmc.SGLD(problem.posterior, steps / size, estimator)
   return sgmcmc.SGNHT(
       problem.posterior, steps / np.sqrt(size), diffusion=np.sqrt(size),
-      gradient_estimator=estimator, thermostat='diagonal')
+      gradient_estimator=estimator, thermostat='diagonal', integrator='euler')
 
 
 def sd_error(law, record):

@@ -99,8 +99,9 @@ def compare(
   def compiled(method):
     def kernel(a, eta):
       h = tf.sqrt(eta)
-      return (sgmcmc.SGHMC if method == 'SGHMC' else sgmcmc.SGNHT)(
-          posterior, h, a / h, gradient_estimator=estimator)
+      return getattr(sgmcmc, method)(
+          posterior, h, a / h, gradient_estimator=estimator,
+          integrator='euler')
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def start(a, eta, state, seed):
@@ -352,7 +353,8 @@ def kernels(
   h, a = tf.unstack(tf.constant(settings)[..., tf.newaxis], axis=1)
   return {
       'SGHMC': sgmcmc.SGHMC(target, h, a, gradient_estimator=estimator),
-      'SGNHT': sgmcmc.SGNHT(target, h, a, gradient_estimator=estimator)}
+      'SGNHT': sgmcmc.SGNHT(
+          target, h, a, gradient_estimator=estimator, integrator='euler')}
 
 
 class Best(NamedTuple):

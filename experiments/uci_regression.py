@@ -201,7 +201,8 @@ def langevin(method, data, settings):
   def function(learning_rate, state, thinning, seed):
     h = tf.reshape(tf.sqrt(learning_rate / data.sizes), [-1, 1, 1, 1])
     kernel = getattr(sgmcmc, method)(
-        posterior, h, A / h, gradient_estimator=sgmcmc.gradients.Uniform(
+        posterior, h, A / h, integrator='euler',
+        gradient_estimator=sgmcmc.gradients.Uniform(
             settings['batch_size'], share_minibatch=True))
     results = kernel.bootstrap_results(state, seed)
     if method == 'SGNHT':  # Each chain starts at its own diffusion.

@@ -128,6 +128,12 @@ KERNELS = {
     'explicit euler': _minibatches(
         sgmcmc.SGHMC, step_size=0.1, friction=2., integrator='explicit_euler'),
     'sgnht': _minibatches(sgmcmc.SGNHT, step_size=0.1, diffusion=1.),
+    'sgnht euler': _minibatches(
+        sgmcmc.SGNHT, step_size=0.1, diffusion=1., integrator='euler'),
+    'sgnht by part': _minibatches(
+        sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='part',
+        noise_estimate=2.,
+        preconditioner=sgmcmc.preconditioners.Diagonal(0.5)),
     'msgnht': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='diagonal'),
     'matrix': _minibatches(

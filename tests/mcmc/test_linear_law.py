@@ -99,6 +99,23 @@ def test_psgld_with_frozen_preconditioner(num_parts):
   assert sgld_p_value(state, law) > oracle.FALSE_ALARM_RATE
 
 
+def test_sgld_with_a_diagonal_that_is_given():
+  """A list, of a tensor for each part; and G is no root of it."""
+  model = oracle.GaussianModel()
+  diagonal = np.array([0.3, 2., 0.8])
+  h = 0.6 / np.linalg.eigvals(diagonal[:, np.newaxis] * model.precision).max()
+  law = sgld_law(h=h, diagonal=diagonal)
+  state, _ = oracle.compile_chains(
+      lambda: sgmcmc.SGLD(
+          model.posterior(), h, UNIFORM,
+          preconditioner=sgmcmc.preconditioners.Diagonal(
+              [tf.constant(diagonal[:2]), diagonal[2]])),
+      jit_compile=False)(initial_state(2), num_steps(law))
+  assert sgld_p_value(state, law) > oracle.FALSE_ALARM_RATE
+  planted = sgld_law(h=h, diagonal=np.sqrt(diagonal))
+  assert sgld_p_value(state, planted) < 1e-9
+
+
 # Errors in SGLD, each planted as a number that a right step has as well, so
 # that they are arguments of one program.
 RIGHT = dict(

@@ -63,13 +63,16 @@ class SGLD(base.LangevinKernel):
 
   Two things bound h, here and for the other kernels in steps of time, with L
   the largest curvature (second derivative) of the negative log density and C
-  the variance of the gradient's noise, both by coordinate at a typical state:
+  the variance of the gradient's noise, both by coordinate at a typical state,
+  and xi the friction of SGNHT at the end, about its diffusion and
+  h C / (2 T):
 
     kernel    stable where     the step's own bias of a     heat of the noise,
                                variance, relative           relative to T
     SGLD      h < 2 / L        h L / 2                      h C / (2 T)
     SGHMC     h < 2 / sqrt(L)  h^2 L / 4, about             h C / (2 T friction)
-    SGNHT     h < 2 / sqrt(L)  h^2 L / 4, about             taken up by xi
+    SGNHT     h < 2 / sqrt(L)  0 on a Gaussian, else h^2    taken up by xi
+     "euler"  h < 2 / sqrt(L)  -h xi / 2, too cold          taken up by xi
 
   C is known before a chain is run: `gradient_estimator.variance(posterior,
   [state])` is exact, at a state of an earlier chain, or near a mode (a control
