@@ -93,16 +93,16 @@ class AdaptedRate:
         kernel, self._num_steps, self._target_excess,
         keep_momentum=has_momentum)
 
-  def of(self, results: Any) -> tf.Tensor:
-    """The learning rate of the next step.
+  def logs(self, results: Any) -> dict[str, tf.Tensor]:
+    """The learning rate of the next step, a scalar.
 
     Args:
       results: Results of the kernel that `around` has made.
 
     Returns:
-      rate: Scalar.
+      logs: For the logs of a step.
     """
-    return START * tf.exp(self._power * results.log_factor)
+    return {'learning_rate': START * tf.exp(self._power * results.log_factor)}
 
   def watch(
       self, before: int, step: int, logs: dict[str, Any], **unused: Any,

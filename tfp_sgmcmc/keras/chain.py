@@ -482,8 +482,10 @@ class Chain:
     epochs, steps = self._horizon
     self._horizon = epochs, steps or -(-num_examples // num_rows)
     self._plan()
-    if self._rate is not None and self._search is None:
-      self._rate.plan(self._schedule.num_burnin_steps)
+    if self._rate is not None and not self.is_resumed:
+      self._rate.plan(
+          self._schedule.num_burnin_steps if self._search is None
+          else self._search.num_steps_before)
     self._make_kernel.set_num_examples(num_examples)
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)

@@ -4,7 +4,9 @@ Settings that are left out together with the kernel are chosen so that `fit`,
 started from new or from trained weights, ends with a posterior that is worth
 having:
 
-  kernel         SGHMC, learning rate 0.1, momentum 0.9
+  kernel         SGNHT ("badodab", a thermostat for each weight tensor), whose
+                 scales, step size and friction `SelfTuning` finds in burn-in;
+                 without the thermostat where T is below 0.05, or is chosen
   prior          N(0, 1) for each weight, N(0, 128 / inputs) for kernels of
                  more than 128 inputs, where the model has no regularisers
   first epochs   a fifth of them is for the compiled optimizer, the first of two
@@ -12,117 +14,106 @@ having:
                  a tenth of those left after it
   draws          30, evenly spaced over the rest
 
-The learning rate is a rule, tried on a perceptron for digits, one for Covertype
-and a convolutional network for MNIST, all with batches of about a hundred:
-three times as much once lost the network. For a loss that is a sum over many
-pixels, or batches of few examples, it is too large. Where T is not chosen by
-validation data, the rate is lowered in the middle of burn-in, once: the noise
-of minibatches heats the chain by an excess in proportion to it, so that with
-the excess e of the kinetic temperature in the second quarter of burn-in,
-
-  learning rate <- learning rate min(1, 0.1 / e).
-
-It is not raised: a small excess has room for larger steps, and the curvature of
-the posterior need not.
+Where T is chosen by validation data, the step size is found in the epochs at
+the lowest T, before its first draws.
 """
 
+from collections.abc import Callable
+import functools
 from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-__all__ = [
-    'LEARNING_RATE', 'LearningRate', 'MOMENTUM', 'NUM_DRAWS', 'Plan',
-    'epochs_of_the_optimizer', 'plan']
+from tfp_sgmcmc import mcmc
 
-LEARNING_RATE = 0.1
-MOMENTUM = 0.9
+__all__ = [
+    'FoundStep', 'MOMENTUM', 'NUM_DRAWS', 'Plan', 'epochs_of_the_optimizer',
+    'kernel', 'plan']
+
+MOMENTUM = 0.9  # With a learning rate that is given.
 NUM_DRAWS = 30
 
 _BURNIN, _BURNIN_AFTER_SEARCH = 1. / 3., 0.1
+_FIRST_STEP_SIZE = 0.003
+# Below it the noise of minibatches is most of the heat, which a thermostat
+# could only take out by standing still.
+_COLD = 0.05
+_NO_THERMOSTAT = 1e30  # As the thermostat's mass.
 
 
-_EXCESS = 0.1
+def kernel(temperature: Any) -> Callable[..., mcmc.SGNHT]:
+  """The kernel whose step size is found.
+
+  Args:
+    temperature: T, where it is given: a number or a callable of the step
+      counter; "validation" where it is chosen; None for 1.
+
+  Returns:
+    kernel: Callable of the target.
+  """
+  is_cold = isinstance(temperature, str) or (
+      isinstance(temperature, (int, float)) and temperature < _COLD)
+  return functools.partial(
+      mcmc.SGNHT, step_size=_FIRST_STEP_SIZE, diffusion=0., thermostat='part',
+      **({'thermostat_mass': _NO_THERMOSTAT} if is_cold else {}))
 
 
-class LearningRate:
-  """A learning rate that the chain may lower, for a kernel to call."""
+class FoundStep:
+  """The step size that `SelfTuning` finds, for `KernelMaker`."""
 
   def __init__(self):
-    """Makes a learning rate."""
-    self._value, self._variable = LEARNING_RATE, None
-    self._num_burnin_steps = 0
-
-  def __call__(self, step: tf.Tensor) -> tf.Tensor:
-    """Its value at a step, a scalar."""
-    del step
-    if self._variable is None:  # With a variable it cannot be pickled.
-      with tf.init_scope():
-        self._variable = tf.Variable(
-            self._value, trainable=False, dtype=tf.float32,
-            name='learning_rate')
-    return self._variable.read_value()
+    """Makes it before the chain begins."""
+    self._num_steps = 0
+    self._found = None
 
   @property
-  def value(self) -> float:
-    """Its value."""
-    return self._value
+  def value(self) -> Any:
+    """The step size that was found; "found in burn-in" until then."""
+    return 'found in burn-in' if self._found is None else self._found
 
-  def plan(self, num_burnin_steps: int) -> None:
-    """Takes note of how long burn-in is."""
-    self._num_burnin_steps = num_burnin_steps
+  def plan(self, num_steps: int) -> None:
+    """Takes note in how many first steps of the chain it is to be found."""
+    self._num_steps = num_steps
+
+  def around(self, kernel: mcmc.SGNHT) -> mcmc.SelfTuning:
+    """The kernel that tunes another."""
+    return mcmc.SelfTuning(kernel, self._num_steps)
+
+  def logs(self, results: mcmc.SelfTuningResults) -> dict[str, tf.Tensor]:
+    """The step size of the next step, a scalar."""
+    return {'step_size': results.step_size}
 
   def watch(
-      self, before: int, step: int, heat: Any, **unused: Any) -> str | None:
-    """Lowers it in the middle of burn-in, where the chain is too hot.
+      self, before: int, step: int, logs: dict[str, Any], **unused: Any,
+  ) -> str | None:
+    """Takes note of the step size where it has been found.
 
     Args:
       before: Python `int`, the number of steps at the last call.
       step: Python `int`, the number of steps now.
-      heat: `HeatWatch`.
+      logs: The logs of the last step.
       **unused: What other rates are told by.
 
     Returns:
       what: What there is to say, None where there is nothing.
     """
-    half = self._num_burnin_steps // 2
-    if not (self._num_burnin_steps and before < half <= step):
+    if not before < self._num_steps <= step:
       return None
-    excess = heat.excess(self._num_burnin_steps // 4 + 1)
-    if excess is None or not self.suit(excess):
-      return None
-    return (
-        f'the kinetic temperature is {1. + excess:.3g} times the temperature '
-        f'in burn-in: from here on learning_rate={self._value:.2g}.')
+    self._found = float(f'{float(logs["step_size"]):.3g}')
+    return f'step_size={self._found:g} was found in {self._num_steps} step(s).'
 
   def checkpoint(self) -> np.ndarray:
     """What `restore` takes."""
-    return np.array(self._value)
+    found = np.nan if self._found is None else self._found
+    return np.array([self._num_steps, found])
 
   def restore(self, value: np.ndarray) -> None:
-    """Takes the value that an earlier process had."""
-    self.set(value)
-
-  def set(self, value: float) -> None:
-    """Sets it."""
-    self._value = float(value)
-    if self._variable is not None:
-      self._variable.assign(self._value)
-
-  def suit(self, excess: float) -> bool:
-    """Lowers it where the chain is too hot.
-
-    Args:
-      excess: By how much the kinetic temperature is above T, over T.
-
-    Returns:
-      is_lower: Whether it was.
-    """
-    is_lower = bool(np.isfinite(excess) and excess > _EXCESS)
-    if is_lower:
-      self.set(float(f'{self._value * _EXCESS / excess:.2g}'))
-    return is_lower
+    """Takes over what an earlier process knew."""
+    number, found = value.tolist()
+    self._num_steps = int(number)
+    self._found = None if np.isnan(found) else found
 
 
 class Plan(NamedTuple):

@@ -38,7 +38,7 @@ class Judge:
       model: `keras.Model`, whose training may be stopped.
       schedule: `DrawSchedule`, which knows the length of burn-in.
       search: `TemperatureSearch`; None where there is none.
-      rate: `LearningRate` or `AdaptedRate`, told of each step's temperature;
+      rate: `FoundStep` or `AdaptedRate`, told of each step's temperature;
         None where there is none.
       say: Callable of a sentence, to show it.
     """
@@ -89,7 +89,7 @@ class Judge:
     if 'kinetic_temperature' in logs:
       self._heat.add(
           num_steps, logs['kinetic_temperature'], logs['temperature'])
-    said = None if self._rate is None or self._search else self._rate.watch(
+    said = None if self._rate is None else self._rate.watch(
         before, num_steps, heat=self._heat, logs=logs)
     if said is not None:
       self.forget()

@@ -28,6 +28,7 @@ from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import adapted_rate
+from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import network
 
 __all__ = ['KernelMaker']
@@ -49,6 +50,7 @@ class KernelMaker:
       learning_rate: Any = None,
       momentum: float | None = None,
       temperature: Any = None,
+      found_step: choices.FoundStep | None = None,
   ):
     """Checks the arguments, by making the kernel once.
 
@@ -60,6 +62,7 @@ class KernelMaker:
       momentum: None, or m, a number in [0, 1).
       temperature: None for the kernel's own; else T, a number or a callable of
         the step counter.
+      found_step: `FoundStep` that wraps the kernel; None for none.
 
     Raises:
       ValueError: If the arguments contradict each other or are out of range.
@@ -76,6 +79,9 @@ class KernelMaker:
     self._learning_rate = learning_rate
     self._momentum = momentum
     self._temperature = temperature
+    self._tuner = found_step or (
+        learning_rate if isinstance(learning_rate, adapted_rate.AdaptedRate)
+        else None)
     self._rate = None
     self._rate_seen = None
     self._has_warned = False
@@ -87,8 +93,8 @@ class KernelMaker:
             num_examples=self._num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
-    if self._adapts:
-      self._learning_rate.around(made)  # Which refuses what it cannot adapt.
+    if self._tuner is not None:
+      self._tuner.around(made)  # Which refuses what it cannot adapt.
     self._name = type(made).__name__
     self._made_with = made.parameters
     self._stores_kicked_momentum = getattr(
@@ -112,15 +118,13 @@ class KernelMaker:
             and self._learning_rate == 'optimizer')
 
   @property
-  def _adapts(self):
-    return isinstance(self._learning_rate, adapted_rate.AdaptedRate)
-
-  @property
   def step_argument(self) -> tuple[str, Any]:
     """The name of the argument that sets the step size, and its value."""
     if self._learning_rate is not None:
       return 'learning_rate', getattr(
           self._learning_rate, 'value', self._learning_rate)
+    if self._tuner is not None:
+      return 'step_size', self._tuner.value
     return 'step_size', self._given.get('step_size')
 
   @property
@@ -153,6 +157,8 @@ class KernelMaker:
     """m = 1 - friction h, where both are numbers, else None."""
     if self._learning_rate is not None:
       return (self._momentum or 0.) if self._friction_name else None
+    if self._tuner is not None:
+      return None
     h = self._given.get('step_size')
     friction = self._given.get(self._friction_name)
     if not all(isinstance(a, (int, float)) for a in (h, friction)):
@@ -244,7 +250,7 @@ class KernelMaker:
     if self.follows_optimizer:
       learning_rate = tf.convert_to_tensor(self._rate)
     kernel = self._make(posterior, step, learning_rate)
-    return self._learning_rate.around(kernel) if self._adapts else kernel
+    return kernel if self._tuner is None else self._tuner.around(kernel)
 
   def logs(self, results: Any) -> dict[str, tf.Tensor]:
     """What of the kernel's results is for the logs of a step.
@@ -253,11 +259,9 @@ class KernelMaker:
       results: The kernel's results.
 
     Returns:
-      logs: The learning rate where it is adapted, else nothing.
+      logs: The learning rate or step size where it is found, else nothing.
     """
-    return {
-        'learning_rate': self._learning_rate.of(results)
-    } if self._adapts else {}
+    return {} if self._tuner is None else self._tuner.logs(results)
 
   def _make(self, posterior, step, learning_rate):
     arguments = {}

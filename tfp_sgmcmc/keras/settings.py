@@ -38,8 +38,8 @@ class Settings:
     make_kernel: `KernelMaker`.
     schedule: `DrawSchedule`.
     search: `TemperatureSearch`, None where T is not chosen.
-    rate: `LearningRate` to lower in burn-in, or `AdaptedRate` to find there;
-      None where the rate was given.
+    rate: `FoundStep` or `AdaptedRate`, which find the step size in burn-in;
+      None where it was given.
     start_epoch: The first epoch that samples; None where it is to be chosen.
     prior: As `WeightPrior` takes it.
     num_chains: The number of chains.
@@ -54,7 +54,7 @@ class Settings:
   make_kernel: kernel_maker.KernelMaker
   schedule: draw_schedule.DrawSchedule
   search: temperature_search.TemperatureSearch | None
-  rate: choices.LearningRate | adapted_rate.AdaptedRate | None
+  rate: choices.FoundStep | adapted_rate.AdaptedRate | None
   start_epoch: int | None
   prior: Any
   num_chains: int
@@ -119,10 +119,12 @@ class Settings:
       return settings, None
     name, value = self.make_kernel.step_argument
     temperature = self.given['temperature']
+    how = f'{name}={value}, momentum={self.make_kernel.momentum}'
+    if isinstance(self.rate, choices.FoundStep):
+      how = 'a step size that is found in burn-in'
     return settings, (
         f'{first} epoch(s) of the compiled optimizer, then '
-        f'{self.make_kernel.name} with {name}={value}, '
-        f'momentum={self.make_kernel.momentum}, '
+        f'{self.make_kernel.name} with {how}, '
         f'temperature={1. if temperature is None else temperature!r}.')
 
 
@@ -161,11 +163,11 @@ def resolve(
   """
   examples = examples_lib.ExampleCount(num_examples)
   chooses, rate = kernel is None, None
-  if chooses:
+  if chooses and learning_rate is None and momentum is None:
+    kernel, rate = choices.kernel(temperature), choices.FoundStep()
+  elif chooses:
     kernel = mcmc.SGHMC
     momentum = choices.MOMENTUM if momentum is None else momentum
-    if learning_rate is None:
-      rate = choices.LearningRate()
   else:
     num_burnin_steps, num_steps_between_results, start_epoch = (
         0 if value is None else value
@@ -175,8 +177,8 @@ def resolve(
   if start_epoch is not None:
     checks.non_negative_integer('start_epoch', start_epoch)
   make_kernel = _kernel_maker(
-      kernel, examples.number, rate or learning_rate, momentum, temperature,
-      search)
+      kernel, examples.number, learning_rate, momentum, temperature, search,
+      rate)
   schedule = draw_schedule.DrawSchedule(
       num_burnin_steps, num_steps_between_results, max_results, keep_draw,
       draw_interval, make_kernel.is_continuous,
@@ -219,10 +221,14 @@ def _search(temperature):
 
 
 def _kernel_maker(
-    kernel, num_examples, learning_rate, momentum, temperature, search):
+    kernel, num_examples, learning_rate, momentum, temperature, search, rate):
   """Makes the kernel at the temperature of the search, where there is one."""
+  found_step = rate if isinstance(rate, choices.FoundStep) else None
+  if found_step is None and rate is not None:
+    learning_rate = rate
   make = functools.partial(
-      kernel_maker.KernelMaker, kernel, num_examples, learning_rate, momentum)
+      kernel_maker.KernelMaker, kernel, num_examples, learning_rate, momentum,
+      found_step=found_step)
   if search is None:
     return make(temperature)
   if isinstance(learning_rate, adapted_rate.AdaptedRate):

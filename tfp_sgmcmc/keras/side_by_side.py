@@ -58,6 +58,8 @@ __all__ = [
 
 # The entry of the step's logs with what each chain is judged by, `[k]` each.
 BY_CHAIN = 'by_chain'
+# What the logs have the mean over chains of, and no value by chain.
+_MEANS = ('learning_rate', 'step_size')
 
 
 class SideBySide:
@@ -450,9 +452,10 @@ class StepOfChains:
     logs = dict(first)
     stacked = {
         name: tf.stack([each[name] for each in found])
-        for name in ('kinetic_temperature', 'learning_rate') if name in first}
+        for name in ('kinetic_temperature', *_MEANS) if name in first}
     logs.update({name: tf.reduce_mean(v) for name, v in stacked.items()})
-    stacked.pop('learning_rate', None)
+    for name in _MEANS:
+      stacked.pop(name, None)
     step, _ = first[step_lib.STATUS]
     bad = _first(tf.stack([each[step_lib.STATUS][1] for each in found]))
     return {**logs, BY_CHAIN: stacked, step_lib.STATUS: (step, bad)}

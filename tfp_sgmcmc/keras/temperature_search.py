@@ -106,6 +106,12 @@ class TemperatureSearch:
     return self._is_over
 
   @property
+  def num_steps_before(self) -> int:
+    """The number of steps at the lowest T before those of its trial."""
+    end, spacing = self._trial
+    return max(0, end - 2 * _NUM_DRAWS * spacing)
+
+  @property
   def temperature(self) -> float:
     """T now."""
     return float(f'{float(self._temperature.numpy()):.6g}')

@@ -2,6 +2,8 @@
 
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
+from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
+from tfp_sgmcmc.mcmc.self_tuning import SelfTuningResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD
@@ -22,6 +24,8 @@ __all__ = [
     'SGLDResults',
     'SGNHT',
     'SGNHTResults',
+    'SelfTuning',
+    'SelfTuningResults',
     'TemperatureStepSizeAdaptation',
     'TemperatureStepSizeAdaptationResults',
 ]

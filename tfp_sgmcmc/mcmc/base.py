@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
+from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
 
@@ -127,6 +128,32 @@ class LangevinKernel(kernel.GradientKernel):
     """
     del previous, results
     raise ValueError(self.why_no_excess)
+
+  def estimate_at(
+      self, state_parts: Sequence[tf.Tensor], previous: Any, seed: tf.Tensor,
+  ) -> gradients_lib.GradientEstimate:
+    """The estimate at a position by the minibatch of a step.
+
+    Args:
+      state_parts: List of tensors, the position.
+      previous: The kernel's results before the step.
+      seed: The seed of the step.
+
+    Returns:
+      estimate: `GradientEstimate`.
+    """
+    return self._estimate(state_parts, previous, self._seeds(seed))[0]
+
+  def standard_normal(
+      self, state_parts: Sequence[tf.Tensor], seed: tf.Tensor,
+  ) -> list[tf.Tensor]:
+    """Standard normal numbers in the shapes of the parts."""
+    return self._noise(state_parts, seed)
+
+  @property
+  def target_num_examples(self) -> int:
+    """N of the posterior; 1 of a plain function."""
+    return self._target.num_examples
 
   def _check_noise(self, **amounts):
     """Raises where an amount of noise, by its argument's name, is zero."""

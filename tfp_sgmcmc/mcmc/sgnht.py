@@ -59,6 +59,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import collectives
@@ -182,6 +183,7 @@ class SGNHT(base.LangevinKernel):
       integrator: str | None = None,
       preconditioner: preconditioners.Preconditioner | None = None,
       noise_estimate: Any = 0.,
+      friction: Any = 0.,
   ):
     """Makes the kernel.
 
@@ -220,6 +222,10 @@ class SGNHT(base.LangevinKernel):
         each part. That much less noise is added (see the module's docstring),
         down to a twentieth of its variance. What of V is wrong, the thermostat
         makes up for.
+      friction: gamma, a Langevin friction beside the thermostat, per unit of
+        time, with the noise that balances it: in the forms of `noise_estimate`.
+        It replaces xi by xi + gamma in O, and A by A + gamma. With A = 0 the
+        thermostat then only makes up for noise that is not known.
 
     Raises:
       ValueError: If a number is out of its range, the thermostat or the
@@ -234,6 +240,8 @@ class SGNHT(base.LangevinKernel):
     checks.one_of('integrator', integrator, (None, 'badodab', 'euler'))
     for value in _listed(noise_estimate):
       checks.numeric('noise_estimate', value, 0., strict=False)
+    for value in _listed(friction):
+      checks.numeric('friction', value, 0., strict=False)
     if preconditioner is not None:
       preconditioners.check_preconditioner(preconditioner)
       if preconditioner.has_state:
@@ -258,8 +266,10 @@ class SGNHT(base.LangevinKernel):
         name=name,
         integrator=integrator,
         preconditioner=preconditioner,
-        noise_estimate=noise_estimate))
+        noise_estimate=noise_estimate,
+        friction=friction))
     self._thermostat = _THERMOSTATS[thermostat]
+    self._check_friction()
 
   @property
   def integrator(self) -> str:
@@ -376,11 +386,28 @@ class SGNHT(base.LangevinKernel):
         diffusion=self._parameters['diffusion'],
         temperature=self._parameters['temperature'])
 
+  def _check_friction(self):
+    """Raises where a friction beside the thermostat is not to be had."""
+    values = [
+        checks.static_value(v) for v in _listed(self._parameters['friction'])]
+    if all(v is not None and np.all(v == 0.) for v in values):
+      return
+    for name, value in (
+        ('integrator', self._integrator),
+        ('thermostat', self._parameters['thermostat'])):
+      if value in ('euler', 'matrix'):
+        raise ValueError(
+            f'friction is given and {name} is "{value}", which has no friction '
+            'beside the thermostat: leave friction out, or take '
+            'integrator="badodab" with another thermostat.')
+
   def _check_shapes(self, parts):
-    """Raises where G or V is of other shapes than the state."""
+    """Raises where G, V or gamma is of other shapes than the state."""
     scale = self._scale(parts) or [tf.zeros([])] * len(parts)
     for name, values in (
-        ('preconditioner', scale), ('noise_estimate', self._variance(parts))):
+        ('preconditioner', scale),
+        ('noise_estimate', self._by_part('noise_estimate', parts)),
+        ('friction', self._by_part('friction', parts))):
       for k, (value, part) in enumerate(zip(values, parts)):
         try:
           shape = tf.broadcast_static_shape(value.shape, part.shape)
@@ -400,14 +427,14 @@ class SGNHT(base.LangevinKernel):
     return [tf.sqrt(g) for g in preconditioner.times(
         [ones[part.dtype] for part in parts], ())]
 
-  def _variance(self, parts):
-    """V for each part."""
-    value = self._parameters['noise_estimate']
+  def _by_part(self, name, parts):
+    """V (`noise_estimate`) or gamma (`friction`) for each part."""
+    value = self._parameters[name]
     if not isinstance(value, (list, tuple)):
-      return self._at_step('noise_estimate', None, parts)
+      return self._at_step(name, None, parts)
     if len(value) != len(parts):
       raise ValueError(
-          f'noise_estimate is a list of {len(value)}, and the state has '
+          f'{name} is a list of {len(value)}, and the state has '
           f'{len(parts)} part(s): it needs an entry for each.')
     return [states.cast(v, part.dtype) for v, part in zip(value, parts)]
 
@@ -432,7 +459,8 @@ class SGNHT(base.LangevinKernel):
     friction_force = self._thermostat.force(
         previous.thermostat, previous.momentum, chain_rank)
     noise_scale = base.each(
-        kick_noise, step_size, diffusion, temperature, self._variance(parts))
+        kick_noise, step_size, diffusion, temperature,
+        self._by_part('noise_estimate', parts))
     estimate, estimator_results = self._estimate(
         parts, previous, seeds, lambda: gradients_lib.GaussianStep(
             previous.momentum,
@@ -454,8 +482,9 @@ class SGNHT(base.LangevinKernel):
         self._thermostat, parts, previous.momentum, previous.thermostat,
         _times(scale, previous.grads_target_log_prob), step_size,
         _times(scale, step_size), mass, diffusion, temperature,
-        self._variance(parts), noise, previous.target_log_prob.shape.rank,
-        self._which_are_own(parts))
+        self._by_part('noise_estimate', parts),
+        self._by_part('friction', parts), noise,
+        previous.target_log_prob.shape.rank, self._which_are_own(parts))
     estimate, estimator_results = self._estimate(parts, previous, seeds)
     momentum = half_kick(
         momentum, _times(scale, estimate.grads_target_log_prob), step_size)
@@ -511,6 +540,7 @@ def badoda_step(
     diffusion: Sequence[tf.Tensor],
     temperature: Sequence[tf.Tensor],
     variance: Sequence[tf.Tensor],
+    friction: Sequence[tf.Tensor],
     noise: Sequence[tf.Tensor],
     chain_rank: int,
     is_own: Sequence[bool],
@@ -518,7 +548,7 @@ def badoda_step(
   """All of BADODAB but its last half kick, of all parts.
 
   The arguments are those of `thermostat_step`; `gradients` is s g at the
-  position from which the step starts, and `variance` is V.
+  position from which the step starts, `variance` is V and `friction` gamma.
   """
   rate = base.each(lambda h, mu: h / (2. * mu), step_size, mass)
   momentum = half_kick(momentum, gradients, step_size)
@@ -526,8 +556,8 @@ def badoda_step(
   thermostat = rule.update(
       thermostat, momentum, rate, temperature, chain_rank, is_own)
   momentum = rule.relax(
-      thermostat, momentum, step_size, diffusion, temperature, variance, noise,
-      chain_rank)
+      thermostat, momentum, step_size, diffusion, temperature, variance,
+      friction, noise, chain_rank)
   thermostat = rule.update(
       thermostat, momentum, rate, temperature, chain_rank, is_own)
   return _half_drift(parts, momentum, way), momentum, thermostat
@@ -551,22 +581,25 @@ def kick_noise(h, a, t, v):
   return tf.sqrt(_less(2. * a * t * h, tf.square(h) * v))
 
 
-def relaxation(xi, h, a, t, v):
+def relaxation(xi, h, a, t, v, gamma):
   """The O of BADODAB, p <- e p + c z, of one part.
 
-    e = exp(-xi h),  c^2 = A T (1 - e^2) / xi - h^2 V (1 + e)^2 / 4
+    e = exp(-x h),  c^2 = (A + gamma) T (1 - e^2) / x - h^2 V (1 + e)^2 / 4,
+    x = xi + gamma
 
   Args:
-    xi: The friction; of any sign, and it may be zero.
+    xi: The thermostat; of any sign, and x may be zero.
     h: The step size.
     a: The diffusion.
     t: The temperature.
     v: The variance of the noise of s g.
+    gamma: The friction beside the thermostat.
 
   Returns:
     e: Tensor.
     c: Tensor.
   """
+  xi, a = xi + gamma, a + gamma
   e = tf.exp(-xi * h)
   # (1 - exp(-x)) / x, x = 2 xi h.
   x = 2. * xi * h
@@ -605,13 +638,13 @@ class _ByCoordinate:
 
   @classmethod
   def relax(
-      cls, xi, momentum, step_size, diffusion, temperature, variance, noise,
-      chain_rank):
+      cls, xi, momentum, step_size, diffusion, temperature, variance, friction,
+      noise, chain_rank):
     """The O of BADODAB."""
     del chain_rank
     found = base.each(
         relaxation, cls.spread(xi, momentum), step_size, diffusion,
-        temperature, variance)
+        temperature, variance, friction)
     return [
         e * p + c * z for (e, c), p, z in zip(found, momentum, noise)]
 
@@ -729,8 +762,8 @@ class _Matrix:
 
   @staticmethod
   def relax(
-      xi, momentum, step_size, diffusion, temperature, variance, noise,
-      chain_rank):
+      xi, momentum, step_size, diffusion, temperature, variance, friction,
+      noise, chain_rank):
     """The O of BADODAB in three: half the friction, the noise, the other half.
 
       p <- E p,  p <- p + `kick_noise` z,  p <- E p,  E = exp(-h/2 Xi)
@@ -739,6 +772,7 @@ class _Matrix:
     Xi, for which XLA has no code that all accelerators run, and for which
     TensorFlow raises an error where a chain is lost; E p takes products.
     """
+    del friction  # The constructor refuses one.
     p, z, h, c = (
         states.flatten(
             [tf.zeros_like(p) + v for p, v in zip(momentum, values)],
