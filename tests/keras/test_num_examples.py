@@ -89,6 +89,29 @@ def test_endless_data_need_it(start_epoch):
                 start_epoch=start_epoch)
 
 
+def from_python():
+  x, y = models.classes()
+  while True:
+    yield x[:20], y[:20]
+
+
+@pytest.mark.parametrize('make', [
+    from_python, of_unknown_length, Batches,
+    lambda: tf.data.Dataset.from_generator(
+        from_python, output_signature=dataset().element_spec)],
+    ids=['generator', 'unknown', 'PyDataset', 'from_generator'])
+def test_parts_that_no_epoch_can_count_are_refused_before_training(make):
+  model = models.classifier(run_eagerly=True)
+  before = model.get_weights()
+  with pytest.raises(
+      ValueError, match=r'2 batch\(es\) at a time \(steps_per_epoch.*Pass'):
+    model.fit(
+        make(), steps_per_epoch=2, epochs=5, verbose=0,
+        callbacks=[models.make_sampling(num_examples=None, start_epoch=3)])
+  for a, b in zip(model.get_weights(), before):
+    np.testing.assert_array_equal(a, b)
+
+
 def test_a_part_of_the_data_is_no_epoch():
   # Two epochs of one batch each, of three: the rows are those of all three.
   counted = log_density(None, dataset(), steps_per_epoch=1, start_epoch=1)
