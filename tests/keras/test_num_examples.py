@@ -69,8 +69,10 @@ def test_left_out_it_is_counted(make, start_epoch):
 
 
 def test_data_from_python_are_counted_in_an_epoch_of_training():
-  counted = log_density(None, Batches(), start_epoch=1)
-  assert np.isclose(counted, with_all_examples())
+  for steps in (None, 3):
+    counted = log_density(
+        None, Batches(), start_epoch=1, steps_per_epoch=steps)
+    assert np.isclose(counted, with_all_examples())
   with pytest.raises(ValueError, match='start_epoch=1'):
     log_density(None, Batches())
 

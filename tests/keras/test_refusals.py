@@ -162,5 +162,5 @@ def test_models_that_cannot_be_sampled():
   with pytest.raises(ValueError, match='is stateful'):
     models.fit(model, models.make_sampling(), batch_size=10)
   model = models.classifier(loss=keras.losses.SparseCategoricalCrossentropy)
-  with pytest.raises(ValueError, match='class SparseCategoricalCrossentropy as'):
+  with pytest.raises(ValueError, match='class SparseCategoricalCross'):
     models.fit(model, models.make_sampling())

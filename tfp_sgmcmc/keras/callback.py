@@ -72,8 +72,10 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   The model keeps its `train_step`, optimizer and compile state: its train
   function is swapped only while a batch runs. Its weights after `fit` are the
-  chain's last state. `fit` with the same callback once more goes on with the
-  chain, from the model's weights.
+  chain's last state, also where the optimizer keeps a moving average
+  (`use_ema`, and `SwapEMAWeights`), which Keras would leave in the model. `fit`
+  with the same callback once more goes on with the chain, from the model's
+  weights.
 
   `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
   0.9; N(0, 1), for kernels of more than 128 inputs N(0, 128 / inputs), as the
@@ -184,7 +186,10 @@ class PosteriorSampling(keras.callbacks.Callback):
   burn-in, or after burn-in, is warned of, as is a mean loss that grows by ten
   times d T / (2 N) and twice its first value. Sampling stops, with the draws
   that it has, where 100 steps and a whole epoch were above 100 T without
-  cooling, or the loss has left all bounds. Callbacks that change the
+  cooling, or the loss has left all bounds; and where weights or momentum become
+  NaN or infinite: then the model gets the weights of the last draw. A chain
+  that stops before its first draw leaves the model with the weights, and the
+  moving statistics, from before sampling. Callbacks that change the
   optimizer's learning rate (`LearningRateScheduler`, `ReduceLROnPlateau`) steer
   the kernel if `learning_rate='optimizer'`; else they have no effect on it, of
   which a warning tells once.
@@ -451,9 +456,12 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._train_function = train_function.TrainFunction(
           model, self._chain.train_step, self._execute)
     self._train_function.begin_fit()
+    steps = compat.argument_of_fit(model, 'steps_per_epoch')
+    data = compat.argument_of_fit(model, 'x')
     self._settings.examples.begin_fit(
-        self.params.get('steps'),
-        compat.argument_of_fit(model, 'steps_per_epoch') is not None)
+        self.params.get('steps'), is_in_parts=steps is not None and
+        # A PyDataset tells how many batches it has.
+        steps != getattr(data, 'num_batches', None))
     self._is_checked = False
 
   def on_epoch_begin(self, epoch, logs=None):

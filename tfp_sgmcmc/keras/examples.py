@@ -66,7 +66,8 @@ class ExampleCount:
       steps: Python `int`, the number of batches in an epoch, as far as `fit`
         knows it before the first.
       is_in_parts: Python `bool`, whether `fit` was given this number
-        (`steps_per_epoch`): an epoch then goes on where the one before ended.
+        (`steps_per_epoch`) and it may be a part of the data: an epoch then goes
+        on where the one before ended.
     """
     self._steps = steps
     self._is_in_parts = is_in_parts
