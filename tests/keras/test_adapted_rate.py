@@ -166,8 +166,18 @@ def test_refused_at_construction(arguments, error, message):
         **{'learning_rate': 'temperature', **arguments})
 
 
-def test_a_chosen_burnin_that_is_too_short():
+@pytest.mark.parametrize('has_length', [True, False])
+def test_a_chosen_burnin_that_is_too_short(has_length):
+  """Before the optimizer trains, if `fit` knows how many steps an epoch has.
+
+  After an epoch if it does not.
+  """
+  data = tf.data.Dataset.from_tensor_slices(models.classes()).batch(20)
+  if not has_length:
+    data = data.filter(lambda x, y: True)
+  model = models.classifier(run_eagerly=True)
   sampling = sgmcmc.keras.PosteriorSampling(
       learning_rate='temperature', prior=tfd.Normal(0., 1.))
-  with pytest.raises(ValueError, match='Raise num_burnin_steps, or epochs'):
-    models.fit(models.classifier(), sampling, epochs=10)
+  with pytest.raises(ValueError, match='which has 24.*Raise num_burnin_steps'):
+    model.fit(data, epochs=30, verbose=0, callbacks=[sampling])
+  assert int(model.optimizer.iterations) == (0 if has_length else 3)

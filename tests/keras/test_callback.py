@@ -1,6 +1,7 @@
 """What `fit` with the callback does to models and other callbacks."""
 
 import functools
+import sys
 
 import keras
 import numpy as np
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
 
 
 def test_frozen_layers_stay():
@@ -143,6 +145,39 @@ def test_optimizer_with_moving_average_that_never_trains():
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize('arguments', [
+    {}, dict(directory=True),
+    dict(kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9,
+         temperature='validation')], ids=['memory', 'directory', 'search'])
+@pytest.mark.parametrize('on_epoch', [False, True])
+def test_swapped_weights_are_not_the_chains(on_epoch, arguments, tmp_path):
+  """With `SwapEMAWeights` before ours the chain is the same bit for bit.
+
+  Though it swaps by additions, which round.
+  """
+  x, y = models.classes()
+  found = []
+  for k, swaps in enumerate([[], [on_epoch]]):
+    model = models.classifier(
+        optimizer=keras.optimizers.SGD(0.1, use_ema=True), run_eagerly=True)
+    model.fit(x, y, verbose=0)  # Makes an average.
+    sampling = models.make_sampling(**{
+        **arguments, **({'directory': tmp_path / str(k)}
+                        if 'directory' in arguments else {})})
+    model.fit(
+        x, y, epochs=7, batch_size=20, shuffle=False, verbose=0,
+        validation_data=(x, y), callbacks=[
+            *map(keras.callbacks.SwapEMAWeights, swaps), sampling])
+    found.append(sampling.posterior.weights)
+    for a, b in zip(model.get_weights(), sampling.posterior[-1]):
+      np.testing.assert_array_equal(a, b)
+    if 'directory' in arguments:
+      kept = store.Store(tmp_path / str(k), 'fit').checkpoint()
+      np.testing.assert_array_equal(kept['weights/0'], model.get_weights()[0])
+  for a, b in zip(*(weights.values() for weights in found)):
+    np.testing.assert_array_equal(a, b)
+
+
 def test_other_callbacks(tmp_path):
   x, y = models.classes()
   model = models.classifier(run_eagerly=True)
@@ -222,6 +257,28 @@ def test_nan_stops_with_the_step_and_keeps_the_draws(
   assert sampling.posterior.steps == [1, 2]
   np.testing.assert_array_equal(
       model.get_weights()[0], sampling.posterior[-1][0])
+
+
+def test_the_class_and_a_model_of_keras_2():
+  tf_keras = pytest.importorskip('tf_keras')
+  x, y = models.classes()
+  with pytest.raises(TypeError, match='class PosteriorSampling itself'):
+    models.classifier().fit(
+        x, y, verbose=0, callbacks=[sgmcmc.keras.PosteriorSampling])
+  old = tf_keras.Sequential([tf_keras.layers.Dense(3)])
+  old.compile('sgd', 'sparse_categorical_crossentropy')
+  with pytest.raises(TypeError, match='model of tf_keras, which is Keras 2'):
+    old.fit(x, y, verbose=0, callbacks=[models.make_sampling()])
+
+
+def test_without_arviz_several_chains_end_as_one_does(monkeypatch, capsys):
+  monkeypatch.setitem(sys.modules, 'arviz', None)
+  sampling = models.make_sampling(num_chains=2)
+  history = models.fit(
+      models.classifier(run_eagerly=True), sampling, epochs=4, verbose=2)
+  assert history.history['draws'] == [6, 12, 18, 24]
+  assert len(sampling.posterior) == 24
+  assert 'is not judged: R-hat, effective draws' in capsys.readouterr().out
 
 
 def test_a_model_that_cannot_be_traced_runs_eagerly():

@@ -69,8 +69,10 @@ def test_left_out_it_is_counted(make, start_epoch):
 
 
 def test_data_from_python_are_counted_in_an_epoch_of_training():
-  counted = log_density(None, Batches(), start_epoch=1)
-  assert np.isclose(counted, with_all_examples())
+  for steps in (None, 3):
+    counted = log_density(
+        None, Batches(), start_epoch=1, steps_per_epoch=steps)
+    assert np.isclose(counted, with_all_examples())
   with pytest.raises(ValueError, match='start_epoch=1'):
     log_density(None, Batches())
 
@@ -87,6 +89,29 @@ def test_endless_data_need_it(start_epoch):
   with pytest.raises(ValueError, match='Pass num_examples'):
     log_density(None, dataset().repeat(), steps_per_epoch=3,
                 start_epoch=start_epoch)
+
+
+def from_python():
+  x, y = models.classes()
+  while True:
+    yield x[:20], y[:20]
+
+
+@pytest.mark.parametrize('make', [
+    from_python, of_unknown_length, Batches,
+    lambda: tf.data.Dataset.from_generator(
+        from_python, output_signature=dataset().element_spec)],
+    ids=['generator', 'unknown', 'PyDataset', 'from_generator'])
+def test_parts_that_no_epoch_can_count_are_refused_before_training(make):
+  model = models.classifier(run_eagerly=True)
+  before = model.get_weights()
+  with pytest.raises(
+      ValueError, match=r'2 batch\(es\) at a time \(steps_per_epoch.*Pass'):
+    model.fit(
+        make(), steps_per_epoch=2, epochs=5, verbose=0,
+        callbacks=[models.make_sampling(num_examples=None, start_epoch=3)])
+  for a, b in zip(model.get_weights(), before):
+    np.testing.assert_array_equal(a, b)
 
 
 def test_a_part_of_the_data_is_no_epoch():

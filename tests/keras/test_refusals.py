@@ -18,6 +18,16 @@ tfd = tfp.distributions
     ({'hiden': tfd.Normal(0., 1.), '.*': tfd.Normal(0., 1.)}, None,
      "fit no weight: .'hiden'"),
     (tfd.Normal(tf.zeros([7]), 1.), None, 'has to broadcast'),
+    (tfd.MultivariateNormalDiag(tf.zeros([1])), None,
+     r'event shape \(1,\) .* weight has shape \(4, 5\).*'
+     r'tfd.Independent\(tfd.Normal\(tf.zeros\(\[4, 5\]\), 1.\), 2\)'),
+    (tfd.Sample(tfd.Normal(0., 1.), [4]), None, r'event shape \(4,\)'),
+    (tfd.JointDistributionSequential([tfd.Normal(0., 1.)]), None,
+     'the law of several tensors'),
+    (tfd.Normal, None, 'is Normal itself: call it'),
+    (sgmcmc.keras.he_normal, None, 'is he_normal itself: call it'),
+    ({'(': tfd.Normal(0., 1.)}, None, r"key '\(', which is no layer name"),
+    ({0: tfd.Normal(0., 1.)}, None, 'key 0, which is no layer name'),
     (tfd.Normal(0., tf.ones([], tf.float64)), None, 'has dtype float64'),
     (tfd.Normal(0., 1.), 'non_neg', 'has the constraint')])
 def test_wrong_priors_and_constraints_are_found_before_training(
@@ -82,6 +92,15 @@ def test_draws_out_of_reach_are_an_error_before_the_first_step(arguments):
 
 @pytest.mark.parametrize('arguments, message', [
     (dict(kernel=3), 'kernel is 3'),
+    (dict(kernel=keras.Sequential([keras.Input([4]), keras.layers.Dense(3)])),
+     'kernel is <Sequential'),
+    (dict(directory=''), "directory is ''"),
+    (dict(directory=b'draws'), "directory is b'draws', of type bytes"),
+    (dict(directory='n' * 300), '300 characters'),
+    (dict(num_chains=2, initial_weights=[[['a']], [['b']]]),
+     r'initial_weights\[0\]\[0\] holds texts'),
+    (dict(num_chains=2, initial_weights=2 * [[[[1., 2.], [3.]]]]),
+     r'initial_weights\[0\]\[0\] is'),
     (dict(kernel=functools.partial(
         tfp.mcmc.HamiltonianMonteCarlo, step_size=1., num_leapfrog_steps=1)),
      'all the data at each step'),
@@ -134,4 +153,14 @@ def test_models_that_cannot_be_sampled():
       3, kernel_constraint='non_neg')])
   model.compile('sgd', models.classifier().loss)
   with pytest.raises(ValueError, match='constraint'):
+    models.fit(model, models.make_sampling())
+  model = keras.Sequential([
+      keras.Input([4], batch_size=10), keras.layers.Reshape([4, 1]),
+      keras.layers.Bidirectional(keras.layers.LSTM(2, stateful=True)),
+      keras.layers.Dense(3)])
+  model.compile('sgd', models.classifier().loss)
+  with pytest.raises(ValueError, match='is stateful'):
+    models.fit(model, models.make_sampling(), batch_size=10)
+  model = models.classifier(loss=keras.losses.SparseCategoricalCrossentropy)
+  with pytest.raises(ValueError, match='class SparseCategoricalCross'):
     models.fit(model, models.make_sampling())

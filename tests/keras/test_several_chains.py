@@ -211,6 +211,12 @@ def with_frozen_weights():
     (dict(sampling=dict(seed=3)), ValueError, "sampling holds 'seed'"),
     (dict(fit=[1]), TypeError, 'a dict of arguments is needed'),
     (dict(make_model=3), TypeError, 'a function that returns a new model'),
+    (dict(make_model=models.classifier()), TypeError,
+     'make_model is <Sequential .* a function that returns a new model'),
+    (dict(make_model=lambda: keras.Model), TypeError, 'is the class Model'),
+    (dict(fit=dict(x=[[1., 2.]], y=np.ones([1]))), TypeError,
+     r"fit\['x'\] is a list of Python values"),
+    (dict(directory=''), ValueError, "directory is ''"),
     (dict(make_model=lambda: keras.Sequential([keras.layers.Dense(1)])),
      ValueError, 'a model without weights'),
     (dict(fit={**fit_arguments(), 'callbacks': [

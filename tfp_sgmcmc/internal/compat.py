@@ -4,6 +4,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
+import inspect
 import itertools
 from typing import Any
 import warnings
@@ -19,6 +20,7 @@ from tensorflow_probability.python.internal import unnest
 
 __all__ = [
     'all_layers',
+    'argument_of_fit',
     'begin_at_epoch',
     'call_as_one_kernel',
     'dataset_of',
@@ -52,6 +54,27 @@ maximum = prefer_static.maximum
 def all_layers(model: Any) -> list[Any]:
   """All layers of a Keras model, those within layers too."""
   return list(model._flatten_layers(include_self=False))
+
+
+def argument_of_fit(model: Any, name: str) -> Any:
+  """An argument of the call of `fit` that is running; None where it is none.
+
+  Callbacks are not told of all, so that it is read off the call itself.
+
+  Args:
+    model: Keras model.
+    name: The argument's name.
+
+  Returns:
+    value: What it was given, or its default.
+  """
+  frame = inspect.currentframe()
+  while frame is not None:
+    if frame.f_code.co_name == 'fit' and frame.f_locals.get('self') is model:
+      if name in frame.f_locals:
+        return frame.f_locals[name]
+    frame = frame.f_back
+  return None
 
 
 def begin_at_epoch(model: Any, epoch: int | None) -> None:

@@ -1,8 +1,10 @@
 """Posterior sampling in `model.fit`."""
 
 from collections.abc import Callable
+import contextlib
 from typing import Any
 import warnings
+import weakref
 
 import keras
 import numpy as np
@@ -13,6 +15,7 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import random
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
@@ -30,6 +33,9 @@ from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
 
 __all__ = ['PosteriorSampling']
+
+# The callback that the last fit of each model was given.
+_LAST_OF_MODEL = weakref.WeakKeyDictionary()
 
 
 class PosteriorSampling(keras.callbacks.Callback):
@@ -66,8 +72,10 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   The model keeps its `train_step`, optimizer and compile state: its train
   function is swapped only while a batch runs. Its weights after `fit` are the
-  chain's last state. `fit` with the same callback once more goes on with the
-  chain, from the model's weights.
+  chain's last state, also where the optimizer keeps a moving average
+  (`use_ema`, and `SwapEMAWeights`), which Keras would leave in the model. `fit`
+  with the same callback once more goes on with the chain, from the model's
+  weights.
 
   `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
   0.9; N(0, 1), for kernels of more than 128 inputs N(0, 128 / inputs), as the
@@ -178,7 +186,10 @@ class PosteriorSampling(keras.callbacks.Callback):
   burn-in, or after burn-in, is warned of, as is a mean loss that grows by ten
   times d T / (2 N) and twice its first value. Sampling stops, with the draws
   that it has, where 100 steps and a whole epoch were above 100 T without
-  cooling, or the loss has left all bounds. Callbacks that change the
+  cooling, or the loss has left all bounds; and where weights or momentum become
+  NaN or infinite: then the model gets the weights of the last draw. A chain
+  that stops before its first draw leaves the model with the weights, and the
+  moving statistics, from before sampling. Callbacks that change the
   optimizer's learning rate (`LearningRateScheduler`, `ReduceLROnPlateau`) steer
   the kernel if `learning_rate='optimizer'`; else they have no effect on it, of
   which a warning tells once.
@@ -318,7 +329,12 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._train_function = None
     self._is_checked = False
     self._is_sampling = False
+    # Where the optimizer keeps a moving average of the weights, those of the
+    # chain: Keras and its SwapEMAWeights put the average in their place.
     self._last_weights = None
+    self._is_swapped = False
+    self._is_copied = False
+    self._last_epoch, self._has_ended = None, False
     self._num_batches, self._num_rows = 0, None
     self._steps_in_epoch = None
 
@@ -327,18 +343,18 @@ class PosteriorSampling(keras.callbacks.Callback):
       raise TypeError(
           'A PosteriorSampling that has been passed to fit cannot be pickled '
           'or copied, for it holds compiled functions. Its posterior can be.')
-    return self.__dict__
+    self._is_copied = True
+    return {**self.__dict__, '_is_copied': False}
 
   @property
   def posterior(self) -> samples.PosteriorSamples:
     """The draws so far, as a `PosteriorSamples`.
 
     Raises:
-      ValueError: If there are none yet.
+      ValueError: If there are none; it says why.
     """
     if self._chain is None or not len(self._chain.draws):
-      raise ValueError(
-          'There are no draws yet: pass the callback to model.fit.')
+      raise ValueError(self._why_no_draws)
     if self._posterior is None:
       self._posterior = samples.PosteriorSamples(
           self.model, self._chain.draws)
@@ -401,7 +417,12 @@ class PosteriorSampling(keras.callbacks.Callback):
       seed = random.fold_in(seed, chain)
     return random.fold_in(seed, step)
 
-  def set_model(self, model):
+  def set_model(self, model=None):
+    if not isinstance(self, PosteriorSampling):  # Of the class it is `model`.
+      raise TypeError(
+          'callbacks holds the class PosteriorSampling itself: pass an object '
+          'of it, callbacks=[PosteriorSampling()].')
+    network.check_kind(model)
     if self._has_begun and model is not self.model:
       raise ValueError(
           f'This callback holds a chain of the model {self.model.name!r}, and '
@@ -412,6 +433,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     del logs
     forks.check()
     model = self.model
+    self._check_alone()
+    self._last_epoch, self._has_ended = None, False
+    self._last_weights, self._is_swapped = None, False
     network.check_model(model)
     replicas.check(model)
     if collectives.is_several(model.distribute_strategy):
@@ -432,11 +456,17 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._train_function = train_function.TrainFunction(
           model, self._chain.train_step, self._execute)
     self._train_function.begin_fit()
-    self._settings.examples.begin_fit(self.params.get('steps'))
+    steps = compat.argument_of_fit(model, 'steps_per_epoch')
+    data = compat.argument_of_fit(model, 'x')
+    self._settings.examples.begin_fit(
+        self.params.get('steps'), is_in_parts=steps is not None and
+        # A PyDataset tells how many batches it has.
+        steps != getattr(data, 'num_batches', None))
     self._is_checked = False
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
+    self._last_epoch = epoch
     if self._num_batches:
       self._steps_in_epoch = self._num_batches
     going_on = self._resumption
@@ -451,6 +481,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         self._say(said)
       self._check_reachable(epoch)
       self._is_checked = True
+    if not self._has_begun:
+      self._check_burnin(epoch)
     self._is_sampling = (
         self._has_begun or epoch >= self._settings.start_epoch)
     self._num_batches, self._num_rows = 0, None
@@ -479,18 +511,39 @@ class PosteriorSampling(keras.callbacks.Callback):
     if not (self.model.stop_training or self._chain.has_skipped):
       self._settings.examples.end_epoch(self._num_rows, self._num_batches)
     self._chain.judge_epoch((logs or {}).get('loss'))
-    if self._chain.is_searching:
-      temperature_search.validation_data(self.model)  # Early, if there is none.
-      if self._is_sampling:
-        self._chain.end_trial()
+    with self._chains_weights():
+      if self._chain.is_searching:
+        temperature_search.validation_data(self.model)  # Early, without any.
+        if self._is_sampling:
+          self._chain.end_trial()
+      self._chain.end_epoch(self.params.get('steps'))
     if logs is not None and self._is_sampling:
       logs.update(self._draws_log())
-    self._chain.end_epoch(self.params.get('steps'))
-    if self._is_sampling and network.has_moving_average(self.model.optimizer):
-      self._last_weights = network.values(self.model.trainable_variables)
+
+  @contextlib.contextmanager
+  def _chains_weights(self):
+    """Has the chain's weights in the model, where a callback has put others.
+
+    Such as `SwapEMAWeights`, which takes its own out again when the next epoch
+    begins.
+    """
+    if self._last_weights is None:
+      yield
+      return
+    variables = self.model.trainable_variables
+    others = network.values(variables)
+    self._is_swapped = not all(
+        map(np.array_equal, others, self._last_weights))
+    if self._is_swapped:
+      network.assign(variables, self._last_weights)
+    yield
+    self._last_weights = network.values(variables)
+    if self._is_swapped:
+      network.assign(variables, others)
 
   def on_train_end(self, logs=None):
     del logs
+    self._has_ended = True
     self._train_function.put_back()
     self._chain.end_fit()
     self._chain.draws.close()
@@ -500,11 +553,45 @@ class PosteriorSampling(keras.callbacks.Callback):
       network.assign(self.model.trainable_variables, self._last_weights)
       self._last_weights = None
     self._say_verdict()
-    if self._is_sampling and not len(self._chain.draws):
-      warnings.warn(
-          f'fit ended after {self.num_steps} step(s) of the chain without a '
-          f'draw: the first is due {self._settings.schedule.first_due()}. Run '
-          'fit with this callback again to go on.', stacklevel=2)
+    if not (len(self._chain.draws) or self._chain.why_stopped):
+      warnings.warn(self._why_no_draws, stacklevel=2)
+
+  @property
+  def _why_no_draws(self):
+    """Why there are no draws, and how to have some, whole sentences."""
+    if self._chain is None:
+      if self._is_copied:
+        return (
+            'There are no draws: this callback was copied, and no fit was '
+            'given the original. KerasTuner, for one, gives each trial a copy '
+            'of its callbacks. Pass a new PosteriorSampling to the fit of the '
+            'model that is found.')
+      return 'There are no draws yet: pass the callback to model.fit.'
+    if self._chain.why_stopped is not None:
+      return f'There are no draws. {self._chain.why_stopped}'
+    start_epoch = self._settings.start_epoch
+    due = f'the first is due {self._settings.schedule.first_due()}'
+    if not self._has_begun and start_epoch is not None:
+      due = (
+          f'sampling begins with epoch {start_epoch} (start_epoch; epochs '
+          'count from 0)')
+    if not self._has_ended:
+      return (
+          f'There are no draws yet: {due}, and fit is running, or was broken '
+          'off by an error or an interrupt. Run fit with this callback again '
+          'to go on.')
+    if self._last_epoch is None:
+      return (
+          'There are no draws: fit had no epoch to run, since initial_epoch is '
+          'not below epochs. Raise epochs.')
+    stopped = ''
+    if self.model.stop_training:
+      stopped = (
+          f' A callback, such as EarlyStopping, ended it in epoch '
+          f'{self._last_epoch}: leave it out, or let it begin later.')
+    return (
+        f'fit ended after {self.num_steps} step(s) of the chain without a '
+        f'draw: {due}.{stopped} Run fit with this callback again to go on.')
 
   @property
   def _has_begun(self):
@@ -520,8 +607,12 @@ class PosteriorSampling(keras.callbacks.Callback):
     if (not self.params.get('verbose') or self._chain.inputs is None
         or not len(self._chain.draws)):
       return
-    self._say(summary_lib.in_words(
-        self.summary, self.posterior, self._chain.inputs))
+    try:
+      said = summary_lib.in_words(
+          self.summary, self.posterior, self._chain.inputs)
+    except ImportError as error:
+      said = f'how good the draws are is not judged: {error}'
+    self._say(said)
 
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
@@ -530,7 +621,14 @@ class PosteriorSampling(keras.callbacks.Callback):
     if not self._is_sampling:
       self._chain.check(iterator.element_spec)
       return self._chain.chains.train(iterator, function)
+    variables = self.model.trainable_variables
+    if self._is_swapped:
+      network.assign(variables, self._last_weights)
+      self._is_swapped = False
     logs = self._chain.execute(iterator, function)
+    if network.has_moving_average(self.model.optimizer):
+      # Of tensors, which later assignments leave as they are.
+      self._last_weights = [tf.convert_to_tensor(v) for v in variables]
     done = self._num_batches + self.model.steps_per_execution
     if done >= (self.params.get('steps') or np.inf):
       # Once an epoch: a bar shows the mean of what it is given.
@@ -567,6 +665,12 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""
+    start_epoch, epochs = self._settings.start_epoch, self.params['epochs']
+    if not self._has_begun and start_epoch >= epochs:
+      raise ValueError(
+          f'fit would end without a draw: it has {epochs} epoch(s), and '
+          f'sampling begins with epoch {start_epoch} (start_epoch; epochs '
+          'count from 0). Raise epochs, or lower start_epoch.')
     steps = self.params.get('steps')
     schedule = self._settings.schedule
     if steps and not len(self._chain.draws) and schedule.is_planned:
@@ -574,6 +678,29 @@ class PosteriorSampling(keras.callbacks.Callback):
         epoch = max(epoch, self._settings.start_epoch)
       schedule.check_reachable(
           self.num_steps, epoch, self.params['epochs'], steps)
+
+  def _check_burnin(self, epoch):
+    """Raises, before sampling begins, where burn-in is too short.
+
+    As soon as the number of steps in an epoch is known.
+    """
+    settings = self._settings
+    steps = self.params.get('steps') or self._steps_in_epoch
+    if steps and settings.rate is not None and settings.search is None:
+      epochs = self.params['epochs'] - max(epoch, settings.start_epoch)
+      settings.rate.plan(settings.schedule.burnin_of(epochs * steps))
+
+  def _check_alone(self):
+    """Raises where the same `fit` has another callback of this class."""
+    other = _LAST_OF_MODEL.get(self.model, lambda: None)()
+    # Keras gives all callbacks of a fit one dict.
+    if other not in (None, self) and other.params is self.params:
+      raise ValueError(
+          'fit was given two PosteriorSampling, and the model has the weights '
+          'of one chain at a time: pass one. For several chains take '
+          'num_chains; for two kernels, two models, each with a fit of its '
+          'own.')
+    _LAST_OF_MODEL[self.model] = weakref.ref(self)
 
 
 def describe_also(sampling: PosteriorSampling, **described: Any) -> None:

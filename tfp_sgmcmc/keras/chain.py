@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 import itertools
 from typing import Any
-import warnings
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
+from tfp_sgmcmc.internal import leaves as leaves_lib
+from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import draws as draws_lib
@@ -61,6 +62,7 @@ class Chain:
       ValueError: If the chain to go on with is of another model, or failed.
     """
     self._model = model
+    self._settings = settings
     self._make_kernel = settings.make_kernel
     self._prior = settings.prior
     self._examples = settings.examples
@@ -72,7 +74,8 @@ class Chain:
     self._draws = draws
     self._ahead = lookahead.Lookahead()
     self._judge = judge.Judge(
-        model, settings.schedule, settings.search, settings.rate, say)
+        model, settings.schedule, settings.search, settings.rate, say,
+        self._smaller_steps)
     self._position = checkpoint_lib.Position()
     self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
@@ -83,6 +86,8 @@ class Chain:
     self._horizon = (1, None)
     self._inputs = None
     self._resumed = None
+    # The model's weights from before sampling, as long as there is no draw.
+    self._before = []
     if draws.store is not None and not draws.store.is_new:
       self._resume()
       checkpoint_lib.assign(
@@ -146,6 +151,7 @@ class Chain:
     """
     self._likelihood = likelihood
     self._ahead.clear()
+    self._judge.begin_fit()
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
@@ -220,6 +226,11 @@ class Chain:
     return self._search is not None and not self._search.is_over
 
   @property
+  def why_stopped(self) -> str | None:
+    """Why the chain could not go on; None where it can."""
+    return self._judge.why_stopped
+
+  @property
   def inputs(self) -> Any:
     """The inputs of the first batch in this process."""
     return self._inputs
@@ -271,6 +282,8 @@ class Chain:
       self._position = checkpoint_lib.Position(fit, mark)
     if self._step is not None:
       self._commit(mark)
+    if self.why_stopped is not None:
+      self._put_back_before()
 
   def train_step(self, data: Any) -> dict[str, Any]:
     """A training step: see `SamplingStep.train_step`."""
@@ -349,6 +362,7 @@ class Chain:
         **checkpoint_lib.of_model(self._model),
         **self._step.checkpoint(),
         **checkpoint_lib.leaves(rate=self._optimizers_rate()),
+        **leaves_lib.named(before=self._before),
         'seed': self._seed.numpy(),
         'num_examples': np.array(self._examples.number, np.int64),
         'position': np.array(self._position, np.int64),
@@ -368,11 +382,13 @@ class Chain:
     self._num_steps, bad = (int(kept[f'status/{k}']) for k in range(2))
     self._judge.go_on(self._num_steps)
     if bad:
+      before = (
+          'and cannot go on. PosteriorSamples.load(directory, model) reads the '
+          'draws before; to try' if store.num_draws else
+          'before its first draw, and cannot go on. To try')
       raise ValueError(
           f'The chain in {store.path} became NaN or infinite at step {bad}, '
-          'and cannot go on. PosteriorSamples.load(directory, model) reads the '
-          'draws before; to try again with smaller steps give another '
-          'directory.')
+          f'{before} again with smaller steps give another directory.')
     self._position = checkpoint_lib.Position(*kept['position'].tolist())
     self._seed = tf.constant(kept['seed'])
     self._examples.go_on(int(kept['num_examples']))
@@ -395,6 +411,8 @@ class Chain:
     for k, data in enumerate(batches):
       if k:
         self._after_step(self._step.status)
+        if self._model.stop_training:
+          return  # A step more would spoil the weights that were put back.
       yield data
 
   def _after_step(self, status):
@@ -411,6 +429,7 @@ class Chain:
 
   def _keep(self):
     self._draws.append(self._num_steps, self._chains)
+    self._before = []
 
   @property
   def _num_draws(self):
@@ -435,25 +454,39 @@ class Chain:
     """Ends training after NaN or Inf."""
     if self._model.stop_training:
       return
-    self._judge.stop()
     weights = self._model.trainable_variables
     # The momentum may be the first to become so, a step before the weights.
     failure = errors.find_failure(
         self._step.results(), self._step.state()) or errors.Failure(
             errors.NonFiniteError,
             f'the momentum{self._step.where_bad()} is not finite',
-            'Take a smaller step_size or learning_rate.')
-    kept = f'The {len(self._draws)} draw(s) made before are kept'
+            '')
+    what_to_do = failure.advice
+    if not self._schedule.is_continuous:
+      what_to_do = (
+          'Most often the steps are too large for the noise and the curvature '
+          f'there. {self._smaller_steps()} {errors.OTHER_CAUSES}.')
+    kept = judge.NO_DRAW
     if len(self._draws):
       last = self._draws.read([len(self._draws) - self._chains.num_chains])
       network.assign(weights, [array[0] for array in last])
-      kept += (
-          ', and the weights are those of the last (the draws of the steps '
-          'just before may be far from the posterior)')
-    warnings.warn(
+      kept = (
+          f'The {len(self._draws)} draw(s) made before are kept, and the '
+          'weights are those of the last (the draws of the steps just before '
+          'may be far from the posterior)')
+    self._put_back_before()
+    self._judge.stop(
         f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
-        f'{failure.advice}{self._chains.advice} It may also help to start from '
-        'a trained model (start_epoch).', RuntimeWarning, stacklevel=2)
+        f'{what_to_do}{self._chains.advice} It may also help to start from a '
+        'trained model (start_epoch).')
+
+  def _smaller_steps(self):
+    return advice.smaller_steps(self._settings)
+
+  def _put_back_before(self):
+    """Gives the model its weights from before sampling, without a draw."""
+    if self._before:
+      network.assign(self._model.weights, self._before)
 
   def _begin(self, data, iterator):
     """Builds what needs the model's weights, and the first results."""
@@ -473,6 +506,9 @@ class Chain:
       store = self._draws.store
       checkpoint_lib.assign_model(model, self._resumed, store)
       model_record.check_code(store.about, model, str(store.path))
+      self._before = leaves_lib.of_group(self._resumed, 'before')
+    else:
+      self._before = network.values(model.weights)
     self._chains.begin(iterator.element_spec, self.is_resumed)
     for _ in self._chains.one_by_one():
       network.check_finite(model)

@@ -97,6 +97,19 @@ class DrawSchedule:
     """
     self.set(*choices.plan(num_steps, first, *self._given))
 
+  def burnin_of(self, num_steps: int) -> int:
+    """B, as it is or as `plan` would choose it.
+
+    Args:
+      num_steps: Python `int`, the number of steps to come.
+
+    Returns:
+      num_burnin_steps: Python `int`.
+    """
+    if self.is_planned:
+      return self._num_burnin_steps
+    return choices.plan(num_steps, 0, *self._given).num_burnin_steps
+
   @property
   def is_planned(self) -> bool:
     """Whether it is known when draws are due."""

@@ -59,14 +59,18 @@ class ExampleCount:
     """Whether `look` is due, at the first batch of an epoch."""
     return self._is_new_epoch and not self._is_compared
 
-  def begin_fit(self, steps: int | None) -> None:
+  def begin_fit(self, steps: int | None, is_in_parts: bool = False) -> None:
     """Takes note that other data may come.
 
     Args:
       steps: Python `int`, the number of batches in an epoch, as far as `fit`
         knows it before the first.
+      is_in_parts: Python `bool`, whether `fit` was given this number
+        (`steps_per_epoch`) and it may be a part of the data: an epoch then goes
+        on where the one before ended.
     """
     self._steps = steps
+    self._is_in_parts = is_in_parts
     self._iterators = [None, None]
     self._is_new_epoch = False
     self._is_compared = False
@@ -111,6 +115,13 @@ class ExampleCount:
     num_rows = compat.num_rows_of_arrays(dataset)
     if num_rows is not None:
       self._compare(num_rows, self._steps or 1)
+    if self._number is None and self._is_in_parts and self._length < 0:
+      raise ValueError(
+          f'fit goes through the data {self._steps} batch(es) at a time '
+          '(steps_per_epoch), and these data (a generator, say) do not tell '
+          'how many there are, so that no epoch counts them. '
+          f'{_PASS_IT} Or leave steps_per_epoch out, where an epoch may go '
+          'through all of the data.')
 
   def _count(self, dataset):
     """The number of rows, by a pass over the data."""

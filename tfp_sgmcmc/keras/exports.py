@@ -1,12 +1,12 @@
 """Draws of a model's weights on disk, as files of Keras, and for ArviZ."""
 
 from collections.abc import Sequence
-import pathlib
 from typing import Any
 
 import keras
 import numpy as np
 
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
@@ -49,7 +49,7 @@ def weights_files(
   Returns:
     paths: The paths of the files, one for each draw.
   """
-  folder = pathlib.Path(directory).expanduser()
+  folder = checks.directory(directory)
   folder.mkdir(parents=True, exist_ok=True)
   files = [folder / f'draw_{k:06}.weights.h5' for k in range(len(indices))]
   for file in files:

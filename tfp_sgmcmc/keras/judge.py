@@ -11,7 +11,11 @@ from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import temperature
 from tfp_sgmcmc.keras import temperature_search
 
-__all__ = ['Judge']
+__all__ = ['Judge', 'NO_DRAW']
+
+NO_DRAW = (
+    'No draw was made before: the model has the weights from before sampling '
+    'again')
 
 _Watch = temperature.HeatWatch | temperature.HeatWatches
 
@@ -31,6 +35,7 @@ class Judge:
       search: temperature_search.TemperatureSearch | None,
       rate: Any,
       say: Callable[[str], None],
+      advice: Callable[[], str],
   ):
     """Makes the judge of a chain.
 
@@ -41,20 +46,26 @@ class Judge:
       rate: `FoundStep` or `AdaptedRate`, told of each step's temperature;
         None where there is none.
       say: Callable of a sentence, to show it.
+      advice: Callable, returns a sentence that says how to make smaller steps.
     """
     self._model = model
     self._schedule = schedule
     self._search = search
     self._rate = rate
     self._say = say
+    self._advice = advice
     self._make_watch = None
     self._heat: _Watch | None = None
-    self._has_stopped = False
+    self._why_stopped = None
     self._num_watched, self._epoch_start = 0, 1
 
   def go_on(self, num_steps: int) -> None:
     """Takes note that the chain has made steps in an earlier process."""
     self._num_watched, self._epoch_start = num_steps, num_steps + 1
+
+  def begin_fit(self) -> None:
+    """Takes note that a `fit` begins, which the one before did not stop."""
+    self._why_stopped = None
 
   def begin(self, make_watch: Callable[[], _Watch]) -> None:
     """Begins, with a callable that makes a watch of the temperature."""
@@ -72,9 +83,20 @@ class Judge:
       return None
     return self._heat.mean_ratio(self._schedule.num_burnin_steps + 1)
 
-  def stop(self) -> None:
-    """Stops training."""
-    self._model.stop_training = self._has_stopped = True
+  @property
+  def why_stopped(self) -> str | None:
+    """Why it has stopped the training of this `fit`; None where it has not."""
+    return self._why_stopped
+
+  def stop(self, why: str) -> None:
+    """Stops training, and warns.
+
+    Args:
+      why: The warning.
+    """
+    self._model.stop_training = True
+    self._why_stopped = why
+    _warn(why, RuntimeWarning)
 
   def watch(self, num_steps: int, logs: Mapping[str, Any]) -> None:
     """Takes note of a step's temperature; warns at the end of burn-in.
@@ -116,18 +138,20 @@ class Judge:
       reason = self._heat.stop_reason(self._epoch_start)
     self._epoch_start = num_steps + 1
     if reason is not None:
-      self.stop()
-      _warn(
-          f'Training stops at step {num_steps} of the chain: {reason} The '
-          f'{num_draws} draw(s) made before are kept, and are not of the '
-          'posterior.', RuntimeWarning)
+      kept = NO_DRAW if not num_draws else (
+          f'The {num_draws} draw(s) made before are kept, and are not of the '
+          'posterior')
+      self.stop(
+          f'Training stops at step {num_steps} of the chain: {reason} {kept}. '
+          f'{self._advice()}')
     elif loss is not None:
-      _warn(self._heat.loss_warning(loss))
+      said = self._heat.loss_warning(loss)
+      _warn(None if said is None else f'{said} {self._advice()}')
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
     # What T was chosen by holds the heat of the minibatches too.
-    if self._heat is not None and not (self._has_stopped or self._search):
+    if self._heat is not None and not (self._why_stopped or self._search):
       _warn(self._heat.warning(
           'after burn-in', since=self._schedule.num_burnin_steps + 1))
 

@@ -69,7 +69,7 @@ class KernelMaker:
       TypeError: If `kernel` makes no kernel, or one that cannot live on given
         batches.
     """
-    if not callable(kernel):
+    if not callable(kernel) or isinstance(kernel, keras.Model):
       raise TypeError(
           f'kernel is {kernel!r}: it has to be a class of kernels with its '
           'arguments, functools.partial(sgmcmc.SGHMC, step_size=..., '

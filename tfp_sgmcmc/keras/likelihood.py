@@ -322,6 +322,10 @@ def _resolve(loss):
         f'The loss {loss!r} stands for one of three, by the shapes: name it, '
         '"sparse_categorical_crossentropy", "categorical_crossentropy" or '
         '"binary_crossentropy".')
+  if isinstance(loss, type):
+    raise ValueError(
+        f'The model is compiled with the class {loss.__name__} as its loss: '
+        f'pass an object of it, loss={loss.__name__}(...).')
   resolved = keras.losses.get(loss)
   if resolved in _FUNCTIONS:
     return _FUNCTIONS[resolved]()

@@ -208,6 +208,10 @@ def has_moving_average(optimizer: Any) -> bool:
 
 def check_kind(model: Any) -> None:
   """Raises `TypeError` where the model is none of Keras 3."""
+  if isinstance(model, type):
+    raise TypeError(
+        f'model is the class {model.__name__}: pass a model, an object of it, '
+        f'{model.__name__}(...).')
   if not isinstance(model, keras.Model):
     raise TypeError(
         f'model is of type {type(model).__module__}.{type(model).__name__}: a '
@@ -238,7 +242,7 @@ def check_model(model: keras.Model) -> None:
 
   Raises:
     TypeError: If it is no Keras 3 model.
-    ValueError: If it does.
+    ValueError: If it does, or carries a state from batch to batch.
   """
   check_kind(model)
   for name in ('train_step', 'compute_loss'):
@@ -249,6 +253,13 @@ def check_model(model: keras.Model) -> None:
           'PosteriorSampling makes the step itself, from the compiled losses: '
           'what it does would be lost. Write the likelihood as a loss '
           '(sgmcmc.keras.DistributionLoss) and other terms with add_loss.')
+  for layer in compat.all_layers(model):
+    if getattr(layer, 'stateful', False) is True:
+      raise ValueError(
+          f'The layer {layer.name!r} is stateful: it goes on from the state '
+          'that the batch before has left, so that no example has a '
+          'likelihood of its own, and there is no posterior. Make it with '
+          'stateful=False, and give each example its whole sequence.')
 
 
 def check_weights(model: keras.Model) -> None:

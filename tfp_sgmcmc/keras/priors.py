@@ -239,7 +239,7 @@ def _key(prior, variable):
     if key in names:
       return key
   for key in prior:
-    if re.fullmatch(key, variable.path):
+    if _matches(key, variable.path):
       return key
   raise ValueError(
       f'The prior has no entry for the weight {variable.path!r}; its entries '
@@ -248,32 +248,71 @@ def _key(prior, variable):
       'the rest.')
 
 
+def _matches(key, path):
+  """Whether a key is a regular expression for a whole path."""
+  try:
+    return bool(re.fullmatch(key, path))
+  except (re.error, TypeError) as error:
+    raise ValueError(
+        f'The prior has the key {key!r}, which is no layer name and no regular '
+        f'expression ({error}): a key is a text, a part of the path of a '
+        f'weight such as {path!r}, or a regular expression for the whole '
+        'path.') from error
+
+
 def _distribution(entry, variable):
   if entry is None:
     return None
+  what = f'The prior of the weight {variable.path!r}'
+  if isinstance(entry, type) or any(
+      entry is maker for maker in (he_normal, scale_mixture.learned_scale)):
+    raise TypeError(
+        f'{what} is {entry.__name__} itself: call it with its arguments, as '
+        'in tfd.Normal(0., 1.) or sgmcmc.keras.he_normal().')
   if not isinstance(entry, tfd.Distribution) and callable(entry):
     entry = entry(variable)
   if isinstance(entry, scale_mixture.ScaleMixture):
     return entry
   if not isinstance(entry, tfd.Distribution):
     raise TypeError(
-        f'The prior of the weight {variable.path!r} is {entry!r}: it has to be '
-        'a tfp.distributions.Distribution, such as tfd.Normal(0., 1.), or a '
+        f'{what} is {checks.shorten(entry)}: it has to be a '
+        'tfp.distributions.Distribution, such as tfd.Normal(0., 1.), or a '
         'function of the variable that returns one.')
-  shape = entry.batch_shape + entry.event_shape
-  wanted = tf.TensorShape(variable.shape)
-  try:
-    fits = tf.broadcast_static_shape(shape, wanted) == wanted
-  except ValueError:
-    fits = False
-  if not fits:
-    raise ValueError(
-        f'The prior of the weight {variable.path!r} has shape {shape}, and the '
-        f'weight {wanted}: it has to broadcast to the weight. A scalar '
-        'distribution fits every weight, its coordinates independent.')
+  if isinstance(entry, tfd.JointDistribution):
+    raise TypeError(
+        f'{what} is {type(entry).__name__}, the law of several tensors, and '
+        'one weight is one: pass a dict with a distribution for each layer, '
+        'or one distribution for all.')
+  _check_shape(entry, tf.TensorShape(variable.shape), what)
   if entry.dtype != variable.dtype:
     raise TypeError(
         f'The prior of the weight {variable.path!r} has dtype '
         f'{entry.dtype.name}, and the weight {variable.dtype}: make the '
         "distribution with tensors of the weight's dtype.")
   return entry
+
+
+def _check_shape(distribution, wanted, what):
+  """Raises where a distribution is not one of a weight of this shape."""
+  batch, event = distribution.batch_shape, distribution.event_shape
+  rank = event.rank or 0
+  before, last = wanted[:len(wanted) - rank], wanted[len(wanted) - rank:]
+  try:
+    fits = last == event and tf.broadcast_static_shape(batch, before) == before
+  except ValueError:
+    fits = False
+  if fits:
+    return
+  if not rank:
+    raise ValueError(
+        f'{what} has shape {batch}, and the weight {wanted}: it has to '
+        'broadcast to the weight. A scalar distribution fits every weight, '
+        'its coordinates independent.')
+  raise ValueError(
+      f'{what} is {type(distribution).__name__} with event shape {event} and '
+      f'batch shape {batch}, and the weight has shape {wanted}: the event is '
+      "to be the weight's last axes, and the batch to broadcast to the axes "
+      'before. A scalar distribution, tfd.Normal(0., 1.), fits every weight, '
+      'its coordinates independent; for a density of all of this weight at '
+      f'once tfd.Independent(tfd.Normal(tf.zeros({wanted.as_list()}), 1.), '
+      f'{len(wanted)}).')

@@ -161,6 +161,8 @@ def resolve(
     TypeError: If an argument is of the wrong type, or the kernel cannot live on
       given batches.
   """
+  if directory is not None:
+    checks.directory(directory)
   examples = examples_lib.ExampleCount(num_examples)
   chooses, rate = kernel is None, None
   if chooses and learning_rate is None and momentum is None:

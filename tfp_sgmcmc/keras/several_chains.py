@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import multiprocessing
 import os
-import pathlib
 import threading
 from typing import Any
 from typing import NamedTuple
@@ -129,6 +128,8 @@ def sample_chains(
   """
   forks.check()
   num_chains = checks.positive_integer('num_chains', num_chains)
+  if directory is not None:
+    directory = checks.directory(directory)
   if seed is None and directory is not None:
     raise ValueError(
         'With a directory a seed is needed, so that the same call can go on '
@@ -137,7 +138,7 @@ def sample_chains(
   sampling = {} if sampling is None else sampling
   _check_arguments('fit', fit, ())
   _check_arguments('sampling', sampling, ('seed', 'directory'))
-  if not callable(make_model):
+  if not callable(make_model) or isinstance(make_model, keras.Model):
     raise TypeError(
         f'make_model is {make_model!r}: a function that returns a new model is '
         'needed, for each chain has its own.')
@@ -152,7 +153,7 @@ def sample_chains(
       _Job(
           pickled, random.fold_in(seed, k).numpy().tolist(),
           None if directory is None else str(
-              pathlib.Path(directory).expanduser().absolute() / f'chain_{k}'),
+              directory.absolute() / f'chain_{k}'),
           _digest(model.non_trainable_weights),
           (keras.config.dtype_policy().name, keras.config.floatx()))
       for k in range(num_chains)]
@@ -274,8 +275,9 @@ def _run(job: _Job) -> _Outcome:
   try:
     posterior = chain.posterior
   except ValueError as error:
-    raise RuntimeError(
-        f'{error} ' + ' '.join(message for message, _ in told)) from error
+    raise RuntimeError(' '.join([str(error), *(
+        message for message, _ in told if message not in str(error))])
+                      ) from error
   return _Outcome(
       posterior.arrays() if job.directory is None else None, told, start)
 
@@ -284,6 +286,7 @@ def _run(job: _Job) -> _Outcome:
 _OF_THE_POSTERIOR = (
     'x', 'y', 'sample_weight', 'class_weight', 'batch_size', 'shuffle',
     'validation_split', 'steps_per_epoch')
+_OF_EXAMPLES = ('x', 'y', 'sample_weight')
 # Cannot be looked into.
 _PIPELINES = (tf.data.Dataset, keras.utils.PyDataset, Iterator)
 
@@ -352,6 +355,12 @@ def _check_arguments(name, value, ours):
       raise ValueError(
           f'{name} holds {key!r}, which each chain has of its own: pass it to '
           'sample_chains.')
+  for key in _OF_EXAMPLES if name == 'fit' else ():
+    leaves = keras.tree.flatten(value.get(key))
+    if any(isinstance(leaf, (bool, int, float, str)) for leaf in leaves):
+      raise TypeError(
+          f'fit[{key!r}] is a list of Python values, which Keras takes for a '
+          f'list of inputs: pass an array, np.array({key}).')
 
 
 def _num_processors():

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import network
 
 __all__ = [
@@ -117,7 +118,7 @@ def check(initial_weights: Any, num_chains: int) -> Any:
 
   Raises:
     ValueError: If there are others than k, or there is one chain alone.
-    TypeError: If it is no list of lists.
+    TypeError: If it is no list of lists of arrays of numbers.
   """
   if initial_weights is None:
     return None
@@ -135,7 +136,19 @@ def check(initial_weights: Any, num_chains: int) -> Any:
     raise ValueError(
         f'initial_weights has {len(initial_weights)} entries, and num_chains '
         f'is {num_chains}: one list of arrays is needed for each chain.')
-  return [[np.asarray(a) for a in weights] for weights in initial_weights]
+  return [
+      [_array(f'initial_weights[{k}][{j}]', a) for j, a in enumerate(weights)]
+      for k, weights in enumerate(initial_weights)]
+
+
+def _array(name, value):
+  """`value` as an array of numbers; one of bfloat16 stays as it is."""
+  array = checks.to_tensor(name, value)
+  if array.dtype == tf.string:
+    raise TypeError(
+        f'{name} holds texts: an array of numbers is needed, as '
+        'model.get_weights() gives.')
+  return array.numpy()
 
 
 def matching(

@@ -137,9 +137,7 @@ for an excess of a tenth, or larger batches.
       self._first_loss = loss
     else:
       self._losses.append(self._placed(loss))
-    if self._is_above(loss, _GONE):
-      return f'{self._growth(loss)}. {self._advice(10.)}'
-    return None
+    return f'{self._growth(loss)}.' if self._is_above(loss, _GONE) else None
 
   def loss_warning(self, loss: float) -> str | None:
     """What to say of an epoch's mean loss, once; None for nothing.
@@ -153,8 +151,7 @@ for an excess of a tenth, or larger batches.
     if self._has_grown or not self._is_above(loss, _GROWN):
       return None
     self._has_grown = True
-    return (f'While the kernel samples {self._growth(loss)}. '
-            f'{self._advice(10.)}')
+    return f'While the kernel samples {self._growth(loss)}.'
 
   def is_hot(self, since: int) -> bool:
     """Whether the chain is far too hot since a step, and does not cool.
@@ -195,12 +192,12 @@ for an excess of a tenth, or larger batches.
     return float(np.mean(ratios)) if np.any(ratios) else None
 
   def stop_reason(self, since: int) -> str:
-    """Why a chain that is hot since a step stops, and what to do."""
+    """Why a chain that is hot since a step stops."""
     del since
     self._read()
     return (
         f'the kinetic temperature is {self._ratios[-1]:.3g} times the '
-        f'temperature, and does not fall. {self._advice(10.)}')
+        'temperature, and does not fall.')
 
   def warning(
       self, which: str, since: int = 0, loss: float | None = None,
@@ -359,7 +356,7 @@ class HeatWatches:
     return any(watch.is_hot(since) for watch in self._watches)
 
   def stop_reason(self, since: int) -> str:
-    """Why a hot chain stops, and what to do."""
+    """Why a hot chain stops."""
     chain, watch = next(
         (k, watch) for k, watch in enumerate(self._watches)
         if watch.is_hot(since))

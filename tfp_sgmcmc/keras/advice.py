@@ -1,0 +1,82 @@
+"""What to do where the steps of a chain in `fit` are too large."""
+
+from typing import Any
+
+from tfp_sgmcmc import mcmc
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import adapted_rate
+from tfp_sgmcmc.keras import kernel_maker
+from tfp_sgmcmc.keras import settings as settings_lib
+
+__all__ = ['smaller_steps']
+
+_FINDS = "learning_rate='temperature', which finds a rate in burn-in"
+
+
+def smaller_steps(settings: settings_lib.Settings) -> str:
+  """How to make the steps smaller, by arguments that the user knows.
+
+  Args:
+    settings: `Settings`.
+
+  Returns:
+    advice: A sentence. Its numbers are the user's own, or a tenth of them.
+
+  #### Examples
+
+  >>> from tfp_sgmcmc.keras import advice
+  >>> from tfp_sgmcmc.keras import settings
+  >>> sampling = sgmcmc.keras.PosteriorSampling(learning_rate=0.5)
+  >>> advice.smaller_steps(sampling._settings)
+  "Take a smaller learning rate, such as learning_rate=0.05 (it is 0.5), or \
+learning_rate='temperature', which finds a rate in burn-in."
+  """
+  rate = settings.given['learning_rate']
+  if isinstance(rate, str) and rate == 'temperature':
+    return (
+        "learning_rate='temperature' has to start near the posterior: train "
+        'longer with the optimizer first (start_epoch), or give the learning '
+        'rate as a number.')
+  name, value = settings.make_kernel.step_argument
+  if rate is None and settings.chooses:
+    said = ''
+  elif isinstance(rate, str):
+    said = (
+        'Lower the learning rate of the optimizer before sampling begins, '
+        "which learning_rate='optimizer' follows")
+  elif _is_number(value):
+    what = 'learning rate' if name == 'learning_rate' else 'step size'
+    said = (f'Take a smaller {what}, such as {name}={float(value) / 10.:.2g} '
+            f'(it is {float(value):.3g})')
+  elif callable(value):
+    said = f'Take a schedule with smaller values as {name}'
+  else:
+    said = 'Take a smaller step size in the kernel'
+  if _may_be_found(settings):
+    return f'{said}, or {_FINDS}.' if said else f'Pass {_FINDS}.'
+  return (
+      f'{said}.' if said else
+      "Pass a learning_rate below settings['learning_rate'] of the callback.")
+
+
+def _is_number(value: Any) -> bool:
+  try:
+    checks.positive_number('value', value)
+    float(value)
+  except (TypeError, ValueError):
+    return False
+  return not callable(value)
+
+
+def _may_be_found(settings):
+  """Whether the same arguments go with `learning_rate='temperature'`."""
+  given = settings.given
+  if settings.search is not None:
+    return False
+  try:
+    kernel_maker.KernelMaker(
+        given['kernel'] or mcmc.SGHMC, given['num_examples'],
+        adapted_rate.AdaptedRate(), given['momentum'], given['temperature'])
+  except (TypeError, ValueError):
+    return False
+  return True
