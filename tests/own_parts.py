@@ -257,6 +257,12 @@ def check_numbers(strategy):
       'SGNHT': lambda target: sgnht(lambda: target),
       'SGNHT, a schedule': lambda target: sgmcmc.SGNHT(
           target, lambda step: tf.fill([1], 0.2), 1.),
+      'SGNHT by part': lambda target: sgnht(
+          lambda: target, thermostat='part', thermostat_mass=0.2,
+          noise_estimate=0.5,
+          preconditioner=sgmcmc.preconditioners.Diagonal([0.8, 0.7])),
+      'SGNHT, "euler"': lambda target: sgnht(
+          lambda: target, integrator='euler'),
       'mSGNHT': lambda target: sgnht(lambda: target, thermostat='diagonal'),
       'adapted SGHMC': adapted,
   }
@@ -271,7 +277,8 @@ def check_numbers(strategy):
         found = on_replicas(strategy, way, 4, 5)
         difference = distance(found, wanted)
         say(f'numbers of {name}', difference < 1e-4, difference)
-      if name in ('SGNHT', 'SGNHT, a schedule', 'adapted SGHMC'):
+      if name in ('SGNHT', 'SGNHT by part', 'SGNHT, a schedule',
+                  'adapted SGHMC'):
         with without_sums_over_replicas():
           found = on_replicas(strategy, of_posterior, 4, 5)
         difference = distance(found, wanted)

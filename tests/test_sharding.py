@@ -257,7 +257,7 @@ def shared_out(kernel_class=sgmcmc.SGLD, target=log_prob, **arguments):
         preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
      'looks at each coordinate alone'),
     (lambda: shared_out(sgmcmc.SGNHT, diffusion=1., thermostat='matrix'),
-     'take "scalar" or "diagonal"'),
+     'take "scalar", "part" or "diagonal"'),
     (lambda: sgmcmc.StochasticBouncyParticleSampler(with_own_parts()),
      'take SGLD, SGHMC or SGNHT'),
     (lambda: sgmcmc.pdmp.UniformTime(sgmcmc.BouncyParticleSampler(
