@@ -540,6 +540,8 @@ def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
     (dict(trace_fn=3), TypeError, 'trace_fn is 3'),
     (dict(fingerprint=3), TypeError, 'fingerprint is 3'),
     (dict(kernel=len), TypeError, 'kernel is'),
+    (dict(directory=''), ValueError, "directory is ''"),
+    (dict(directory=b'draws'), TypeError, "directory is b'draws'"),
     (dict(state=[tf.zeros([3]), tf.constant([1])]), TypeError, 'int32'),
     (dict(state=[tf.constant(np.nan), tf.zeros(2)]), ValueError, 'not finite'),
 ])

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import lock
 from tfp_sgmcmc.internal import manifest as manifest_lib
@@ -354,6 +355,46 @@ def test_other_kinds_and_arguments(tmp_path):
   (tmp_path / 'file').write_text('')
   with pytest.raises(NotADirectoryError, match='is a file'):
     open_store(tmp_path / 'file')
+
+
+@pytest.mark.parametrize('directory, error, message', [
+    ('', ValueError, "directory is '': pass the path"),
+    (b'draws', TypeError, "directory is b'draws', of type bytes"),
+    (3, TypeError, 'directory is 3, of type int'),
+    ('a\0b', ValueError, 'null character'),
+    ('n' * 300, ValueError, '300 characters.*File name too long'),
+    ('n/' * 2500, ValueError, '5,000 characters.*File name too long'),
+    ('~nobody_of_that_name/run', ValueError, 'no home directory is known'),
+    ('file', NotADirectoryError, 'is a file'),
+    ('file/run', NotADirectoryError, 'is in, is a file'),
+])
+def test_what_no_directory_can_be_called(
+    tmp_path, monkeypatch, directory, error, message):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'file').write_text('')
+  for use in (
+      lambda: store_lib.Store(directory, 'sample', ARGUMENTS),
+      lambda: store_lib.read_draws(directory, 'sample'),
+      lambda: checks.directory(directory)):
+    with pytest.raises(error, match=message) as found:
+      use()
+    assert len(str(found.value)) < 400
+  assert names(tmp_path) == ['file']
+
+
+@pytest.mark.parametrize('name, error, message', [
+    ('lock', FileExistsError, 'lock is no file, .* remove it'),
+    ('manifest.json', ValueError, 'manifest.json is damaged')])
+def test_a_directory_in_place_of_our_file(tmp_path, name, error, message):
+  (tmp_path / name).mkdir()
+  with pytest.raises(error, match=message):
+    open_store(tmp_path)
+
+
+def test_a_pipe_in_place_of_the_lock_is_not_waited_for(tmp_path):
+  os.mkfifo(tmp_path / 'lock')
+  with pytest.raises(FileExistsError, match='lock is no file'):
+    open_store(tmp_path)
 
 
 def test_a_run_that_committed_nothing_may_become_another(tmp_path):

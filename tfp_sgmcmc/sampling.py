@@ -210,6 +210,8 @@ def _check(kernel, trace_fn, seed, directory, fingerprint):
     raise TypeError(
         f'kernel is {kernel!r}, of type {type(kernel).__name__}: it has to be '
         'a tfp.mcmc.TransitionKernel, such as SGLD or SGHMC.')
+  if directory is not None:
+    checks.directory(directory)
   if seed is None and directory is not None:
     raise ValueError(
         'With a directory a seed is needed, so that the same call can go on '

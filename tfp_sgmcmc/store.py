@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.internal import manifest as manifest_lib
@@ -78,9 +79,12 @@ class Store:
       arguments: The call's `fingerprint`; None to read the draws of any.
 
     Raises:
-      ValueError: If the directory holds another run, or is damaged.
+      TypeError: If the directory is no text and no path.
+      ValueError: If no directory can have that path, or the directory holds
+        another run, or is damaged.
+      NotADirectoryError: If it is a file.
     """
-    self._path = pathlib.Path(directory).expanduser()
+    self._path = checks.directory(directory)
     self._made_by = made_by
     self._arguments = None if arguments is None else dict(arguments)
     self._lock = Lock(self._path / 'lock')
@@ -207,9 +211,6 @@ class Store:
     """
     if self._lock.is_held:
       return self
-    if self._path.exists() and not self._path.is_dir():
-      raise NotADirectoryError(
-          f'{self._path} is a file: give the path of a directory.')
     self._path.mkdir(parents=True, exist_ok=True)
     if not self._lock.acquire(take_over):
       raise RuntimeError(

@@ -1,9 +1,14 @@
 """Checks of what users pass, with messages in their words."""
 
+import os
+import pathlib
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+# The longest name of a file that the library puts into a directory.
+_LONGEST_NAME = 'draws_00000000-00000000.npz.partial'
 
 
 def static_value(value: Any) -> np.ndarray | None:
@@ -171,6 +176,58 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
     raise ValueError(
         f'{name} is {value!r}: it has to be one of '
         f'{", ".join(map(repr, choices))}.')
+
+
+def directory(value: Any, name: str = 'directory') -> pathlib.Path:
+  """The path of a directory, which need not exist yet.
+
+  Args:
+    value: Python `str` or path, which may begin with `~`.
+    name: The argument's name, as the user knows it.
+
+  Returns:
+    path: `pathlib.Path`.
+
+  Raises:
+    TypeError: If it is no text and no path.
+    ValueError: If no directory can have that path: it is empty, too long for
+      the system, or holds a null character.
+    NotADirectoryError: If it, or what it is in, is a file.
+  """
+  is_path = isinstance(value, (str, os.PathLike))
+  text = os.fspath(value) if is_path else value
+  if not isinstance(text, str):
+    raise TypeError(
+        f'{name} is {shorten(value)}, of type {type(value).__name__}: pass a '
+        'text or a pathlib.Path.')
+  if not text.strip():
+    raise ValueError(
+        f'{name} is {value!r}: pass the path of a directory ("." is the '
+        'working directory).')
+  if '\0' in text:
+    raise ValueError(
+        f'{name} is {shorten(value)}: a path cannot hold a null character.')
+  try:
+    path = pathlib.Path(text).expanduser()
+  except RuntimeError as error:
+    raise ValueError(
+        f'{name} is {shorten(value)}, and no home directory is known for it: '
+        f'{error} Write the path out.') from error
+  try:
+    os.lstat(path / _LONGEST_NAME)
+  except NotADirectoryError as error:
+    raise NotADirectoryError(
+        f'{path}, or a directory that it is in, is a file: give the path of a '
+        f'directory as {name}.') from error
+  except (FileNotFoundError, PermissionError):
+    pass  # It is made, and an error that names it raised, when it is opened.
+  except (OSError, ValueError) as error:
+    reason = getattr(error, 'strerror', None) or error
+    raise ValueError(
+        f'{name} is {shorten(value)}, of {len(text):,} characters, and no '
+        f'directory can have that name here ({reason}): give another one.'
+    ) from error
+  return path
 
 
 def _show(number):

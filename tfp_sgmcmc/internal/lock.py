@@ -50,6 +50,9 @@ class Lock:
 
     Returns:
       is_held: Python `bool`, whether this object holds it now.
+
+    Raises:
+      FileExistsError: If something that is no file has its name.
     """
     key = os.path.realpath(self._path)
     with _guard:
@@ -74,6 +77,10 @@ class Lock:
 
 def _open_locked(path):
   """An open file with the system's lock on it, None where another has it."""
+  if path.exists() and not path.is_file():  # A pipe would never open.
+    raise FileExistsError(
+        f'{path} is no file, and a file of that name is to say which run '
+        'writes to the directory: remove it, or give another directory.')
   file = open(path, 'ab')
   try:
     if fcntl is not None:

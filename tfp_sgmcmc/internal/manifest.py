@@ -45,7 +45,7 @@ def read(path: pathlib.Path) -> Manifest | None:
     content = json.loads(path.read_bytes())
   except (FileNotFoundError, NotADirectoryError):
     return None
-  except (ValueError, RecursionError) as error:
+  except (IsADirectoryError, ValueError, RecursionError) as error:
     raise array_files.damaged(path, error) from error
   if not isinstance(content, dict) or content.get('format') != _FORMAT:
     found = content.get('format') if isinstance(content, dict) else None
