@@ -309,6 +309,35 @@ CARELESS = {
 }
 
 
+def test_a_pass_over_many_rows_traces_the_model_once():
+  """To trace it takes longer than thousands of rows do."""
+  num_rows, num_calls = 20_000, 0
+  y = np.random.default_rng(1).normal(size=num_rows).astype(np.float32)
+
+  def model(x):
+    nonlocal num_calls
+    num_calls += 1
+    return tfd.JointDistributionNamed(dict(
+        mu=tfd.Normal(0., 2.), tau=tfd.HalfNormal(1.),
+        y=lambda mu, tau: tfd.Independent(tfd.Normal(mu + x, tau), 1)))
+
+  posterior = from_joint(model, {'y': y}, covariates=tf.zeros([num_rows]))
+  anchor = posterior.sample_prior(seed=1)
+  kernel = sgmcmc.SGLD(posterior, 1e-6, sgmcmc.gradients.ControlVariate(
+      10, anchor=anchor, chunk_size=200))
+  before = num_calls
+  results = kernel.bootstrap_results(anchor)
+  assert num_calls - before < 30
+  before = num_calls
+  again = kernel.bootstrap_results(anchor)
+  assert num_calls == before
+  for found in (results, again):
+    gradient = found.gradient_estimator_results.anchor.gradients[0]
+    theta = posterior.constrain(anchor)
+    np.testing.assert_allclose(
+        gradient, tf.reduce_sum(y - theta['mu']) / theta['tau']**2, rtol=1e-4)
+
+
 def test_each_chain_has_a_minibatch_of_its_own():
   posterior = from_joint(regression, {'y': Y}, X)
   w = tf.constant(RANDOM.normal(size=[2, 3, 2]), tf.float32)

@@ -254,6 +254,38 @@ def test_every_subset_is_equally_likely(num_examples, size):
   assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
 
 
+def draw_orders(num_examples, num):
+  """So many orders, alone and as those of a stratum, each in rows."""
+  return (
+      random.indices(num_examples, [num, num_examples], SEED).numpy(),
+      random.indices_of_strata(
+          [7, num_examples], [0, num_examples], [num], SEED).numpy())
+
+
+@pytest.mark.parametrize('num_examples', [
+    2, 3, 4, 5, *(
+        pytest.param(number, marks=pytest.mark.slow) for number in (6, 7))])
+@pytest.mark.usefixtures('eagerly')
+def test_every_order_is_equally_likely(num_examples):
+  num_orders = math.factorial(num_examples)
+  for orders in draw_orders(num_examples, 10 * max(1000, num_orders)):
+    codes = orders @ num_examples**np.arange(num_examples)
+    counts = np.unique(codes, return_counts=True)[1]
+    counts = np.append(counts, np.zeros(num_orders - len(counts)))
+    assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('num_examples', [9, 10, 15, 25])
+@pytest.mark.usefixtures('eagerly')
+def test_half_of_the_orders_are_odd(num_examples):
+  """On 3 by 3 numbers a network of rounds alone makes even orders only."""
+  num = 2000
+  for orders in draw_orders(num_examples, num):
+    signs = np.linalg.det(np.eye(num_examples)[orders])
+    num_odd = int(np.sum(signs < 0.))
+    assert scipy.stats.binomtest(num_odd, num).pvalue > FALSE_ALARM_RATE
+
+
 @pytest.mark.parametrize('replacement', [False, True])
 @pytest.mark.parametrize('sizes, numbers', [
     ((2, 5, 3, 1), (1, 2, 2, 1)), *(
@@ -350,6 +382,21 @@ def test_impossible_indices(arguments, error, message):
 def test_impossible_indices_of_strata(arguments, error, message):
   with pytest.raises(error, match=message):
     random.indices_of_strata(chains=[], seed=SEED, **arguments)
+
+
+@pytest.mark.parametrize('draw', [
+    random.bits, random.uniform, random.normal,
+    lambda shape, seed: random.indices(5, shape, seed),
+    lambda shape, seed: random.indices(5, shape, seed, replacement=True),
+    lambda shape, seed: random.indices_of_strata([5], [2], shape, seed)])
+@pytest.mark.parametrize('shape, error, message', [
+    ([-1, 2], ValueError, r'shape is \[-1, 2\]: .* negative'),
+    ([2**16, 2**15, 1], ValueError, r'2,147,483,648 numbers'),
+    ([2.5], TypeError, r'shape is \[2.5\]'),
+    ('a', TypeError, "shape is 'a'")])
+def test_impossible_shapes(draw, shape, error, message):
+  with pytest.raises(error, match=message):
+    draw(shape, SEED)
 
 
 def test_impossible_indices_in_a_graph():

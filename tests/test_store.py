@@ -1,10 +1,12 @@
 """The store of draws: what is written is whole, and only that is read."""
 
 import errno
+import io
 import json
 import os
 import pathlib
 import re
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -263,39 +265,143 @@ def flip(path):
   path.write_bytes(content)
 
 
+def another(path):
+  """Copies over it what the same run has written under another name."""
+  other = {DRAWS: 'draws_00000002-00000003.npz',
+           'checkpoint_00000003.npz': 'checkpoint_00000002.npz'}[path.name]
+  path.write_bytes((path.parent / other).read_bytes())
+
+
+def of_nan(path):
+  """Writes a file of its form."""
+  with np.load(path) as file:
+    np.savez(path, **{
+        name: np.full_like(array, np.nan if array.dtype.kind == 'f' else 0)
+        for name, array in file.items()})
+
+
+def of_nan_with_checksums(path):
+  """Likewise, with the comment of the file before."""
+  with zipfile.ZipFile(path) as archive:
+    comment = archive.comment
+  of_nan(path)
+  with zipfile.ZipFile(path, 'a') as archive:
+    archive.comment = comment
+
+
 DAMAGES = {
-    'is missing|no file with': lambda path: path.unlink(),
-    'not a zip file': lambda path: path.write_bytes(b'nonsense'),
-    'zip file': lambda path: path.write_bytes(b''),
-    'File is not': lambda path: path.write_bytes(path.read_bytes()[:-30]),
-    'Bad CRC|is damaged': flip,
-    'has dtype int32': lambda path: replace_member(
+    'missing': lambda path: path.unlink(),
+    'nonsense': lambda path: path.write_bytes(b'nonsense'),
+    'empty': lambda path: path.write_bytes(b''),
+    'cut': lambda path: path.write_bytes(path.read_bytes()[:-30]),
+    'flipped': flip,
+    'another': another,
+    'of NaN': of_nan,
+    'of NaN with checksums': of_nan_with_checksums,
+    'of another dtype': lambda path: replace_member(
         path, 'state/0' if 'check' in path.name else 'step',
         np.zeros([2], np.int32)),
-    'has dtype .* shape': lambda path: replace_member(
-        path, 'state/0' if 'check' in path.name else 'state/dense/kernel',
-        np.zeros([2, 5], np.float32)),
-    'no item named': lambda path: np.savez(path, other=np.zeros([2])),
-    'allow_pickle': lambda path: replace_member(
+    'of other arrays': lambda path: np.savez(path, other=np.zeros([2])),
+    'of objects': lambda path: replace_member(
         path, 'state/0' if 'check' in path.name else 'step',
         np.array([{}, {}])),
 }
 
 
 @pytest.mark.parametrize('damage', DAMAGES)
-@pytest.mark.parametrize('name', [DRAWS, 'checkpoint_00000002.npz'])
+@pytest.mark.parametrize('name', [DRAWS, 'checkpoint_00000003.npz'])
 def test_a_damaged_file_is_one_sentence(tmp_path, name, damage):
-  write(tmp_path)
+  with open_store(tmp_path) as store:
+    for k in range(3):
+      store.append(draws(2 * k, 2))
+      store.commit(k, checkpoint(k), mark=k)
   path = tmp_path / name
   DAMAGES[damage](path)
-  with pytest.raises(ValueError, match=damage) as error:
+  with pytest.raises(ValueError) as error:
     store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
     store.checkpoint()
     store.draws.read([0])
   message = str(error.value)
   assert str(tmp_path) in message and message.endswith('another directory.')
-  assert 'is damaged' in message or 'is missing' in message or (
+  assert (f'{path} is damaged' in message) == (damage != 'missing')
+  assert damage != 'missing' or 'is missing' in message or (
       'no file with the draws 0 to 1' in message)
+
+
+def test_draws_of_another_run_are_not_taken(tmp_path):
+  """All files, or the last alone."""
+  for name in ('mine', 'other'):
+    with open_store(tmp_path / name) as store:
+      for k in range(3):
+        values = np.full([1], k + 10 * (name == 'other'))
+        store.append({'step': values})
+        store.commit(k, {})
+  for files in ('*2.npz', '*.npz'):
+    for path in (tmp_path / 'other').glob(f'draws_{files}'):
+      (tmp_path / 'mine' / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(ValueError, match='00000002.npz is damaged'):
+      store_lib.read_draws(tmp_path / 'mine', 'sample')
+
+
+def test_checksums_go_on_after_rewinding_and_failing(tmp_path, monkeypatch):
+  with open_store(tmp_path) as store:
+    for k in range(3):
+      store.append(draws(k, 1))
+      store.commit(k, checkpoint(k), mark=k)
+    store.rewind(1)
+    store.append(draws(2, 2))
+    with monkeypatch.context() as patch:
+      patch.setattr(
+          store_lib, '_checkpoint_name', lambda _: 'none/checkpoint.npz')
+      with pytest.raises(OSError):
+        store.commit(3, checkpoint(3))
+    store.append(draws(4, 1))
+    store.commit(4, checkpoint(4))
+  steps = store_lib.read_draws(tmp_path, 'sample').read(range(5))['step']
+  np.testing.assert_array_equal(steps, 10 * np.arange(5))
+
+
+def test_a_file_that_promises_more_takes_no_memory(tmp_path):
+  """100 kB that unpack to 100 MB, with and without our checksums."""
+  number = 25_000_000
+  specs = {'x': tf.TensorSpec([2], tf.float32)}
+  packed, short = tmp_path / 'packed.npz', tmp_path / 'short.npz'
+  np.savez_compressed(packed, x=np.zeros([number], np.float32))
+  header = io.BytesIO()
+  np.lib.format.write_array_header_1_0(
+      header, dict(descr='<f4', fortran_order=False, shape=(number,)))
+  with zipfile.ZipFile(short, 'w') as archive:
+    archive.writestr('x.npy', header.getvalue() + bytes(8))
+  for path in (packed, short):
+    with zipfile.ZipFile(path, 'a') as archive:
+      archive.comment = (array_files.NO_CHECKSUM + array_files._checksum(
+          archive, array_files.NO_CHECKSUM)).encode()
+  store = tmp_path / 'run'
+  with open_store(store) as opened:
+    opened.append({'x': np.zeros([2], np.float32)})
+    opened.commit(2, {'x': np.zeros([2], np.float32)})
+  for name in (DRAWS, 'checkpoint_00000001.npz'):
+    (store / name).write_bytes(packed.read_bytes())
+  tracemalloc.start()
+  for use, message in (
+      (lambda: array_files.read(packed, specs), 'x is compressed'),
+      (lambda: array_files.read(short, specs), 'shape .25000000,., and'),
+      (lambda: store_lib.read_draws(store, 'sample').read([0]), 'is damaged')):
+    with pytest.raises(ValueError, match=message):
+      use()
+  assert tracemalloc.get_traced_memory()[1] < 10e6
+  tracemalloc.stop()
+
+
+@pytest.mark.parametrize('array, message', [
+    (np.zeros([2], np.int32), 'has dtype int32 and shape .2,., and float32'),
+    (np.zeros([2, 5], np.float32), 'has dtype float32 and shape .2, 5.'),
+    (None, 'no item named')])
+def test_arrays_of_another_form_are_not_taken(tmp_path, array, message):
+  path = tmp_path / 'file.npz'
+  array_files.write(path, {} if array is None else {'x': array})
+  with pytest.raises(ValueError, match=message):
+    array_files.read(path, {'x': tf.TensorSpec([2], tf.float32)})
 
 
 def test_no_truncation_goes_unnoticed(tmp_path):

@@ -20,6 +20,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
+from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import states
 
 tfd = tfp.distributions
@@ -91,35 +92,36 @@ class JointModel:
 
   def log_prior(self, *phi: tf.Tensor) -> tf.Tensor:
     """log p(b(phi)) + log |det db/dphi|, one value a chain."""
-    def one(phi):
-      phi = self._pack(phi)
-      theta = self._bijector().forward(phi)
-      distributions = self._distributions(theta, self._few)
-      values = {**self._constants, **self._latent(theta)}
-      return self._bijector().forward_log_det_jacobian(phi) + sum(
-          tf.reduce_sum(distributions[name].log_prob(value))
-          for name, value in values.items())
+    return self._each_chain(self._log_prior_of_one, phi)
 
-    return self._each_chain(one, phi)
+  def _log_prior_of_one(self, phi):
+    phi = self._pack(phi)
+    theta = self._bijector().forward(phi)
+    distributions = self._distributions(theta, self._few)
+    values = {**self._constants, **self._latent(theta)}
+    return self._bijector().forward_log_det_jacobian(phi) + sum(
+        tf.reduce_sum(distributions[name].log_prob(value))
+        for name, value in values.items())
 
   def log_likelihood(self, *phi_and_batch: Any) -> tf.Tensor:
     """log p(y_i | b(phi)) of each example, `chains + [n]`."""
     *phi, batch = phi_and_batch
-    def one(phi, batch):
-      theta = self._bijector().forward(self._pack(phi))
-      distributions = self._distributions(theta, batch)
-      return sum(
-          _log_prob_by_example(name, distributions[name], values)
-          for name, values in self._observed(batch).items())
+    return self._each_chain(self._log_likelihood_of_one, phi, batch)
 
-    return self._each_chain(one, phi, batch)
+  def _log_likelihood_of_one(self, phi, batch):
+    theta = self._bijector().forward(self._pack(phi))
+    distributions = self._distributions(theta, batch)
+    return sum(
+        _log_prob_by_example(name, distributions[name], values)
+        for name, values in self._observed(batch).items())
 
   def constrain(self, state: Any) -> Any:
     """theta = b(phi), in the structure of the model, for any leading axes."""
-    parts = states.to_parts(state)
-    return self._pack(self._each_chain(
-        lambda phi: tf.nest.flatten(self._bijector().forward(self._pack(phi))),
-        parts))
+    return self._pack(
+        self._each_chain(self._theta_of_one, states.to_parts(state)))
+
+  def _theta_of_one(self, phi):
+    return tf.nest.flatten(self._bijector().forward(self._pack(phi)))
 
   def sample_prior(self, sample_shape: Sequence[int], seed: tf.Tensor) -> list:
     """Draws of phi from the prior, `sample_shape` in front of each part."""
@@ -195,22 +197,32 @@ class JointModel:
     return compat.in_graph(self._inverse)(self._structure)
 
   def _each_chain(self, fn, phi, batch=None):
-    """`fn` of the parts of a chain, and of its batch where there is one."""
+    """`fn` of the parts of a chain, and of the batch where there is one.
+
+    `fn` is a method: it is traced once for each form of its arguments.
+    """
     self._check_state(phi)
     axes = phi[0].shape.rank - self._event_shapes[0].rank
-    own = batch is not None and axes > 0 and (
+    has_own = batch is not None and axes > 0 and (
         tf.nest.flatten(batch)[0].shape.rank
         > tf.nest.flatten(self._data_ranks)[0])
-    arguments = [list(phi)] + ([batch] if own else [])
-    call = fn if batch is None else lambda phi, own=batch: fn(phi, own)
+    arguments = [list(phi)] if batch is None else [list(phi), batch]
     if axes == 0:
-      return compat.in_graph(call)(*arguments)
+      return kept.function(self, (fn.__name__, False), fn)(*arguments)
     chains = compat.shape(phi[0])[:axes]
+    num_mapped = len(arguments) if has_own else 1
     flat = tf.nest.map_structure(
         lambda t: tf.reshape(
-            t, tf.concat([[-1], compat.shape(t)[axes:]], axis=0)), arguments)
-    values = compat.in_graph(lambda given: tf.vectorized_map(
-        lambda one: call(*one), given))(flat)
+            t, tf.concat([[-1], compat.shape(t)[axes:]], axis=0)),
+        arguments[:num_mapped])
+
+    def each(*arguments):
+      return tf.vectorized_map(
+          lambda one: fn(*one, *arguments[num_mapped:]),
+          list(arguments[:num_mapped]))
+
+    values = kept.function(self, (fn.__name__, True, has_own), each)(
+        *flat, *arguments[num_mapped:])
     return tf.nest.map_structure(
         lambda t: tf.reshape(
             t, tf.concat([chains, compat.shape(t)[1:]], axis=0)), values)

@@ -16,7 +16,7 @@ which is what makes a sampler's step cheap. Outside XLA each call runs as a
 small compiled function of its own; as a plain one where TensorFlow has no XLA
 compiler for the host, as in the package `tensorflow-tpu`.
 
-Shapes are what `tf.reshape` takes, of fewer than 2^31 elements. Seeds are
+Shapes are lists or tensors of integers, of fewer than 2^31 elements. Seeds are
 `int32[2]` tensors, as made by `tfp.random.sanitize_seed`.
 
 #### References
@@ -98,6 +98,34 @@ def threefry_2x32(
   return x, y
 
 
+def _to_shape(shape):
+  """A shape as an `int32` tensor; raises where no numbers can have it."""
+  try:
+    shape = tf.convert_to_tensor(shape, tf.int32)
+  except (TypeError, ValueError) as error:
+    raise TypeError(
+        f'shape is {checks.shorten(shape)}: it has to be a list of integers, '
+        'each below 2^31.') from error
+  sizes = tf.get_static_value(shape, partial=True)
+  if sizes is None:
+    return shape
+  if np.ndim(sizes) != 1:
+    raise ValueError(
+        f'shape is {int(sizes)}: it has to be a list of integers; one axis of '
+        f'that length is [{int(sizes)}].' if np.ndim(sizes) == 0 else
+        f'shape has shape {np.shape(sizes)}: it has to be a list of integers.')
+  known = [int(size) for size in sizes if size is not None]
+  if any(size < 0 for size in known):
+    raise ValueError(
+        f'shape is {known}: no axis can have a negative length.')
+  if len(known) == len(sizes) and math.prod(known) >= 2**31:
+    raise ValueError(
+        f'shape is {known}, {math.prod(known):,} numbers, and fewer than 2^31 '
+        'are drawn at once: draw them in pieces, each with a seed of its own '
+        '(fold_in).')
+  return shape
+
+
 def _columns(shape):
   """Number of columns to store as a constant: None = all, 1 = none.
 
@@ -106,7 +134,7 @@ def _columns(shape):
   """
   if not compat.in_xla_context():
     return None
-  sizes = tf.get_static_value(tf.convert_to_tensor(shape, tf.int32))
+  sizes = tf.get_static_value(_to_shape(shape))
   if sizes is None or math.prod(sizes) <= _MAX_COLUMNS:
     return None
   last = int(sizes[-1])
@@ -141,7 +169,7 @@ def _compiled(fn):
   @tf.autograph.experimental.do_not_convert
   @functools.wraps(fn)
   def wrapper(shape, seed, *tensors, **static):
-    shape = tf.convert_to_tensor(shape, tf.int32)
+    shape = _to_shape(shape)
     seed = seeds.check(seed)
     # In a program that XLA compiles anyway, an ordinary function that is traced
     # once; elsewhere one that XLA compiles on its own, where it can.
@@ -268,9 +296,11 @@ def _of_strata_without_replacement(
   keys = [
       tf.gather(word, strata, axis=-1) for word in _words(
           tf.concat([shape[:-1], [num_strata]], axis=0), seed, 0, columns)]
-  index = permutation.on_rectangles(
-      tf.bitcast(positions, tf.uint32), keys,
-      *(tf.bitcast(t, tf.uint32) for t in (sizes, a, b)), num_rounds)
+  n, a, b = (tf.bitcast(t, tf.uint32) for t in (sizes, a, b))
+  index = permutation.with_odd_orders(
+      permutation.on_rectangles(
+          tf.bitcast(positions, tf.uint32), keys, n, a, b, num_rounds),
+      keys, n, a * b)
   return _computed_once(tf.bitcast(index, tf.int32), sizes)
 
 
@@ -472,6 +502,8 @@ def indices(
 
   Without replacement the indices along the last axis are distinct: position
   `i` of a keyed pseudo-random permutation of all examples, computed alone.
+  All orders of a few examples are equally likely. (Of more than 20 examples
+  there are more orders than seeds, 2^64, so that not all of them occur.)
   The cost is O(n) for n indices, whatever `num_examples`.
 
   Args:
@@ -503,7 +535,7 @@ def indices(
   if checks.boolean('replacement', replacement):
     return _indices_with_replacement(
         shape, seed, num_examples=num_examples, columns=_columns(shape))
-  shape = tf.convert_to_tensor(shape, tf.int32)
+  shape = _to_shape(shape)
   _check_distinct(shape, num_examples)
   return _indices_without_replacement(
       shape, seed, num_examples=num_examples, columns=_columns(shape[:-1]))
@@ -547,7 +579,7 @@ def indices_of_strata(
   sizes, numbers = np.asarray(sizes), np.asarray(numbers)
   replacement = checks.boolean('replacement', replacement)
   _check_strata(sizes, numbers, replacement)
-  chains = tf.convert_to_tensor(chains, tf.int32)
+  chains = _to_shape(chains)
   shape = tf.concat([chains, [int(numbers.sum())]], axis=0)
 
   def of_each(values):

@@ -12,7 +12,9 @@ A file is written under another name, brought to the disk and then renamed, the
 manifest last. So what the manifest counts is there whenever the process is
 killed; files of ours that it does not count are left over from a kill, and the
 next writer removes them. The names of files are made from numbers: no path is
-ever read from a file.
+ever read from a file. The manifest has the checksums of the checkpoint and of
+the last file of draws, which ends with that of the file before it, and so on to
+the first: a file that another was copied over is found, and not taken.
 
 It is here because no library for arrays appends draws and a checkpoint of the
 chain as one commit, which a kill leaves whole or undone.
@@ -96,6 +98,7 @@ class Store:
     manifest = manifest_lib.read(self._path / manifest_lib.NAME)
     self._commits, self._checkpoint_specs, self._about = [], {}, {}
     self._draws = chunks_lib.Chunks()
+    self._checksum = array_files.NO_CHECKSUM  # Of the last file of draws.
     self._waiting, self._num_bytes_waiting = [], 0
     if manifest is None or not manifest.commits:
       return
@@ -113,8 +116,14 @@ class Store:
     self._commits = manifest.commits
     self._checkpoint_specs = manifest.checkpoint
     self._about = manifest.about
-    self._draws = chunks_lib.Chunks(
-        _counted_files(self._path, self._commits[-1].num_draws), manifest.draw)
+    self._find_draws(manifest.draw)
+
+  def _find_draws(self, specs):
+    """Takes the draws of the last commit."""
+    commit = self._commits[-1]
+    self._draws = chunks_lib.Chunks(_counted_files(self._path, commit), specs)
+    self._checksum = commit.draws
+    self._waiting, self._num_bytes_waiting = [], 0
 
   @property
   def path(self) -> pathlib.Path:
@@ -191,9 +200,10 @@ class Store:
             f'The checkpoint in {self._path} is not one that this call can go '
             f'on from: {difference}. Was it written by another version of this '
             'library? Give another directory.')
+    commit = self._commits[-1]
     return array_files.read(
-        self._path / _checkpoint_name(self._commits[-1].number),
-        self._checkpoint_specs)
+        self._path / _checkpoint_name(commit.number), self._checkpoint_specs,
+        commit.checkpoint)
 
   def open(self, take_over: bool = False) -> 'Store':
     """Makes the directory ready to be written to, by this object alone.
@@ -287,10 +297,12 @@ class Store:
     specs = {
         name: chunks_lib.spec_of(name, array.dtype, array.shape)
         for name, array in checkpoint.items()}
-    array_files.write(self._path / _checkpoint_name(number), checkpoint)
+    checksum = array_files.write(
+        self._path / _checkpoint_name(number), checkpoint)
     self._checkpoint_specs = specs
     marked = [c for c in self._commits if c.mark is not None][-_NUM_MARKED:]
-    commit = manifest_lib.Commit(number, int(step), len(self._draws), mark)
+    commit = manifest_lib.Commit(
+        number, int(step), len(self._draws), mark, self._checksum, checksum)
     self._write_manifest([*marked, commit])
     self._committed_at = time.monotonic()
     self._duration = self._committed_at - start
@@ -301,11 +313,13 @@ class Store:
     path = self._path / _draws_name(first, end - 1)
     specs = self._draws.specs
     columns = [chunk.read(specs) for chunk in self._waiting]
-    array_files.write(path, {
+    arrays = {
         name: np.concatenate([column[name] for column in columns])
-        for name in specs})
+        for name in specs}
+    self._checksum = array_files.write(path, arrays, self._checksum)
     self._draws.replace_last(
-        len(self._waiting), chunks_lib.InFile(path, end - first))
+        len(self._waiting),
+        chunks_lib.InFile(path, end - first, self._checksum))
     self._waiting, self._num_bytes_waiting = [], 0
 
   def rewind(self, mark: int) -> None:
@@ -323,9 +337,7 @@ class Store:
           f'{self._path} has no commit marked {mark}, only {self.marks}.')
     last = max(k for k, c in enumerate(self._commits) if c.mark == mark)
     self._write_manifest(self._commits[:last + 1])
-    self._draws = chunks_lib.Chunks(
-        _counted_files(self._path, self.num_draws), self._draws.specs)
-    self._waiting, self._num_bytes_waiting = [], 0
+    self._find_draws(self._draws.specs)
     self._sweep()
 
   def _write_manifest(self, commits):
@@ -416,8 +428,12 @@ def _checkpoint_name(number):
   return f'checkpoint_{number:08}.npz'
 
 
-def _counted_files(path, num_draws):
-  """The files with the first `num_draws` draws, found by their names."""
+def _counted_files(path, commit):
+  """The files with the draws of a commit, found by their names.
+
+  Each has to end with the checksum of the one before it.
+  """
+  num_draws = commit.num_draws
   last_of = {}
   for file in path.iterdir():
     match = _DRAWS.fullmatch(file.name)
@@ -426,7 +442,7 @@ def _counted_files(path, num_draws):
     first, last = map(int, match.groups())
     if file.name == _draws_name(first, last) and first <= last < num_draws:
       last_of[first] = max(last, last_of.get(first, 0))
-  files, end = [], 0
+  files, end, checksum = [], 0, array_files.NO_CHECKSUM
   while end < num_draws:
     if end not in last_of:
       following = min((f for f in last_of if f > end), default=num_draws)
@@ -435,7 +451,14 @@ def _counted_files(path, num_draws):
           f'(counted from 0), and {manifest_lib.NAME} counts {num_draws}: '
           'put it back, or give another directory.')
     last = last_of[end]
-    files.append(
-        chunks_lib.InFile(path / _draws_name(end, last), last + 1 - end))
-    end = last + 1
+    file = path / _draws_name(end, last)
+    before, own = array_files.checksums(file)
+    if before != checksum:
+      raise array_files.damaged(file, 'it is not of this place in this run')
+    files.append(chunks_lib.InFile(file, last + 1 - end, own))
+    end, checksum = last + 1, own
+  if checksum != commit.draws:
+    raise array_files.damaged(
+        files[-1].path if files else path / manifest_lib.NAME,
+        f'its checksum is not that in {manifest_lib.NAME}')
   return files

@@ -71,7 +71,13 @@ def test_power():
     (np.zeros([3, 2]), np.full([3, 2], np.nan), {}, 'NaN'),
     (np.zeros([3, 2]), np.zeros([3, 2]), dict(scale=0.), 'scale'),
     (np.zeros([3, 2]), np.zeros([3, 2]), dict(chunk_size=0), 'chunk_size'),
+    (1e200 * np.eye(3), np.eye(3), {}, 'draws up to 6.7e.199 .* out of the ra'),
+    (1.7e308 * np.ones([3, 2]), np.ones([3, 2]), {}, 'out of the range'),
+    (np.eye(3), 1e200 * np.eye(3), {}, 'scores up to 1e.200'),
+    (np.eye(3), np.eye(3), dict(scale=1e-150), 'scale 1e-150'),
+    (np.eye(3), np.eye(3), dict(scale=1e200), 'scale 1e.200'),
 ])
+@pytest.mark.filterwarnings('error')
 def test_refused(draws, scores, arguments, message):
   with pytest.raises(ValueError, match=message):
     ksd(draws, scores, **arguments)

@@ -72,7 +72,8 @@ def kernel_stein_discrepancy(
 
   Raises:
     ValueError: If the shapes differ or are not `[n, d]`, a value is not finite,
-      or a number is out of its range.
+      a number is out of its range, or the discrepancy is out of that of
+      float64.
 
   #### Examples
 
@@ -101,15 +102,25 @@ def kernel_stein_discrepancy(
   checks.positive_number('scale', scale)
   chunk_size = checks.positive_integer('chunk_size', chunk_size)
   num, d = x.shape
-  x = x - x.mean(axis=0)  # Differences count: large means cost digits.
+  with np.errstate(all='ignore'):
+    x = x - x.mean(axis=0)  # Differences count: large means cost digits.
   chunks = [slice(k, k + chunk_size) for k in range(0, num, chunk_size)]
-  c = tf.constant(float(scale), tf.float64)
+  scale = np.float64(scale)
+  with np.errstate(all='ignore'):
+    diagonal = d / scale**3 + np.mean(np.sum(s**2, axis=1)) / scale
+    squares = np.array([scale**2, scale**3, d / scale**3, diagonal])
+  c = tf.constant(scale, tf.float64)
   total = 0.
   for i, rows in enumerate(chunks):
     for j, columns in enumerate(chunks[i:]):
       total += (1. if j == 0 else 2.) * float(_compiled_sum()(
           *map(tf.constant, (x[rows], s[rows], x[columns], s[columns])), c))
-  diagonal = d / scale**3 + np.mean(np.sum(s**2, axis=1)) / scale
+  if not (np.isfinite(total) and np.all(np.isfinite(squares) & (squares > 0.))):
+    raise ValueError(
+        f'With draws up to {np.max(np.abs(x)):.2g} from their mean, scores up '
+        f'to {np.max(np.abs(s)):.2g} and scale {scale:.2g} the discrepancy is '
+        'out of the range of float64: divide the draws by their standard '
+        'deviations, multiply the scores by them, and let scale be about 1.')
   # Rounding can bring the sum below zero.
   return SteinDiscrepancy(
       float(np.sqrt(max(total, 0.)) / num), float(np.sqrt(diagonal / num)))

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
-from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import states
 
 __all__ = ['chunks', 'fold', 'hessian', 'log_likelihood_and_gradients']
@@ -75,9 +75,17 @@ def log_likelihood_and_gradients(
     log_likelihood: One value a chain.
     gradients: List of tensors in the shapes of `state_parts`.
   """
-  return _of_log_likelihood(
-      functools.partial(states.value_and_gradients, num_required=0), target,
-      state_parts, chunk_size)
+  def whole(state_parts):
+    return _of_log_likelihood(
+        functools.partial(states.value_and_gradients, num_required=0), target,
+        state_parts, chunk_size)
+
+  # To trace takes longer than one chunk; and replicas have data of their own.
+  if target.is_sharded or target.num_rows <= chunk_size:
+    return whole(state_parts)
+  return kept.function(
+      target, ('log likelihood and gradients', chunk_size), whole)(
+          list(state_parts))
 
 
 def hessian(
@@ -97,25 +105,28 @@ def hessian(
   Returns:
     hessian: `chains + [d, d]`, of the coordinates of all parts side by side.
   """
-  chain_rank = target.zeros(state_parts).shape.rank
-  flat = states.flatten(state_parts, chain_rank)
-  d = flat.shape[-1]
+  def whole(state_parts):
+    chain_rank = target.zeros(state_parts).shape.rank
+    flat = states.flatten(state_parts, chain_rank)
+    d = flat.shape[-1]
 
-  def column(k):
-    direction = states.unflatten(
-        tf.broadcast_to(tf.one_hot(k, d, dtype=flat.dtype), tf.shape(flat)),
-        state_parts, chain_rank)
-    _, products = _of_log_likelihood(
-        lambda fn, parts: states.value_and_gradients(
-            lambda *parts: states.slope(fn, parts, direction)[1], parts,
-            num_required=0),
-        target, state_parts, chunk_size)
-    return states.flatten(products, chain_rank)
+    def column(k):
+      direction = states.unflatten(
+          tf.broadcast_to(tf.one_hot(k, d, dtype=flat.dtype), tf.shape(flat)),
+          state_parts, chain_rank)
+      _, products = _of_log_likelihood(
+          lambda fn, parts: states.value_and_gradients(
+              lambda *parts: states.slope(fn, parts, direction)[1], parts,
+              num_required=0),
+          target, state_parts, chunk_size)
+      return states.flatten(products, chain_rank)
+
+    columns = tf.map_fn(column, tf.range(d), fn_output_signature=flat.dtype)
+    return tf.transpose(columns, [*range(1, chain_rank + 2), 0])
 
   # A graph: eagerly each operation of each pass would be started by Python.
-  columns = compat.in_graph(lambda: tf.map_fn(
-      column, tf.range(d), fn_output_signature=flat.dtype))()
-  return tf.transpose(columns, [*range(1, chain_rank + 2), 0])
+  return kept.function(target, ('hessian', chunk_size), whole)(
+      list(state_parts))
 
 
 def _of_log_likelihood(value_and_gradients, target, state_parts, chunk_size):

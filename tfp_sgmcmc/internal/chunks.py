@@ -185,11 +185,13 @@ class InFile(NamedTuple):
   """Draws in a file."""
   path: pathlib.Path
   num_draws: int
+  checksum: str
 
   def read(self, specs):
-    return array_files.read(self.path, {
+    specs = {
         name: tf.TensorSpec([self.num_draws, *spec.shape], spec.dtype)
-        for name, spec in specs.items()})
+        for name, spec in specs.items()}
+    return array_files.read(self.path, specs, self.checksum)
 
 
 def spec_difference(

@@ -438,7 +438,8 @@ def _attributes(value):
       found.pop(name, None)
   return {
       name: item for name, item in found.items()
-      if not name.startswith('_self_')}  # Of TensorFlow's tracking.
+      # Of TensorFlow's tracking, and what is `kept`.
+      if not name.startswith('_self_')}
 
 
 def _closure(function):

@@ -14,15 +14,26 @@ from tfp_sgmcmc.internal import array_files
 __all__ = ['NAME', 'Commit', 'Manifest', 'digest', 'read', 'write']
 
 NAME = 'manifest.json'
-_FORMAT = 'tfp_sgmcmc draws, version 1'
+_FORMAT = 'tfp_sgmcmc draws, version 2'
 
 
 class Commit(NamedTuple):
-  """Where a run stood when it was committed."""
+  """Where a run stood when it was committed.
+
+  Attributes:
+    number: Of the commit.
+    step: The number of steps made.
+    num_draws: The number of draws.
+    mark: What `rewind` is given to come back here, if anything.
+    draws: The checksum of the last file of draws, which stands for all.
+    checkpoint: That of the checkpoint.
+  """
   number: int
   step: int
   num_draws: int
   mark: int | None
+  draws: str
+  checkpoint: str
 
 
 class Manifest(NamedTuple):
@@ -58,7 +69,8 @@ def read(path: pathlib.Path) -> Manifest | None:
   try:
     commits = [
         Commit(*(_count(commit[n]) for n in ('number', 'step', 'num_draws')),
-               None if commit['mark'] is None else _count(commit['mark']))
+               None if commit['mark'] is None else _count(commit['mark']),
+               *(_checksum(commit[n]) for n in ('draws', 'checkpoint')))
         for commit in content['commits']]
     return Manifest(
         str(content['made_by']), commits, _from_json(content['draw']),
@@ -96,6 +108,12 @@ def _from_json(specs):
 def _count(value):
   if type(value) is not int or value < 0:
     raise ValueError(f'{value!r} is no count')
+  return value
+
+
+def _checksum(value):
+  if not array_files.CHECKSUM.fullmatch(value):
+    raise ValueError(f'{value!r} is no checksum')
   return value
 
 

@@ -4,6 +4,9 @@ A Feistel network on the pairs (x // b, x % b) of an a-by-b rectangle with
 a b >= N; where it leaves 0, ..., N - 1 it is applied again (cycle walking). Its
 cost does not depend on N.
 
+A round adds to one half what depends on the other. Where a, b are odd and
+a b = N that is an even permutation, so half of the keys swap 0 and 1 besides.
+
 Not `tf.random.experimental.index_shuffle`: XLA can't compile it, unless the
 seed is a constant, and its pairs of positions are not equally likely.
 """
@@ -31,13 +34,40 @@ def permute(
   Returns:
     x: `uint32` tensor.
   """
-  if size < 4:  # Rotations: every subset of one size is equally likely.
-    n = word32.constant(size)
-    return (x + _scale(key[0], n)) % n
-  a, b = _rectangle(size)
-  return on_rectangles(
-      x, key, *map(word32.constant, (size, a, b)), _num_rounds(a),
-      a * b == size)
+  a, b = _sides(size)
+  n = word32.constant(size)
+  if a == 1:  # Rotations, to which `with_odd_orders` adds what is missing.
+    x = (x + _scale(key[0], n)) % n
+  else:
+    x = on_rectangles(
+        x, key, n, word32.constant(a), word32.constant(b), _num_rounds(a),
+        a * b == size)
+  if a * b > size or size == 1 or size % 2 == 0:
+    return x
+  return with_odd_orders(x, key, n, word32.constant(a * b))
+
+
+def with_odd_orders(
+    x: tf.Tensor,
+    key: Sequence[tf.Tensor],
+    size: tf.Tensor,
+    area: tf.Tensor,
+) -> tf.Tensor:
+  """Swaps 0 and 1 under half of the keys, where there are even orders alone.
+
+  Args:
+    x: `uint32` tensor, images of numbers.
+    key: Pair of `uint32` tensors, as for their permutation.
+    size: `uint32` tensor, N.
+    area: `uint32` tensor, a b.
+
+  Returns:
+    x: `uint32` tensor.
+  """
+  one = word32.constant(1)
+  is_even = (area == size) & (size & one == one) & (size > one)
+  swaps = is_even & (word32.right(key[1], 31) == one) & (x <= one)
+  return tf.where(swaps, x ^ one, x)
 
 
 def rectangles(sizes: Sequence[int]) -> tuple[list[int], list[int], int]:
@@ -45,8 +75,7 @@ def rectangles(sizes: Sequence[int]) -> tuple[list[int], list[int], int]:
 
   Fewer than four numbers are rotated: the sides are 1 and as many.
   """
-  sides = [_rectangle(size) if size >= 4 else (1, size) for size in sizes]
-  a, b = map(list, zip(*sides))
+  a, b = map(list, zip(*map(_sides, sizes)))
   return a, b, max([6, *(_num_rounds(side) for side in a if side > 1)])
 
 
@@ -107,8 +136,10 @@ def on_rectangles(
 
 
 @functools.cache
-def _rectangle(size):
+def _sides(size):
   """Sides `a <= b` of a near-square rectangle that holds `size` tightly."""
+  if size < 4:
+    return 1, size
   root = math.isqrt(size)
   sides = ((a, -(-size // a)) for a in range(max(2, -(-root // 2)), root + 1))
   return min(sides, key=lambda side: (side[0] * side[1], -side[0]))
