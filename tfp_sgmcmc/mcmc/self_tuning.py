@@ -39,6 +39,7 @@ finite, or with
 
 K_0 the mean of K in the adaptation, goes back to where it was at the last
 multiple of 100 steps, with a new momentum; and h is halved, for all chains.
+(After a hundred returns a chain is let go, and reported as one that failed.)
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts. Under the law of the chain K is T times a chi-square over its d degrees of
 freedom: it is beyond that limit less than once in 10^12 steps for any d, so
@@ -71,6 +72,7 @@ _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.03, 3.
 _LEAST_TEMPERATURE = 0.05
 _SPACING_OF_ANCHORS = 100
 _HOT = 25.
+_MOST_RETURNS = 100
 # One step, or one number, may not move the step size by more than this.
 _LARGEST_ERROR = 1e12
 _ROUNDING = 4.
@@ -425,6 +427,8 @@ class SelfTuning(kernel_lib.Kernel):
     has_failed = ~(
         (heat <= limit * known)
         & tf.math.is_finite(tf.cast(inner.target_log_prob, dtype)))
+    # A chain that does so again and again is reported as any other is.
+    has_failed &= previous.num_returns < _MOST_RETURNS
     any_failed = tf.reduce_any(has_failed)
     anchor = previous.anchor
     momentum = sghmc.initial_momentum(
