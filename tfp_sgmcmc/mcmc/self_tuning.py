@@ -21,7 +21,7 @@ that an estimate takes, and T' = max(T, 0.05):
 
 * The friction, by the length of the adaptation and by the noise:
 
-    gamma_0 = 1.5 / (n h), within [0.03, 3],
+    gamma_0 = 1.5 / (n h), within [0.1, 3],
     gamma   = max(gamma_0, h G V / (2 T')),
 
   so that the chain forgets its start within the adaptation, and so that a
@@ -68,7 +68,7 @@ _FIRST_TARGET, _LAST_TARGET = 0.02, 0.002
 _DECAY, _WIDTH = 0.98, 9.
 _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE = 10.
-_RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.03, 3.
+_RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE = 0.05
 _SPACING_OF_ANCHORS = 100
 _HOT = 25.
