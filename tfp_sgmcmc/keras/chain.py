@@ -261,6 +261,8 @@ class Chain:
     self._schedule.plan(
         0 if self._search is None else self._num_steps, epochs * steps)
     burnin = self._schedule.num_burnin_steps
+    if self._rate is not None and self._search is not None:
+      self._rate.plan(burnin)
     k = self._schedule.num_steps_between_results
     last = self._num_steps + epochs * steps
     number = max(0, last - burnin - 1) // (k + 1) + 1
@@ -521,7 +523,7 @@ class Chain:
     if self._rate is not None and not self.is_resumed:
       self._rate.plan(
           self._schedule.num_burnin_steps if self._search is None
-          else self._search.num_steps_before)
+          else self._search.most_steps)
     self._make_kernel.set_num_examples(num_examples)
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
