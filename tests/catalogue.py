@@ -133,6 +133,11 @@ KERNELS = {
     'matrix': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
     )._replace(num_wide=200, num_kept_numbers=3 * 3),
+    'microcanonical': _minibatches(
+        sgmcmc.MicrocanonicalLangevin, step_size=0.1),
+    'pmicrocanonical': _minibatches(
+        sgmcmc.MicrocanonicalLangevin, step_size=0.1, integrator='leapfrog',
+        preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
     'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
         sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
                       takes_any_target=False),

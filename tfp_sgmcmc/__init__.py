@@ -28,6 +28,7 @@ from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc import TemperatureStepSizeAdaptation
 from tfp_sgmcmc.pdmp import BouncyParticleSampler
 from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
@@ -42,6 +43,7 @@ __all__ = [
     'Draws',
     'FireflyError',
     'FireflyMonteCarlo',
+    'MicrocanonicalLangevin',
     'NonFiniteError',
     'Posterior',
     'RateBoundError',

@@ -2,6 +2,8 @@
 
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
+from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
+from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD
@@ -16,6 +18,8 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 __all__ = [
     'Excess',
     'LangevinKernel',
+    'MicrocanonicalLangevin',
+    'MicrocanonicalLangevinResults',
     'SGHMC',
     'SGHMCResults',
     'SGLD',

@@ -14,9 +14,11 @@ import tensorflow as tf
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel
+from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
 
-__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'each', 'failure']
+__all__ = [
+    'Excess', 'LangevinKernel', 'Seeds', 'each', 'failure', 'why_no_shards']
 
 
 class Excess(NamedTuple):
@@ -97,6 +99,15 @@ class LangevinKernel(kernel.GradientKernel):
     return False
 
   @property
+  def why_no_learning_rate(self) -> str | None:
+    """Why a learning rate of SGD cannot set `step_size`, whole sentences.
+
+    None where it can: `step_size` then multiplies the gradient, or its root
+    does where there is a momentum.
+    """
+    return None
+
+  @property
   def why_no_excess(self) -> str | None:
     """Why there is no `excess`, whole sentences; None where there is."""
     return (
@@ -163,6 +174,18 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
       'Most often the step size is too large for the noise and the curvature '
       'there: try a tenth of it. '
       f'{errors.OTHER_CAUSES}.')
+
+
+def why_no_shards(
+    preconditioner: preconditioners.Preconditioner) -> str | None:
+  """`why_no_shards` of a kernel that has nothing against them but this."""
+  if preconditioner.is_by_coordinate:
+    return None
+  return (
+      f'preconditioner is {preconditioner!r}, and parts of the state are other '
+      'pieces on each replica (experimental_shard_axis_names), of which none '
+      'sees all coordinates: take one that looks at each coordinate alone, '
+      'such as preconditioners.RMSProp().')
 
 
 def each(
