@@ -258,6 +258,8 @@ def check_numbers(strategy):
       'SGNHT, a schedule': lambda target: sgmcmc.SGNHT(
           target, lambda step: tf.fill([1], 0.2), 1.),
       'mSGNHT': lambda target: sgnht(lambda: target, thermostat='diagonal'),
+      'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
+          target, 0.3, gradient_estimator=gradients.Exact()),
       'adapted SGHMC': adapted,
   }
   for name, make in makers.items():
@@ -271,7 +273,8 @@ def check_numbers(strategy):
         found = on_replicas(strategy, way, 4, 5)
         difference = distance(found, wanted)
         say(f'numbers of {name}', difference < 1e-4, difference)
-      if name in ('SGNHT', 'SGNHT, a schedule', 'adapted SGHMC'):
+      if name in ('SGNHT', 'SGNHT, a schedule', 'microcanonical',
+                  'adapted SGHMC'):
         with without_sums_over_replicas():
           found = on_replicas(strategy, of_posterior, 4, 5)
         difference = distance(found, wanted)
@@ -281,7 +284,8 @@ def check_numbers(strategy):
 def distance(found, wanted):
   """Between states, and what of the results is one for all coordinates."""
   def numbers(draws, results):
-    names = ('thermostat', 'log_factor', 'excess', 'target_log_prob')
+    names = ('thermostat', 'energy_error', 'log_factor', 'excess',
+             'target_log_prob')
     rest = [getattr(results, name, 0.) for name in names]
     return [draws, *(x for x in rest if not isinstance(x, list))]
 
