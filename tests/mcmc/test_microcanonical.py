@@ -400,3 +400,19 @@ def test_law_in_fit():
   found = test_law.coefficients(sampling.posterior).reshape([-1, 3])
   assert np.all(np.abs((found.mean(axis=0) - mean) / sd) < 0.05)
   assert np.all(np.abs(found.std(axis=0) / sd - 1.) < 0.035)
+
+
+def test_the_share_of_noise_in_the_summary():
+  """rho of the docstring, by the variance that the estimator says."""
+  posterior = oracle.GaussianModel().posterior()
+  estimator = sgmcmc.gradients.Uniform(4)
+  kernel = sgmcmc.MicrocanonicalLangevin(
+      posterior, 0.05, 0.2, gradient_estimator=estimator, temperature=0.5)
+  draws = sgmcmc.sample(
+      kernel, 60, tf.zeros([4, 3]), num_burnin_steps=50, seed=1,
+      progress_bar=False)
+  found, = (row.value for row in sgmcmc.diagnostics.summary(draws, kernel).rows
+            if row.quantity.startswith('noise of the gradient'))
+  variance, = estimator.variance(posterior, [tf.zeros([3])])
+  rho = 0.05 * 0.2 * np.mean(variance) * 3. / (2. * 2.**2 * 0.5**2)
+  assert abs(found / rho - 1.) < 0.35

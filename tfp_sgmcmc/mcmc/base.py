@@ -52,7 +52,7 @@ class LangevinKernel(kernel.GradientKernel):
   `_one_step` on lists of state parts. What others have to know of it, it
   declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
   `excess`, `why_no_excess` and `why_no_shards`: where that is None, noise comes
-  of `_noise`, and sums over coordinates of `collectives.totals`.
+  of `_noise` and `_uniform`, and sums over coordinates of `collectives.totals`.
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
@@ -97,6 +97,22 @@ class LangevinKernel(kernel.GradientKernel):
   def balances_noise(self) -> bool:
     """Whether it makes up for gradient noise of a size that nobody tells."""
     return False
+
+  def friction_of_noise(self, num_coordinates: int) -> Any:
+    """gamma, with which h C / (2 gamma T) is the gradient's noise over its own.
+
+    With C the variance of the gradient's noise. It is the friction of the
+    momentum, and 1 where there is none.
+
+    Args:
+      num_coordinates: d, of all parts of one chain.
+
+    Returns:
+      friction: A number or a tensor; None where it changes with the steps.
+    """
+    del num_coordinates
+    name = self.friction_argument
+    return 1. if name is None else self._parameters[name]
 
   @property
   def why_no_learning_rate(self) -> str | None:
@@ -153,6 +169,10 @@ class LangevinKernel(kernel.GradientKernel):
   def _noise(self, parts, seed):
     """Standard normal numbers in the shapes of the parts."""
     return collectives.normal_like(parts, self._which_are_own(parts), seed)
+
+  def _uniform(self, parts, seed):
+    """Uniform numbers in [0, 1) in the shapes of the parts."""
+    return collectives.uniform_like(parts, self._which_are_own(parts), seed)
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""

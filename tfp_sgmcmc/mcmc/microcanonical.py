@@ -262,6 +262,19 @@ class MicrocanonicalLangevin(base.LangevinKernel):
         'so that it has no temperature to measure. What tells of the step is '
         'energy_error in its results: see its docstring.')
 
+  def friction_of_noise(self, num_coordinates):
+    """(d - 1)^2 T / (L d): the random turns, in the units of a friction.
+
+    So that the share of noise is rho of the class's docstring.
+    """
+    length, step_size, temperature = (
+        self._parameters[name]
+        for name in ('decoherence_length', 'step_size', 'temperature'))
+    length = _STEPS_TO_FORGET * step_size if length is None else length
+    if callable(length) or callable(temperature):
+      return None
+    return (num_coordinates - 1)**2 * temperature / (length * num_coordinates)
+
   @property
   def why_no_learning_rate(self):
     return (
