@@ -133,6 +133,7 @@ KERNELS = {
     'matrix': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
     )._replace(num_wide=200, num_kept_numbers=3 * 3),
+    'sglrw': _minibatches(sgmcmc.SGLRW, step_size=0.05),
     'microcanonical': _minibatches(
         sgmcmc.MicrocanonicalLangevin, step_size=0.1),
     'pmicrocanonical': _minibatches(

@@ -27,6 +27,7 @@ from tfp_sgmcmc.firefly import FireflyMonteCarlo
 from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
+from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc import TemperatureStepSizeAdaptation
@@ -49,6 +50,7 @@ __all__ = [
     'RateBoundError',
     'SGHMC',
     'SGLD',
+    'SGLRW',
     'SGNHT',
     'ShardedPosterior',
     'StochasticBouncyParticleSampler',

@@ -8,6 +8,8 @@ from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD
 from tfp_sgmcmc.mcmc.sgld import SGLDResults
+from tfp_sgmcmc.mcmc.sglrw import SGLRW
+from tfp_sgmcmc.mcmc.sglrw import SGLRWResults
 from tfp_sgmcmc.mcmc.sgnht import SGNHT
 from tfp_sgmcmc.mcmc.sgnht import SGNHTResults
 from tfp_sgmcmc.mcmc.temperature_adaptation import TemperatureStepSizeAdaptation
@@ -24,6 +26,8 @@ __all__ = [
     'SGHMCResults',
     'SGLD',
     'SGLDResults',
+    'SGLRW',
+    'SGLRWResults',
     'SGNHT',
     'SGNHTResults',
     'TemperatureStepSizeAdaptation',

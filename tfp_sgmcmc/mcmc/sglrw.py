@@ -136,10 +136,6 @@ class SGLRW(base.LangevinKernel):
         name=name))
 
   @property
-  def balances_noise(self):
-    return True
-
-  @property
   def why_no_shards(self):
     return None
 
@@ -176,10 +172,22 @@ def lattice_step(
   """The update of the module's docstring; all lists over the parts.
 
   `uniform` has numbers in [0, 1): a coordinate goes up where its own is below
-  the probability.
+  the probability, so that one beyond 0 or 1 need not be clipped.
   """
   length = base.each(lambda h, t: tf.sqrt(2. * h * t), step_size, temperature)
   gain = base.each(lambda h, t: tf.sqrt(h / (2. * t)), step_size, temperature)
   return [
-      theta + tf.where(u < (1. + tf.clip_by_value(a * g, -1., 1.)) / 2., s, -s)
+      theta + signed(s, (1. + a * g) / 2., u)
       for theta, g, s, a, u in zip(parts, gradients, length, gain, uniform)]
+
+
+def signed(
+    length: tf.Tensor, probability: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+  """A length, positive with a probability; NaN where that is NaN.
+
+  A comparison with NaN would be False, and a chain whose gradient is no number
+  would walk on as if it were one.
+  """
+  return tf.where(
+      tf.math.is_nan(probability), probability,
+      tf.where(uniform < probability, length, -length))
