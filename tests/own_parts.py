@@ -243,6 +243,17 @@ def pieces_of_the_whole(parts, is_own, seed):
   return [effects if k is None else effects[:, PIECES[k]], mu]
 
 
+def pieces_of_the_whole_uniform(parts, is_own, seed):
+  """The same of `collectives.uniform_like`."""
+  del is_own
+  num_chains, = parts[1].shape
+  effects, mu = (
+      sgmcmc.random.uniform(shape, seed, stream=k)
+      for k, shape in enumerate(([num_chains, 3], [num_chains])))
+  k = number()
+  return [effects if k is None else effects[:, PIECES[k]], mu]
+
+
 def check_numbers(strategy):
   """With the noise of one device the chain is that of one device."""
   adapted = lambda target: sgmcmc.TemperatureStepSizeAdaptation(
@@ -258,6 +269,9 @@ def check_numbers(strategy):
       'SGNHT, a schedule': lambda target: sgmcmc.SGNHT(
           target, lambda step: tf.fill([1], 0.2), 1.),
       'mSGNHT': lambda target: sgnht(lambda: target, thermostat='diagonal'),
+      'SGLRW': lambda target: sgmcmc.SGLRW(
+          target, 0.1, gradient_estimator=gradients.Exact()),
+      'Barker': lambda target: sgmcmc.StochasticBarker(target, 0.1),
       'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
           target, 0.3, gradient_estimator=gradients.Exact()),
       'adapted SGHMC': adapted,
@@ -267,7 +281,9 @@ def check_numbers(strategy):
     ways = [of_posterior]
     if name in ('SGLD', 'SGNHT', 'adapted SGHMC'):
       ways.append(functools.partial(of_tfps_distributions, make))
-    with mock.patch.object(collectives, 'normal_like', pieces_of_the_whole):
+    with (mock.patch.object(collectives, 'normal_like', pieces_of_the_whole),
+          mock.patch.object(
+              collectives, 'uniform_like', pieces_of_the_whole_uniform)):
       wanted = on_one(of_posterior, 4, 5)
       for way in ways:
         found = on_replicas(strategy, way, 4, 5)

@@ -30,6 +30,7 @@ from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
+from tfp_sgmcmc.mcmc import StochasticBarker
 from tfp_sgmcmc.mcmc import TemperatureStepSizeAdaptation
 from tfp_sgmcmc.pdmp import BouncyParticleSampler
 from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
@@ -53,6 +54,7 @@ __all__ = [
     'SGLRW',
     'SGNHT',
     'ShardedPosterior',
+    'StochasticBarker',
     'StochasticBouncyParticleSampler',
     'TemperatureStepSizeAdaptation',
     'ZigZagSampler',

@@ -1,5 +1,7 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.barker import StochasticBarker
+from tfp_sgmcmc.mcmc.barker import StochasticBarkerResults
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
@@ -30,6 +32,8 @@ __all__ = [
     'SGLRWResults',
     'SGNHT',
     'SGNHTResults',
+    'StochasticBarker',
+    'StochasticBarkerResults',
     'TemperatureStepSizeAdaptation',
     'TemperatureStepSizeAdaptationResults',
 ]
