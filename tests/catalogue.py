@@ -145,6 +145,9 @@ KERNELS = {
     'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
         sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
                       takes_any_target=False),
+    'amagold': _exact(functools.partial(
+        sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
+        gradient_estimator=UNIFORM)),
     'firefly': _exact(
         _firefly, num_parts=1, model=functools.partial(
             families.Logistic, num=8, dim=2, scale=1.),

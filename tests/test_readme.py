@@ -33,6 +33,7 @@ NAMES = {
     'friction': 10.,
     'diffusion': 10.,
     'decoherence_length': 1e-2,
+    'num_leapfrog_steps': 3,
     'capacity': 200,
     'prior_scale': 1.,
     'x': X,

@@ -25,6 +25,7 @@ from tfp_sgmcmc.errors import NonFiniteError
 from tfp_sgmcmc.errors import RateBoundError
 from tfp_sgmcmc.firefly import FireflyMonteCarlo
 from tfp_sgmcmc.firefly import likelihood_bounds
+from tfp_sgmcmc.mcmc import AMAGOLD
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
@@ -41,6 +42,7 @@ from tfp_sgmcmc.sharding import ShardedPosterior
 from tfp_sgmcmc.sharding import shard
 
 __all__ = [
+    'AMAGOLD',
     'BouncyParticleSampler',
     'Draws',
     'FireflyError',

@@ -1,5 +1,7 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.amagold import AMAGOLD
+from tfp_sgmcmc.mcmc.amagold import AMAGOLDResults
 from tfp_sgmcmc.mcmc.barker import StochasticBarker
 from tfp_sgmcmc.mcmc.barker import StochasticBarkerResults
 from tfp_sgmcmc.mcmc.base import Excess
@@ -20,6 +22,8 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 )
 
 __all__ = [
+    'AMAGOLD',
+    'AMAGOLDResults',
     'Excess',
     'LangevinKernel',
     'MicrocanonicalLangevin',
