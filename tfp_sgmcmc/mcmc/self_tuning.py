@@ -8,7 +8,7 @@ that an estimate takes, and T' = max(T, 0.05):
   gradients, less their mean: the curvature of a likelihood that fits. With F_l
   its mean over a part l of the state,
 
-    G = 1 / (1 + (F + F_l) / 2),  s = sqrt(G)                frozen after m steps
+    G = 1 / (1 + (F + F_l) / 2),  s = sqrt(G)               frozen after m steps
 
   F_l is a floor: a unit of a network that is silent now may be so no longer.
 * The step size h of the coordinates theta / s, by the error dE in the energy
@@ -58,7 +58,6 @@ from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
-from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sghmc
 from tfp_sgmcmc.mcmc import sgnht
 
@@ -182,7 +181,7 @@ class SelfTuning(kernel_lib.Kernel):
   >>> draws = sgmcmc.sample(
   ...     kernel, 400, tf.zeros([50]), num_burnin_steps=500, seed=1,
   ...     progress_bar=False)
-  >>> 0.9 < tf.math.reduce_variance(draws.states).numpy() * 1000. < 1.1
+  >>> 0.9 < 1000. * float(tf.math.reduce_variance(draws.states)) < 1.1
   True
   >>> int(tf.reduce_sum(draws.kernel_results.num_returns))
   0
@@ -213,14 +212,14 @@ class SelfTuning(kernel_lib.Kernel):
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If the step size is a schedule, the inner kernel has what is to
-        be found or another integrator, or a number is out of its range.
+      ValueError: If the step size is a schedule, the inner kernel was given what
+        is to be found or another integrator, or a number is out of its range.
       TypeError: If the inner kernel is no `SGNHT`.
     """
     if not isinstance(inner_kernel, sgnht.SGNHT):
       raise TypeError(
-          f'inner_kernel is {inner_kernel!r}: it has to be an SGNHT. '
-          'TemperatureStepSizeAdaptation finds the step size of SGLD and SGHMC.')
+          f'inner_kernel is {inner_kernel!r}: it has to be an SGNHT. For SGLD '
+          'and SGHMC, TemperatureStepSizeAdaptation finds the step size.')
     given = inner_kernel.parameters
     if inner_kernel.integrator != 'badodab':
       raise ValueError(
