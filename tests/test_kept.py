@@ -42,7 +42,8 @@ def test_it_belongs_to_one_object():
   model = Model(3.)
   model.scaled(tf.ones([2]))
   for copied in (
-      copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+      copy.copy(model), copy.deepcopy(model),
+      pickle.loads(pickle.dumps(model))):
     copied.number = 5.
     assert not kept.of(copied)
     assert copied.scaled(1.) == 5.

@@ -30,8 +30,8 @@ from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
-from tfp_sgmcmc.mcmc import SelfTuning
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
+from tfp_sgmcmc.mcmc import SelfTuning
 from tfp_sgmcmc.mcmc import StochasticBarker
 from tfp_sgmcmc.mcmc import TemperatureStepSizeAdaptation
 from tfp_sgmcmc.pdmp import BouncyParticleSampler

@@ -155,7 +155,7 @@ def test_the_relaxation_where_the_friction_is_tiny_negative_or_large(dtype):
   xi = np.array([0., 1e-38, 1e-20, -1e-9, 1e-6, -1e-6, 1e-3, -0.5, 3., 50.])
   h, a, t, v = 0.1, 1.5, 0.7, 2.
   e, c = sgnht.relaxation(
-      *(tf.constant(x, dtype) for x in (xi, h, a, t, v)))
+      *(tf.constant(x, dtype) for x in (xi, h, a, t, v, 0.)))
   wide = xi.astype(np.longdouble)
   with np.errstate(invalid='ignore', divide='ignore'):
     full = a * t * np.where(

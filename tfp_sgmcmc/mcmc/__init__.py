@@ -6,10 +6,10 @@ from tfp_sgmcmc.mcmc.barker import StochasticBarker
 from tfp_sgmcmc.mcmc.barker import StochasticBarkerResults
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
-from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
-from tfp_sgmcmc.mcmc.self_tuning import SelfTuningResults
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
+from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
+from tfp_sgmcmc.mcmc.self_tuning import SelfTuningResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD

@@ -8,15 +8,15 @@ that an estimate takes, and T' = max(T, 0.05):
   gradients, less their mean: the curvature of a likelihood that fits. With F_l
   its mean over a part l of the state,
 
-    G = 1 / (1 + (F + F_l) / 2),  s = sqrt(G)         frozen after m steps
+    G = 1 / (1 + (F + F_l) / 2),  s = sqrt(G)               frozen after m steps
 
   F_l is a floor: a unit of a network that is silent now may be so no longer.
 * The step size h of the coordinates theta / s, by the error dE in the energy
   that a step makes (`SGNHT.energy_error`), both ends on one minibatch. It is of
-  order h^3. With K the mean of p^2 and w_k a target that falls from 0.02 to
-  0.002,
+  order h^3. With K the mean of p^2, K_0 its mean over the last half of the
+  steps, and w_k a target that falls from 0.02 to 0.002,
 
-    x = dE^2 / (d K^2 w_k),  W = exp(-(log x)^2 / 162),
+    x = dE^2 / (d max(K, K_0)^2 w_k),  W = exp(-(log x)^2 / 162),
     A <- 0.98 A + W x / h^6,  B <- 0.98 B + W,  h = (A / B)^(-1/6).
 
 * The friction, by the length of the adaptation and by the noise:
@@ -43,13 +43,13 @@ finite, or with K above
 
 goes back to where it was at the last multiple of 100 steps, with a new
 momentum; and h is halved, for all chains. T_0 is the largest T of the last some
-hundred steps, for a chain that cools takes time; K_0 is the mean of K over the
-last 50 steps of the adaptation; and K_1 is K_0 where that is above 2 T_0, so
+hundred steps, for a chain that cools takes time; K_0 is the mean of K as the
+adaptation left it; and K_1 is K_0 where that is above 2 T_0, so
 that the noise of minibatches was most of the heat, else 0. (After a hundred
 returns a chain is let go, and reported as one that failed.)
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts. Under the law of the chain K is T times a chi-square over its d degrees of
-freedom: it is beyond that limit less than once in 10^12 steps for any d, so
+freedom: it is beyond that limit less than once in 10^10 steps for any d, so
 that the law is that of the inner kernel.
 """
 
@@ -99,8 +99,7 @@ class SelfTuningResults(NamedTuple):
     heat: Scalar, K_0.
     temperature: Scalar, T_0.
     num_returns: `int32`, shape `chains`, how often the guard took a chain back.
-    error_sum: Scalar, A, for h over the step size at the start.
-    weight_sum: Scalar, B.
+    weight_sum: Scalar, B; A is B / h^6.
     num_differences: Scalar, how many differences of gradients V is the mean of,
       at most 100.
 
@@ -115,7 +114,6 @@ class SelfTuningResults(NamedTuple):
   heat: tf.Tensor
   temperature: tf.Tensor
   num_returns: tf.Tensor
-  error_sum: tf.Tensor
   weight_sum: tf.Tensor
   num_differences: tf.Tensor
 
@@ -126,7 +124,14 @@ class SelfTuningResults(NamedTuple):
 
   def failure(self, state: Any) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
-    return self.inner_results.failure(state)
+    failure = self.inner_results.failure(state)
+    if failure is None or failure.error is not errors.NonFiniteError:
+      return failure
+    most = int(tf.reduce_max(self.num_returns))
+    return failure._replace(advice=(
+        f'SelfTuning took the chain back {most} time(s), with half the step '
+        'size each time. Start nearer to the mode, or take larger minibatches. '
+        f'{errors.OTHER_CAUSES}.'))
 
 
 class _Seeds(NamedTuple):
@@ -139,11 +144,11 @@ class _Measured(NamedTuple):
   """What a second gradient at the old position tells.
 
   Attributes:
-    error: dE^2 / (d K^2), the mean over chains of the weighted values, W x w_k.
+    error: The mean over chains of W x.
     weight: The mean over chains of W.
     difference: List over the parts, half the squared difference of gradients,
       the mean over chains.
-    is_measured: 1, or 0 where there was no second gradient.
+    is_measured: 1, or 0 where there were no two gradients of any chain.
   """
   error: tf.Tensor
   weight: tf.Tensor
@@ -187,7 +192,7 @@ class SelfTuning(kernel_lib.Kernel):
   >>> draws = sgmcmc.sample(
   ...     kernel, 400, tf.zeros([50]), num_burnin_steps=500, seed=1,
   ...     progress_bar=False)
-  >>> 0.9 < tf.math.reduce_variance(draws.states).numpy() * 1000. < 1.1
+  >>> 0.9 < 1000. * float(tf.math.reduce_variance(draws.states)) < 1.1
   True
   >>> int(tf.reduce_sum(draws.kernel_results.num_returns))
   0
@@ -218,15 +223,15 @@ class SelfTuning(kernel_lib.Kernel):
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If the step size is a schedule, the inner kernel has what is
-        to be found or another integrator, or a number is out of its range.
+      ValueError: If the step size is a schedule, the inner kernel was given
+        what is to be found or another integrator, or a number is out of its
+        range.
       TypeError: If the inner kernel is no `SGNHT`.
     """
     if not isinstance(inner_kernel, sgnht.SGNHT):
       raise TypeError(
-          f'inner_kernel is {inner_kernel!r}: it has to be an SGNHT. '
-          'TemperatureStepSizeAdaptation finds the step size of SGLD and '
-          'SGHMC.')
+          f'inner_kernel is {inner_kernel!r}: it has to be an SGNHT. For SGLD '
+          'and SGHMC, TemperatureStepSizeAdaptation finds the step size.')
     given = inner_kernel.parameters
     if inner_kernel.integrator != 'badodab':
       raise ValueError(
@@ -309,8 +314,8 @@ class SelfTuning(kernel_lib.Kernel):
     rank = inner.target_log_prob.shape.rank
     zero = tf.zeros([], dtype)
     h = states.cast(self._start_size, dtype)
-    power = [
-        tf.square(g) for g in _means(inner.grads_target_log_prob, rank)]
+    power = _means(
+        [tf.square(g) for g in inner.grads_target_log_prob], rank)
     return SelfTuningResults(
         inner_results=inner,
         step_size=h,
@@ -322,7 +327,6 @@ class SelfTuning(kernel_lib.Kernel):
         temperature=self._temperature(inner.step, dtype),
         num_returns=tf.zeros(
             tf.shape(inner.target_log_prob), tf.int32),
-        error_sum=zero,
         weight_sum=zero,
         num_differences=zero)
 
@@ -342,8 +346,8 @@ class SelfTuning(kernel_lib.Kernel):
     measured = _where_due(
         self._is_measuring(step),
         lambda: _measure(
-            kernel, parts, old, inner, seeds.inner, heat,
-            self._target(step, dtype)),
+            kernel, parts, old, inner, seeds.inner,
+            tf.maximum(heat, previous.heat), self._target(step, dtype)),
         lambda: _nothing(previous))
     results = previous._replace(inner_results=inner)
     results = self._with_step_size(results, measured, is_adapting)
@@ -380,19 +384,22 @@ class SelfTuning(kernel_lib.Kernel):
 
   def _with_step_size(self, results, measured, is_adapting):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size."""
-    dtype = results.step_size.dtype
-    start = states.cast(self._start_size, dtype)
-    decay = tf.where(measured.is_measured > 0., tf.cast(_DECAY, dtype), 1.)
-    error_sum = decay * results.error_sum + (
-        measured.error / (results.step_size / start) ** 6)
-    weight_sum = decay * results.weight_sum + measured.weight
-    is_known = is_adapting & (measured.is_measured > 0.) & (weight_sum > 0.)
-    found = start * (
-        tf.maximum(error_sum, 1e-30) / tf.where(
-            weight_sum > 0., weight_sum, 1.)) ** (-1. / 6.)
+    decay = tf.where(
+        measured.is_measured > 0., _DECAY, tf.ones_like(measured.weight))
+    before = decay * results.weight_sum
+    weight_sum = before + measured.weight
+    # Of errors at h^6 = 1 in units of the last step size's, so that no power
+    # of h leaves the range of the numbers.
+    mean = (before + measured.error) / tf.where(
+        weight_sum > 0., weight_sum, tf.ones_like(weight_sum))
+    is_known = is_adapting & (measured.is_measured > 0.) & (mean > 0.)
     return results._replace(
-        step_size=tf.where(is_known, found, results.step_size),
-        error_sum=error_sum, weight_sum=weight_sum)
+        step_size=tf.where(
+            is_known,
+            results.step_size * tf.where(
+                is_known, mean, tf.ones_like(mean)) ** (-1. / 6.),
+            results.step_size),
+        weight_sum=weight_sum)
 
   def _with_metric(self, results, measured, step, old):
     """V, of the differences up to now, and G, while it is being found."""
@@ -472,8 +479,10 @@ class SelfTuning(kernel_lib.Kernel):
         thermostat=_select_where_by_chain(
             has_failed, tf.nest.map_structure(
                 tf.zeros_like, inner.thermostat), inner.thermostat))
-    mean_heat = tf.reduce_mean(tf.where(has_failed, known, heat))
-    window = tf.clip_by_value(tf.cast(step, dtype), 1., 50.)
+    # Over the chains that are not lost, and over the last half of the steps.
+    is_finite = tf.math.is_finite(heat)
+    mean_heat = _mean_where(is_finite, heat)
+    window = tf.maximum(tf.cast(step, dtype) / 2., 1.)
     zero = tf.zeros([], dtype)
     is_anchor = ~has_failed & tf.equal(step % _SPACING_OF_ANCHORS, 0)
     return parts, results._replace(
@@ -481,7 +490,6 @@ class SelfTuning(kernel_lib.Kernel):
         step_size=tf.where(
             any_failed, previous.step_size / 2., results.step_size),
         # What was measured of a step that blows up says nothing of others.
-        error_sum=tf.where(any_failed, zero, results.error_sum),
         weight_sum=tf.where(any_failed, zero, results.weight_sum),
         noise_variance=[
             tf.where(any_failed, old, new) for old, new in zip(
@@ -491,7 +499,7 @@ class SelfTuning(kernel_lib.Kernel):
                 previous.preconditioner, results.preconditioner)],
         anchor=states.select(is_anchor, parts, anchor),
         heat=tf.where(
-            is_adapting & ~any_failed,
+            is_adapting & ~any_failed & tf.reduce_any(is_finite),
             previous.heat + (mean_heat - previous.heat) / window,
             previous.heat),
         temperature=largest,
@@ -516,18 +524,33 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
   error = tf.nn.relu(tf.abs(error) - rounding)
   size = tf.cast(states.num_coordinates(parts, rank), dtype)
   x = tf.square(error) / (size * tf.square(heat) * target) + 1e-8
-  is_finite = tf.math.is_finite(x) & (x < _LARGEST_ERROR)
-  x = tf.where(is_finite, x, 1.)
+  has_two = _has_gradient(before, rank) & _has_gradient(old, rank)
+  is_usable = has_two & tf.math.is_finite(x) & (x < _LARGEST_ERROR)
+  x = tf.where(is_usable, x, 1.)
   weight = tf.where(
-      is_finite, tf.exp(-tf.square(tf.math.log(x) / _WIDTH) / 2.), 0.)
+      is_usable, tf.exp(-tf.square(tf.math.log(x) / _WIDTH) / 2.), 0.)
   difference = [
-      tf.where(tf.math.is_finite(d), d, tf.zeros_like(d)) for d in _means(
-          [tf.square(a - b) / 2. for a, b in zip(
-              before.grads_target_log_prob, old.grads_target_log_prob)],
-          rank)]
+      _mean_where(has_two, tf.square(a - b) / 2.) for a, b in zip(
+          before.grads_target_log_prob, old.grads_target_log_prob)]
   return _Measured(
       tf.reduce_mean(weight * x), tf.reduce_mean(weight), difference,
-      tf.ones([], dtype))
+      tf.cast(tf.reduce_any(has_two), dtype))
+
+
+def _has_gradient(estimate, chain_rank):
+  """Whether a chain's is finite, and not the 0 that the guard leaves."""
+  size = sum(
+      states.sum_event(tf.abs(g), chain_rank)
+      for g in states.joined(estimate.grads_target_log_prob, chain_rank))
+  return (size > 0.) & tf.math.is_finite(size)
+
+
+def _mean_where(mask, values):
+  """The mean over the chains for which the mask holds; 0 if there are none."""
+  number = tf.maximum(tf.reduce_sum(tf.cast(mask, values.dtype)), 1.)
+  return tf.reduce_sum(
+      states.select(mask, [values], [tf.zeros_like(values)])[0],
+      axis=list(range(mask.shape.rank))) / number
 
 
 def _where_due(is_due, measure, nothing):
