@@ -528,8 +528,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     if self._settings.examples.wants_to_look:
       self._settings.examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
-      self._chain.check(iterator.element_spec)
-      return self._chain.chains.train(iterator, function)
+      return self._chain.train(iterator, function)
     logs = self._chain.execute(iterator, function)
     done = self._num_batches + self.model.steps_per_execution
     if done >= (self.params.get('steps') or np.inf):

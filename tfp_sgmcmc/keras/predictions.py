@@ -300,8 +300,9 @@ def _of_arrays(data, batch_size):
 
 def _first_sentence(error):
   """What Keras says is wrong, without its colours and lists of arguments."""
+  text = re.sub(r'\x1b\[\d*m', '', str(error))
   lines = [
-      line.strip() for line in re.sub(r'\x1b\[\d*m', '', str(error)).splitlines()
+      line.strip() for line in text.splitlines()
       if line.strip() and not line.startswith('Exception encountered')]
   return lines[0] if lines else type(error).__name__
 
