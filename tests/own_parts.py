@@ -295,8 +295,8 @@ def check_numbers(strategy):
         found = on_replicas(strategy, way, 4, 5)
         difference = distance(found, wanted)
         say(f'numbers of {name}', difference < 1e-4, difference)
-      if name in ('SGNHT', 'SGNHT by part', 'SGNHT, a schedule', 'microcanonical',
-                  'adapted SGHMC'):
+      if name in ('SGNHT', 'SGNHT by part', 'SGNHT, a schedule',
+                  'microcanonical', 'adapted SGHMC'):
         with without_sums_over_replicas():
           found = on_replicas(strategy, of_posterior, 4, 5)
         difference = distance(found, wanted)
