@@ -12,10 +12,10 @@ methods, all with E epochs and batches of 100 rows:
   ensemble of 4         four Adams, 4 E epochs
   MC dropout            Adam with the network's own dropout, 0.2 after hidden
                         layers where it has none; 30 passes
-  SGD, EMA              SGD with the chain's learning rate and momentum; Keras'
+  SGD, EMA              SGD with learning rate .1 and momentum .9; Keras'
                         moving average of the weights (use_ema=True)
   T = 0                 PosteriorSampling(temperature=0.): predictions averaged
-                        over 30 draws of SGD with momentum
+                        over 30 draws of descent with momentum
   T = 1                 PosteriorSampling()
   T chosen              PosteriorSampling(temperature='validation'), a tenth of
                         the rows for validation and not for training
@@ -45,7 +45,6 @@ import tensorflow as tf
 
 from benchmarks import uncertainty_data as data
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import choices
 
 BATCH_SIZE, NUM_MEMBERS, NUM_PASSES = 100, 4, 30
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -98,8 +97,7 @@ def stopped_early(task: data.Task, seed: int) -> Found:
 
 
 def moving_average(task: data.Task, seed: int) -> Found:
-  sgd = keras.optimizers.SGD(
-      choices.LEARNING_RATE, choices.MOMENTUM, use_ema=True)
+  sgd = keras.optimizers.SGD(0.1, 0.9, use_ema=True)
   return {'SGD, EMA': (plain(fit(task, 100 * seed, optimizer=sgd)), {})}
 
 
@@ -108,7 +106,7 @@ def sampled(task: data.Task, seed: int, **arguments) -> tuple[Predict, dict]:
   fit(task, seed, callback=sampling,
       validates=arguments.get('temperature') == 'validation')
   posterior = sampling.posterior
-  settings = {k: sampling.settings[k] for k in ('temperature', 'learning_rate')}
+  settings = {k: sampling.settings[k] for k in ('temperature', 'step_size')}
   return lambda x: posterior.predict(x, batch_size=500), dict(
       settings, draws=len(posterior), validation=sampling.validation_scores)
 
