@@ -14,6 +14,7 @@ from benchmarks import how_far
 from benchmarks import laws
 from benchmarks import report
 from benchmarks import rows
+from benchmarks import tables
 from benchmarks import uncertainty
 from benchmarks import uncertainty_data
 
@@ -209,3 +210,19 @@ def test_the_report_on_an_accelerator(tmp_path):
       'perceptron', f'--output={path}']) == 0
   text = path.read_text()
   assert 'DIFFERENT' not in text and ' passed' in text and 'perceptron' in text
+
+
+@pytest.mark.slow
+def test_tables_run_and_resume(tmp_path, capsys):
+  arguments = [
+      '--data', str(tmp_path), '--sets', 'digits', '--splits', '1', '--tiny',
+      '--epochs', '8', '--output', str(tmp_path)]
+  assert tables.main(arguments) == 0
+  assert tables.main(arguments) == 0
+  line, = uncertainty.read(tmp_path / 'tables.jsonl')
+  assert np.isfinite([line['adam'], line['posterior']]).all()
+  # Ten classes of 64 rows: less than the 2.3 nats of equal shares by little.
+  assert 2. < line['constant'] < 3.
+  report = (tmp_path / 'tables.md').read_text()
+  assert '| digits | 8 | 32 | 50 | 1 | 1 |' in report
+  assert capsys.readouterr().out.count('digits 0: ') == 1

@@ -1,0 +1,230 @@
+"""Tables by defaults alone: `PosteriorSampling()` beside Adam.
+
+  python -m benchmarks.tables --data FOLDER [--sets energy ...] [--splits 2]
+      [--epochs 40] [--batch-size 32] [--hidden 50] [--temperature 1]
+      [--tiny] [--output benchmarks/results]
+
+For each table and split, a perceptron with hidden layers as given and Keras'
+defaults: Adam for all epochs, and a new network with the same seed for as many
+epochs with `PosteriorSampling()`. Regressions have `GaussianLikelihood()`, so
+that the network learns its own noise; inputs and targets are standardised by
+the training rows. The score is the mean negative log likelihood of the test
+rows, in nats, of standardised targets. A network is lost where it is worse
+than a constant prediction (the training rows' mean and variance, or shares of
+the classes).
+
+Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
+OUTPUT/tables.md has the means over splits.
+
+FOLDER has the data sets as `datasets.load_uci_regression`, `load_a9a` and
+`load_covertype` read them, and bde/airfoil.csv.gz and bde/hour.csv.gz as
+sklearn-contrib-bde's benchmark has them. The digits come with scikit-learn.
+"""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+import json
+import pathlib
+import time
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from benchmarks import uncertainty
+import tfp_sgmcmc as sgmcmc
+
+UCI = ('concrete', 'energy', 'yacht', 'wine', 'protein', 'bike', 'elevators')
+_LEFT_OUT = ('cnt', 'instant', 'dteday', 'casual', 'registered')
+
+
+class Table(NamedTuple):
+  """Training and test rows; classes where targets are integers."""
+  x: np.ndarray
+  y: np.ndarray
+  x_test: np.ndarray
+  y_test: np.ndarray
+
+  @property
+  def num_classes(self) -> int:
+    """How many classes there are, 0 for a regression."""
+    if self.y.dtype.kind == 'f':
+      return 0
+    return int(self.y.max()) + 1
+
+
+def uci(name: str) -> Callable[[pathlib.Path, int], Table]:
+  def load(folder, split):
+    train, test = sgmcmc.datasets.load_uci_regression(name, folder, split)
+    return regression(
+        train.features, train.labels, test.features, test.labels)
+  return load
+
+
+def airfoil(folder: pathlib.Path, split: int) -> Table:
+  rows = np.loadtxt(
+      folder / 'bde' / 'airfoil.csv.gz', delimiter=',', skiprows=1)
+  return split_as_bde(rows[:, :-1], rows[:, -1], split)
+
+
+def hour(folder: pathlib.Path, split: int) -> Table:
+  rows = np.genfromtxt(
+      folder / 'bde' / 'hour.csv.gz', delimiter=',', names=True, dtype=None,
+      encoding='utf-8')
+  kept = [name for name in rows.dtype.names if name not in _LEFT_OUT]
+  return split_as_bde(
+      np.stack([rows[name].astype(float) for name in kept], axis=1),
+      rows['cnt'].astype(float), split)
+
+
+def split_as_bde(x: np.ndarray, y: np.ndarray, split: int) -> Table:
+  """A fifth of the rows for the test, drawn by the split's number."""
+  order = np.random.RandomState(split).permutation(len(y))
+  test, train = np.split(order, [-(-len(y) // 5)])
+  return regression(x[train], y[train], x[test], y[test])
+
+
+def digits(folder: pathlib.Path, split: int) -> Table:
+  from sklearn import datasets
+  x, y = datasets.load_digits(return_X_y=True)
+  order = np.random.RandomState(split).permutation(len(y))
+  test, train = np.split(order, [len(y) // 5])
+  return Table(x[train] / 16., y[train], x[test] / 16., y[test])
+
+
+def regression(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray,
+) -> Table:
+  """Standardised by the training rows."""
+  x_scaling, y_scaling = (
+      sgmcmc.datasets.Standardization.fit(values) for values in (x, y))
+  return Table(
+      x_scaling(x), y_scaling(y)[:, np.newaxis],
+      x_scaling(x_test), y_scaling(y_test)[:, np.newaxis])
+
+
+SETS = {
+    **{name: uci(name) for name in UCI},
+    'airfoil': airfoil, 'hour': hour, 'digits': digits}
+
+
+def constant_nll(table: Table) -> float:
+  """That of the best constant prediction for the training rows."""
+  if table.num_classes:
+    shares = np.bincount(table.y, minlength=table.num_classes) / len(table.y)
+    return float(-np.mean(np.log(shares[table.y_test])))
+  return float(np.mean(
+      0.5 * np.log(2. * np.pi) + 0.5 * np.square(table.y_test)))
+
+
+def fit(
+    table: Table, arguments: argparse.Namespace, seed: int,
+    callback: sgmcmc.keras.PosteriorSampling | None = None) -> keras.Model:
+  """A network, fitted."""
+  keras.utils.set_random_seed(seed)
+  classes = table.num_classes
+  model = keras.Sequential([
+      keras.Input(table.x.shape[1:]),
+      *(keras.layers.Dense(units, activation='relu')
+        for units in arguments.hidden),
+      keras.layers.Dense(classes, activation='softmax') if classes
+      else keras.layers.Dense(2)])
+  model.compile('adam', (
+      'sparse_categorical_crossentropy' if classes
+      else sgmcmc.keras.GaussianLikelihood()))
+  model.fit(
+      table.x, table.y, batch_size=arguments.batch_size,
+      epochs=arguments.epochs, verbose=0,
+      callbacks=[] if callback is None else [callback])
+  return model
+
+
+def scores(
+    table: Table, arguments: argparse.Namespace, seed: int,
+) -> dict[str, Any]:
+  """Of Adam and of the posterior: NLL, and processor seconds."""
+  begin = time.process_time()
+  model = fit(table, arguments, seed)
+  middle = time.process_time()
+  sampling = sgmcmc.keras.PosteriorSampling(
+      temperature=arguments.temperature, seed=seed)
+  fit(table, arguments, seed, sampling)
+  end = time.process_time()
+  return dict(
+      adam=float(model.evaluate(table.x_test, table.y_test, verbose=0)),
+      posterior=float(
+          -np.mean(sampling.posterior.log_likelihood(
+              table.x_test, table.y_test))),
+      constant=constant_nll(table),
+      returns=int(np.max(sampling.kernel_results.num_returns)),
+      step_size=sampling.settings['step_size'],
+      adam_seconds=round(middle - begin, 1),
+      posterior_seconds=round(end - middle, 1))
+
+
+def report(lines: Sequence[dict[str, Any]]) -> str:
+  """The means over splits, in Markdown."""
+  groups = {}
+  for line in lines:
+    key = (line['set'], line['epochs'], line['batch_size'],
+           tuple(line['hidden']), line['temperature'])
+    groups.setdefault(key, []).append(line)
+  rows = [['table', 'epochs', 'batch', 'hidden', 'T', 'splits', 'constant',
+           'Adam', 'posterior', 'lost']]
+  rows.append(['---'] * len(rows[0]))
+  for (name, epochs, batch, hidden, temperature), group in groups.items():
+    lost = sum(not line['posterior'] < line['constant'] for line in group)
+    rows.append([
+        name, str(epochs), str(batch), '-'.join(map(str, hidden)),
+        f'{temperature:g}', str(len(group)), *(
+            uncertainty.cell([line[what] for line in group])
+            for what in ('constant', 'adam', 'posterior')), str(lost)])
+  return (
+      '# Tables by defaults\n\nNegative log likelihood of test rows, mean ± '
+      'standard error over splits; see `python -m benchmarks.tables --help`.'
+      f'\n\n{uncertainty.table(rows)}\n')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.tables', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', type=pathlib.Path, required=True)
+  parser.add_argument('--sets', nargs='+', default=list(SETS), choices=SETS)
+  parser.add_argument('--splits', type=int, default=2)
+  parser.add_argument('--epochs', type=int, default=40)
+  parser.add_argument('--batch-size', type=int, default=32)
+  parser.add_argument('--hidden', type=int, nargs='+', default=[50])
+  parser.add_argument('--temperature', type=float, default=1.)
+  parser.add_argument('--tiny', action='store_true')
+  parser.add_argument(
+      '--output', type=pathlib.Path,
+      default=pathlib.Path(__file__).parent / 'results')
+  arguments = parser.parse_args(argv)
+  arguments.output.mkdir(parents=True, exist_ok=True)
+  path = arguments.output / 'tables.jsonl'
+  about = dict(
+      epochs=arguments.epochs, batch_size=arguments.batch_size,
+      hidden=arguments.hidden, temperature=arguments.temperature)
+  for name in arguments.sets:
+    for split in range(arguments.splits):
+      key = dict(set=name, split=split, **about)
+      if any(key.items() <= line.items() for line in uncertainty.read(path)):
+        continue
+      table = SETS[name](arguments.data, split)
+      if arguments.tiny:
+        table = Table(*(values[:64] for values in table))
+      keras.backend.clear_session()
+      line = {**key, **scores(table, arguments, split)}
+      with path.open('a') as file:
+        file.write(json.dumps(line) + '\n')
+      print(f'{name} {split}: Adam {line["adam"]:.3f}, posterior '
+            f'{line["posterior"]:.3f}', flush=True)
+  (path.parent / 'tables.md').write_text(report(uncertainty.read(path)))
+  return 0
+
+
+if __name__ == '__main__':
+  raise SystemExit(main())
