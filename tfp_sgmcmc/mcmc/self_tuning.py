@@ -212,8 +212,9 @@ class SelfTuning(kernel_lib.Kernel):
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If the step size is a schedule, the inner kernel was given what
-        is to be found or another integrator, or a number is out of its range.
+      ValueError: If the step size is a schedule, the inner kernel was given
+        what is to be found or another integrator, or a number is out of its
+        range.
       TypeError: If the inner kernel is no `SGNHT`.
     """
     if not isinstance(inner_kernel, sgnht.SGNHT):
@@ -300,8 +301,8 @@ class SelfTuning(kernel_lib.Kernel):
     rank = inner.target_log_prob.shape.rank
     zero = tf.zeros([], dtype)
     h = states.cast(self._start_size, dtype)
-    power = [
-        tf.square(g) for g in _means(inner.grads_target_log_prob, rank)]
+    power = _means(
+        [tf.square(g) for g in inner.grads_target_log_prob], rank)
     return SelfTuningResults(
         inner_results=inner,
         step_size=h,
