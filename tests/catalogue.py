@@ -139,9 +139,21 @@ KERNELS = {
     'matrix': _minibatches(
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
     )._replace(num_wide=200, num_kept_numbers=3 * 3),
+    'sglrw': _minibatches(sgmcmc.SGLRW, step_size=0.05),
+    'barker': _minibatches(sgmcmc.StochasticBarker, step_size=0.05),
+    'barker of known noise': _minibatches(
+        sgmcmc.StochasticBarker, step_size=0.05, noise_scale=2.),
+    'microcanonical': _minibatches(
+        sgmcmc.MicrocanonicalLangevin, step_size=0.1),
+    'pmicrocanonical': _minibatches(
+        sgmcmc.MicrocanonicalLangevin, step_size=0.1, integrator='leapfrog',
+        preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
     'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
         sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
                       takes_any_target=False),
+    'amagold': _exact(functools.partial(
+        sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
+        gradient_estimator=UNIFORM)),
     'firefly': _exact(
         _firefly, num_parts=1, model=functools.partial(
             families.Logistic, num=8, dim=2, scale=1.),

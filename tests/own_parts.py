@@ -243,6 +243,17 @@ def pieces_of_the_whole(parts, is_own, seed):
   return [effects if k is None else effects[:, PIECES[k]], mu]
 
 
+def pieces_of_the_whole_uniform(parts, is_own, seed):
+  """The same of `collectives.uniform_like`."""
+  del is_own
+  num_chains, = parts[1].shape
+  effects, mu = (
+      sgmcmc.random.uniform(shape, seed, stream=k)
+      for k, shape in enumerate(([num_chains, 3], [num_chains])))
+  k = number()
+  return [effects if k is None else effects[:, PIECES[k]], mu]
+
+
 def check_numbers(strategy):
   """With the noise of one device the chain is that of one device."""
   adapted = lambda target: sgmcmc.TemperatureStepSizeAdaptation(
@@ -264,6 +275,11 @@ def check_numbers(strategy):
       'SGNHT, "euler"': lambda target: sgnht(
           lambda: target, integrator='euler'),
       'mSGNHT': lambda target: sgnht(lambda: target, thermostat='diagonal'),
+      'SGLRW': lambda target: sgmcmc.SGLRW(
+          target, 0.1, gradient_estimator=gradients.Exact()),
+      'Barker': lambda target: sgmcmc.StochasticBarker(target, 0.1),
+      'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
+          target, 0.3, gradient_estimator=gradients.Exact()),
       'adapted SGHMC': adapted,
   }
   for name, make in makers.items():
@@ -271,14 +287,16 @@ def check_numbers(strategy):
     ways = [of_posterior]
     if name in ('SGLD', 'SGNHT', 'adapted SGHMC'):
       ways.append(functools.partial(of_tfps_distributions, make))
-    with mock.patch.object(collectives, 'normal_like', pieces_of_the_whole):
+    with (mock.patch.object(collectives, 'normal_like', pieces_of_the_whole),
+          mock.patch.object(
+              collectives, 'uniform_like', pieces_of_the_whole_uniform)):
       wanted = on_one(of_posterior, 4, 5)
       for way in ways:
         found = on_replicas(strategy, way, 4, 5)
         difference = distance(found, wanted)
         say(f'numbers of {name}', difference < 1e-4, difference)
       if name in ('SGNHT', 'SGNHT by part', 'SGNHT, a schedule',
-                  'adapted SGHMC'):
+                  'microcanonical', 'adapted SGHMC'):
         with without_sums_over_replicas():
           found = on_replicas(strategy, of_posterior, 4, 5)
         difference = distance(found, wanted)
@@ -288,7 +306,8 @@ def check_numbers(strategy):
 def distance(found, wanted):
   """Between states, and what of the results is one for all coordinates."""
   def numbers(draws, results):
-    names = ('thermostat', 'log_factor', 'excess', 'target_log_prob')
+    names = ('thermostat', 'energy_error', 'log_factor', 'excess',
+             'target_log_prob')
     rest = [getattr(results, name, 0.) for name in names]
     return [draws, *(x for x in rest if not isinstance(x, list))]
 

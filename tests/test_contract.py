@@ -351,6 +351,22 @@ def test_an_estimate_has_the_shapes_of_the_state(name):
 
 
 @all_estimators
+def test_follows_seed_is_what_it_says(name):
+  """Of what declares it, two estimates in a row are the same."""
+  estimator, posterior = make_estimator(name), logistic_regression()
+  results = estimator.bootstrap_results(posterior, PARTS)
+  found = [
+      estimator.one_step(
+          posterior, PARTS, results, tf.constant([1, 2]), gaussian_step(PARTS)
+      )[0] for _ in range(2)]
+  if estimator.follows_seed:
+    assert_close(*found, 0.)
+  else:
+    # A pipeline goes on; the weights of EWSG ask the state as well.
+    assert name in ('stream', 'ewsg', 'ewsg of svrg', 'ewsg of deal')
+
+
+@all_estimators
 def test_is_exact_is_what_it_says(name):
   """Some estimate of three others differs from the gradient."""
   estimator = make_estimator(name)

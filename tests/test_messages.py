@@ -206,6 +206,11 @@ KERNELS = {
     'SGLD': lambda target: sgmcmc.SGLD(target, 1e-3),
     'SGHMC': lambda target: sgmcmc.SGHMC(target, 1e-3, 1.),
     'SGNHT': lambda target: sgmcmc.SGNHT(target, 1e-3, 1.),
+    'AMAGOLD': lambda target: sgmcmc.AMAGOLD(target, 1e-3, 1., 2),
+    'SGLRW': lambda target: sgmcmc.SGLRW(target, 1e-3),
+    'Barker': lambda target: sgmcmc.StochasticBarker(target, 1e-3),
+    'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
+        target, 1e-3),
     'bouncy': lambda target: sgmcmc.BouncyParticleSampler(
         target, rate_bound=sgmcmc.pdmp.GaussianBound(1.)),
     'zig-zag': lambda target: sgmcmc.ZigZagSampler(

@@ -32,6 +32,8 @@ NAMES = {
     'step_size': 1e-4,
     'friction': 10.,
     'diffusion': 10.,
+    'decoherence_length': 1e-2,
+    'num_leapfrog_steps': 3,
     'capacity': 200,
     'prior_scale': 1.,
     'x': X,
@@ -48,6 +50,7 @@ COMPLETED = {
     'SGLD(...': 'SGLD(posterior, step_size',
     'SGHMC(...': 'SGHMC(posterior, step_size, friction',
     'SGNHT(...': 'SGNHT(posterior, step_size, diffusion',
+    'MicrocanonicalLangevin(...': 'MicrocanonicalLangevin(posterior, step_size',
     'rate_bound=...': 'rate_bound=rate_bound',
     'SVRG(...)': 'SVRG(100, refresh_every=1000)',
 }
@@ -56,6 +59,7 @@ KERNELS = {
     'EWSG': 'SGHMC(posterior, step_size, friction, {})',
     'SVRG-LD': 'SGLD(posterior, step_size, gradient_estimator={})',
     'mSGNHT': 'SGNHT(posterior, step_size, diffusion, thermostat={})',
+    'SMILE': 'MicrocanonicalLangevin(posterior, step_size, {})',
     'Local BPS': 'BouncyParticleSampler('
                  'posterior, rate_bound=rate_bound, {})',
     'zig-zag': 'ZigZagSampler('

@@ -283,6 +283,17 @@ def test_noise_of_parts_of_each_replica():
   assert np.max(np.abs(correlation)) < 0.053  # Of 6: once in a million.
 
 
+def test_uniform_numbers_of_parts_of_each_replica():
+  parts, found = [tf.zeros([10_000]), tf.zeros([4]), tf.zeros([10_000])], []
+  for k in range(2):
+    with mock.patch.object(collectives, 'context', lambda k=k: Replica(k)):
+      found.append(collectives.uniform_like(parts, [True, False, True], [1, 2]))
+  np.testing.assert_array_equal(found[0][1], found[1][1])
+  own = np.array([u for three in found for u in (three[0], three[2])])
+  correlation = np.corrcoef(own)[np.triu_indices(4, 1)]
+  assert np.max(np.abs(correlation)) < 0.053  # Of 6: once in a million.
+
+
 def test_on_one_device_names_change_nothing():
   state = [tf.ones([4, 3]), tf.ones([4])]
   draws = [

@@ -25,10 +25,14 @@ from tfp_sgmcmc.errors import NonFiniteError
 from tfp_sgmcmc.errors import RateBoundError
 from tfp_sgmcmc.firefly import FireflyMonteCarlo
 from tfp_sgmcmc.firefly import likelihood_bounds
+from tfp_sgmcmc.mcmc import AMAGOLD
 from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
+from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc import SelfTuning
+from tfp_sgmcmc.mcmc import StochasticBarker
 from tfp_sgmcmc.mcmc import TemperatureStepSizeAdaptation
 from tfp_sgmcmc.pdmp import BouncyParticleSampler
 from tfp_sgmcmc.pdmp import StochasticBouncyParticleSampler
@@ -39,17 +43,21 @@ from tfp_sgmcmc.sharding import ShardedPosterior
 from tfp_sgmcmc.sharding import shard
 
 __all__ = [
+    'AMAGOLD',
     'BouncyParticleSampler',
     'Draws',
     'FireflyError',
     'FireflyMonteCarlo',
+    'MicrocanonicalLangevin',
     'NonFiniteError',
     'Posterior',
     'RateBoundError',
     'SGHMC',
     'SGLD',
+    'SGLRW',
     'SGNHT',
     'ShardedPosterior',
+    'StochasticBarker',
     'StochasticBouncyParticleSampler',
     'SelfTuning',
     'TemperatureStepSizeAdaptation',

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import compat
 
 __all__ = [
     'agreed_names',
@@ -25,6 +26,7 @@ __all__ = [
     'own_seed',
     'run',
     'totals',
+    'uniform_like',
     'which_are_own',
 ]
 
@@ -177,6 +179,28 @@ def normal_like(
           [part for part, o in zip(parts, is_own) if o == own], its_seed))
       for own, its_seed in ((False, seed), (True, own_seed(seed)))}
   return [next(numbers[own]) for own in is_own]
+
+
+def uniform_like(
+    parts: Sequence[tf.Tensor], is_own: Sequence[bool], seed: tf.Tensor,
+) -> list[tf.Tensor]:
+  """Uniform numbers in [0, 1) in the shapes and dtypes of the parts.
+
+  Of a replica's own parts, its own numbers.
+
+  Args:
+    parts: List of float tensors.
+    is_own: List of Python `bool`, from `which_are_own`.
+    seed: Stateless seed, `int32[2]`, the same on all replicas.
+
+  Returns:
+    uniforms: List of tensors, independent of each other.
+  """
+  return [
+      random.uniform(
+          compat.shape(part), own_seed(seed) if own else seed, part.dtype,
+          stream=k)
+      for k, (part, own) in enumerate(zip(parts, is_own))]
 
 
 def totals(

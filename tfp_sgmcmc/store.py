@@ -37,7 +37,7 @@ from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.internal import manifest as manifest_lib
 from tfp_sgmcmc.internal.lock import Lock
 
-__all__ = ['Store', 'read_about', 'read_draws']
+__all__ = ['Store', 'read_about', 'read_checkpoint', 'read_draws']
 
 _DRAWS = re.compile(r'draws_([0-9]{8,})-([0-9]{8,})\.npz')
 _CHECKPOINT = re.compile(r'checkpoint_([0-9]{8,})\.npz')
@@ -410,6 +410,24 @@ def read_about(directory: str | os.PathLike, made_by: str) -> dict[str, str]:
     ValueError: If they are of another kind of run, or damaged.
   """
   return _read(directory, made_by).about
+
+
+def read_checkpoint(
+    directory: str | os.PathLike, made_by: str) -> dict[str, np.ndarray]:
+  """The arrays of the last checkpoint of the run in a directory.
+
+  Args:
+    directory: As for `read_draws`.
+    made_by: Likewise.
+
+  Returns:
+    checkpoint: Dictionary of arrays.
+
+  Raises:
+    FileNotFoundError: If there are no draws.
+    ValueError: If they are of another kind of run, or damaged.
+  """
+  return _read(directory, made_by).checkpoint()
 
 
 def _read(directory, made_by):

@@ -1,8 +1,11 @@
 """How good predicted probabilities of classes are.
 
 All functions take `probabilities`, float `[n, num_classes]` with rows that sum
-to one, and `labels`, integer `[n]`, as tensors or NumPy arrays. A posterior's
-probabilities are the mean of each draw's probabilities, not of its logits.
+to one, and `labels`, as tensors or NumPy arrays: integers `[n]`; or floats
+`[n, num_classes]` that sum to one, the probabilities t_ic with which example i
+has the class c. Then [c = label_i] stands for t_ic, and whether the predicted
+class is right, for its probability t. A posterior's probabilities are the mean
+of each draw's probabilities, not of its logits.
 
 #### References
 
@@ -15,7 +18,6 @@ probabilities are the mean of each draw's probabilities, not of its logits.
 from typing import Any
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -64,7 +66,7 @@ def accuracy(probabilities: Any, labels: Any) -> tf.Tensor:
 
   Args:
     probabilities: `[n, num_classes]`.
-    labels: `[n]`.
+    labels: `[n]`, or `[n, num_classes]`.
 
   Returns:
     accuracy: Scalar in [0, 1].
@@ -84,9 +86,11 @@ def accuracy(probabilities: Any, labels: Any) -> tf.Tensor:
 def negative_log_likelihood(probabilities: Any, labels: Any) -> tf.Tensor:
   """The mean of minus the logarithm of the right class's probability.
 
+    - 1/n sum_i sum_c [c = label_i] log p_ic
+
   Args:
     probabilities: `[n, num_classes]`.
-    labels: `[n]`.
+    labels: `[n]`, or `[n, num_classes]`.
 
   Returns:
     negative_log_likelihood: Scalar, in nats; infinite where the right class has
@@ -103,8 +107,8 @@ def negative_log_likelihood(probabilities: Any, labels: Any) -> tf.Tensor:
   """
   # Keras' cross-entropy cuts probabilities off at 1e-7, and is never infinite.
   probabilities, labels = _check(probabilities, labels)
-  return -tf.reduce_mean(
-      tf.math.log(tf.gather(probabilities, labels, batch_dims=1)))
+  return -tf.reduce_mean(tf.reduce_sum(
+      tf.math.multiply_no_nan(tf.math.log(probabilities), labels), axis=1))
 
 
 def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
@@ -114,7 +118,7 @@ def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
 
   Args:
     probabilities: `[n, num_classes]`.
-    labels: `[n]`.
+    labels: `[n]`, or `[n, num_classes]`.
 
   Returns:
     brier_score: Scalar in [0, 2].
@@ -126,12 +130,13 @@ def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
 
   >>> float(brier_score([[0.75, 0.25], [0.75, 0.25]], [0, 1]))
   0.625
+  >>> float(brier_score([[0.75, 0.25]], [[0.5, 0.5]]))
+  0.125
   """
   # TFP's score is this one less 1, so that a small score is lost to rounding.
   probabilities, labels = _check(probabilities, labels)
-  right = tf.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype)
   return tf.reduce_mean(
-      tf.reduce_sum(tf.math.squared_difference(probabilities, right), axis=1))
+      tf.reduce_sum(tf.math.squared_difference(probabilities, labels), axis=1))
 
 
 def reliability_curve(
@@ -143,7 +148,7 @@ def reliability_curve(
 
   Args:
     probabilities: `[n, num_classes]`.
-    labels: `[n]`.
+    labels: `[n]`, or `[n, num_classes]`.
     num_bins: Python `int`.
 
   Returns:
@@ -184,7 +189,7 @@ def risk_coverage_curve(probabilities: Any, labels: Any) -> RiskCoverageCurve:
 
   Args:
     probabilities: `[n, num_classes]`.
-    labels: `[n]`.
+    labels: `[n]`, or `[n, num_classes]`.
 
   Returns:
     curve: `RiskCoverageCurve`.
@@ -220,7 +225,7 @@ def expected_calibration_error(
 
   Args:
     probabilities: `[n, num_classes]`.
-    labels: `[n]`.
+    labels: `[n]`, or `[n, num_classes]`.
     num_bins: Python `int`, bins of equal width of the confidence.
 
   Returns:
@@ -243,49 +248,60 @@ def expected_calibration_error(
 
 
 def _is_right(probabilities, labels):
-  return tf.cast(
-      keras.metrics.sparse_categorical_accuracy(labels, probabilities),
-      probabilities.dtype)
+  """The probability that the predicted class is the right one, `[n]`."""
+  return tf.gather(labels, tf.argmax(probabilities, axis=1), batch_dims=1)
 
 
 def _check(probabilities, labels):
-  """Both as tensors, or an error that says what is wrong with them."""
+  """Both as tensors `[n, num_classes]`, or an error that says what is wrong."""
   probabilities = tf.convert_to_tensor(probabilities)
   labels = tf.convert_to_tensor(labels)
   if not probabilities.dtype.is_floating:
     raise TypeError(
         f'probabilities have dtype {probabilities.dtype.name}: they have to be '
         'floats.')
-  if not labels.dtype.is_integer:
+  is_soft = labels.shape.rank == 2
+  if not (labels.dtype.is_floating if is_soft else labels.dtype.is_integer):
     raise TypeError(
-        f'labels have dtype {labels.dtype.name}: they have to be integers, the '
-        'index of the class.')
-  if (probabilities.shape.rank != 2 or labels.shape.rank != 1
-      or not probabilities.shape[:1].is_compatible_with(labels.shape)):
+        f'labels have dtype {labels.dtype.name} and shape {labels.shape}: they '
+        'have to be integers [n], the index of the class, or floats '
+        '[n, num_classes], the probabilities of the classes.')
+  wanted = probabilities.shape[:2 if is_soft else 1]
+  if (probabilities.shape.rank != 2 or labels.shape.rank not in (1, 2)
+      or not wanted.is_compatible_with(labels.shape)):
     raise ValueError(
         f'probabilities have shape {probabilities.shape} and labels '
-        f'{labels.shape}: [n, num_classes] and [n] are needed. Of many draws, '
+        f'{labels.shape}: [n, num_classes] and [n] are needed (or '
+        '[n, num_classes] for labels that are probabilities). Of many draws, '
         'average the probabilities over the draws first.')
   if probabilities.shape[0] == 0:
     raise ValueError('There are no examples: at least one is needed.')
-  labels = tf.cast(labels, tf.int32)
+  if not is_soft:
+    labels = tf.cast(labels, tf.int32)
   if tf.executing_eagerly():
-    _check_values(probabilities, labels)
-  return probabilities, labels
+    _check_probabilities('probabilities', probabilities)
+    if is_soft:
+      _check_probabilities('labels', labels)
+    else:
+      _check_labels(labels, probabilities.shape[1])
+  return probabilities, tf.cast(labels, probabilities.dtype) if is_soft else (
+      tf.one_hot(labels, probabilities.shape[1], dtype=probabilities.dtype))
 
 
-def _check_values(probabilities, labels):
+def _check_probabilities(name, probabilities):
   total = tf.reduce_sum(probabilities, axis=1)
   error = tf.reduce_max(tf.abs(total - 1.))
   # NaN fails a comparison, and so is found too.
   if not (tf.reduce_min(probabilities) >= 0. and error < 0.01):
     raise ValueError(
-        'probabilities have to be at least 0 and to sum to 1 over the last '
+        f'{name} have to be at least 0 and to sum to 1 over the last '
         f'axis: the smallest is {float(tf.reduce_min(probabilities)):g}, a sum '
         f'is off by {float(error):g}. Of logits, take tf.nn.softmax first.')
-  if tf.reduce_any((labels < 0) | (labels >= probabilities.shape[1])):
+
+
+def _check_labels(labels, num_classes):
+  if tf.reduce_any((labels < 0) | (labels >= num_classes)):
     raise ValueError(
         f'labels run from {int(tf.reduce_min(labels))} to '
-        f'{int(tf.reduce_max(labels))}, and there are '
-        f'{probabilities.shape[1]} classes: 0 to {probabilities.shape[1] - 1} '
-        'are possible.')
+        f'{int(tf.reduce_max(labels))}, and there are {num_classes} classes: 0 '
+        f'to {num_classes - 1} are possible.')

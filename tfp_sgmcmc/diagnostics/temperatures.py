@@ -276,10 +276,13 @@ def noise_share(
   C is the variance of estimates at the last state, from pairs of them.
   """
   estimator = getattr(kernel, 'gradient_estimator', None)
-  if known.step_size is None or estimator is None or estimator.is_exact:
+  if (known.step_size is None or estimator is None or estimator.is_exact
+      or not hasattr(kernel, 'friction_of_noise')):
     return None
-  friction = 1. if known.friction is None else known.friction
   rank = results.target_log_prob.shape.rank
+  friction = kernel.friction_of_noise(int(states.num_coordinates(parts, rank)))
+  if friction is None:
+    return None
   scales = [states.cast(known.step_size, part.dtype) for part in parts]
   preconditioner = kernel.parameters.get('preconditioner')
   if preconditioner is not None:

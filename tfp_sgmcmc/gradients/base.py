@@ -143,6 +143,15 @@ class GradientEstimator(abc.ABC):
     return False
 
   @property
+  def follows_seed(self) -> bool:
+    """Whether the seed alone chooses the minibatch.
+
+    So that a second `one_step` with the same seed and the same results is on
+    the same examples, wherever the state has gone in between.
+    """
+    return False
+
+  @property
   def is_exact(self) -> bool:
     """Whether the estimate is the gradient itself, without noise."""
     return False

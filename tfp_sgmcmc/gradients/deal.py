@@ -40,6 +40,10 @@ class Deal(index_sets.IndexSetEstimator):
   """
 
   @property
+  def follows_seed(self):
+    return True
+
+  @property
   def has_bounded_noise(self):
     return True
 

@@ -30,6 +30,10 @@ class Exact(base.GradientEstimator):
   """
 
   @property
+  def follows_seed(self):
+    return True
+
+  @property
   def is_exact(self):
     return True
 

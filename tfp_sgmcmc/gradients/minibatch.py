@@ -56,6 +56,10 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
     return self._batch_size
 
   @property
+  def follows_seed(self):
+    return True
+
+  @property
   def has_bounded_noise(self):
     return True
 

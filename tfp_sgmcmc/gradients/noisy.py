@@ -74,6 +74,10 @@ class Noisy(GradientEstimator):
     return self._base.needs_gaussian_step
 
   @property
+  def follows_seed(self):
+    return self._base.follows_seed
+
+  @property
   def has_independent_noise(self):
     return self._base.has_independent_noise
 

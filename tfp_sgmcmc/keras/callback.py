@@ -619,8 +619,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     if self._settings.examples.wants_to_look:
       self._settings.examples.look(iterator, self._is_sampling)
     if not self._is_sampling:
-      self._chain.check(iterator.element_spec)
-      return self._chain.chains.train(iterator, function)
+      return self._chain.train(iterator, function)
     variables = self.model.trainable_variables
     if self._is_swapped:
       network.assign(variables, self._last_weights)

@@ -16,6 +16,7 @@ from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import judge
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import lookahead
@@ -79,6 +80,7 @@ class Chain:
     self._position = checkpoint_lib.Position()
     self._num_to_skip, self._has_skipped = 0, False
     self._are_weights_checked = are_weights_checked
+    self._is_checked, self._has_looked = False, False
     self._search = settings.search
     self._has_default_prior = settings.has_default_prior
     self._rate = settings.rate
@@ -150,44 +152,81 @@ class Chain:
       ValueError: If other weights are trainable than when the chain began.
     """
     self._likelihood = likelihood
+    self._is_checked = False
     self._ahead.clear()
     self._judge.begin_fit()
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
-  def check(self, element_spec: Any) -> None:
-    """Finds what would stop the first step, before the optimizer trains.
+  def train(
+      self, iterator: Any, function: train_function.TrainFunction,
+  ) -> dict[str, Any]:
+    """An execution of the compiled optimizer, before the chain begins.
 
-    The model and the likelihood are traced for batches of a spec, and not run
-    (unless all is to run eagerly: then the first step has to find it).
-    A model without weights gets them, as the optimizer's step would make them.
+    The first one of a `fit` is checked for what would stop the chain.
 
     Args:
-      element_spec: That of the dataset's iterator.
+      iterator: The dataset's iterator that `fit` passes.
+      function: `TrainFunction`.
+
+    Returns:
+      logs: The model's metrics.
 
     Raises:
-      ValueError: If the targets do not fit the outputs, or weights cannot be
+      ValueError: If the targets do not fit the outputs, outputs are no
+        probabilities where the loss takes them for such, or weights cannot be
         sampled.
       TypeError: If the prior does not fit the weights.
     """
-    model = self._model
-    if self.has_begun or model.run_eagerly:  # Which may not be traceable.
-      return
+    spec, batches = iterator.element_spec, iterator
+    if not (self._is_checked or self.has_begun):
+      self._is_checked, self._has_looked = True, False
+      if self._may_need_logits(spec):
+        first = next(iterator)
+        self._look(first)
+        self._has_looked = True
+        batches = itertools.chain([first], iterator)
+    return self._chains.train(batches, spec, function)
+
+  def _may_need_logits(self, element_spec):
+    """Whether a crossentropy may get outputs that are no probabilities.
+
+    The model and the likelihood are traced for batches of a spec, and not run
+    (unless all is to run eagerly: then the first step has to find what is
+    wrong). A model without weights gets them, as the optimizer's step would
+    make them.
+    """
+    model, found = self._model, []
+    if model.run_eagerly:  # Which may not be traceable.
+      return self._likelihood.reads_probabilities
 
     def log_likelihood(data):
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
           self._whole(data))
-      if not network.is_built(model):
-        model(x)
-      outputs = network.forward(
-          model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
-      ).outputs
+      outputs = self._forward(x)
+      found.append(inspection.may_need_logits(self._likelihood, outputs))
       return self._likelihood.log_likelihood(y, outputs, sample_weight)
 
     tf.function(
         log_likelihood, autograph=False,
         input_signature=[element_spec]).get_concrete_function()
     self._check_weights()
+    return found[0]
+
+  def _look(self, data):
+    """Looks at the model's outputs on a batch; changes no weight."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+        self._whole(data))
+    inspection.look(self._likelihood, y, self._forward(x), sample_weight)
+
+  def _forward(self, x):
+    """The model's outputs as for prediction; a new model gets its weights."""
+    model = self._model
+    if not network.is_built(model):
+      model(x)
+    return network.forward(
+        model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
+    ).outputs
 
   def begin_epoch(
       self,
@@ -261,6 +300,8 @@ class Chain:
     self._schedule.plan(
         0 if self._search is None else self._num_steps, epochs * steps)
     burnin = self._schedule.num_burnin_steps
+    if self._rate is not None and self._search is not None:
+      self._rate.plan(burnin)
     k = self._schedule.num_steps_between_results
     last = self._num_steps + epochs * steps
     number = max(0, last - burnin - 1) // (k + 1) + 1
@@ -361,6 +402,7 @@ class Chain:
     return {
         **checkpoint_lib.of_model(self._model),
         **self._step.checkpoint(),
+        **self._draws.checkpoint(),
         **checkpoint_lib.leaves(rate=self._optimizers_rate()),
         **leaves_lib.named(before=self._before),
         'seed': self._seed.numpy(),
@@ -389,6 +431,7 @@ class Chain:
       raise ValueError(
           f'The chain in {store.path} became NaN or infinite at step {bad}, '
           f'{before} again with smaller steps give another directory.')
+    self._draws.restore(kept)
     self._position = checkpoint_lib.Position(*kept['position'].tolist())
     self._seed = tf.constant(kept['seed'])
     self._examples.go_on(int(kept['num_examples']))
@@ -499,6 +542,8 @@ class Chain:
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
     self._check_weights()
+    if not self._has_looked:
+      inspection.look(self._likelihood, y, y_pred, sample_weight)
     self._prior = priors.chosen(
         self._prior, self._has_default_prior, bool(model.losses), self._say)
     network.build_moving_average(model)
@@ -521,11 +566,14 @@ class Chain:
     if self._rate is not None and not self.is_resumed:
       self._rate.plan(
           self._schedule.num_burnin_steps if self._search is None
-          else self._search.num_steps_before)
+          else self._search.most_steps)
     self._make_kernel.set_num_examples(num_examples)
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
     self._fix_statistics(x, iterator)
+    self._weigh(sample_weight, iterator)
+    if not self.is_resumed:
+      self._draws.keep_start(self._chains)
     step = self._chains.around(step_lib.SamplingStep(
         model, self._make_kernel,
         priors.WeightPrior(self._prior, model.trainable_variables),
@@ -567,6 +615,21 @@ class Chain:
         for data in self._ahead.fill(iterator))]
     for _ in self._chains.one_by_one():
       statistics.estimate(self._model, inputs, variables)
+
+  def _weigh(self, sample_weight, iterator):
+    """Warns of sample weights by which N is another number."""
+    mean = self._examples.mean_weight
+    if mean is None and sample_weight is not None:
+      # One batch tells little of weights that a few rare examples have.
+      mean, error = inspection.mean_weight([sample_weight])
+      if inspection.is_far(mean):
+        mean, error = inspection.mean_weight([sample_weight, *(
+            keras.utils.unpack_x_y_sample_weight(self._whole(data))[2]
+            for data in self._ahead.fill(iterator))])
+      if not inspection.is_far(mean, error):
+        return
+    if mean is not None and inspection.is_far(mean):
+      inspection.warn_of_mean_weight(mean, self._examples.number)
 
   def _check_weights(self):
     """Raises where weights cannot be sampled, or have no prior."""

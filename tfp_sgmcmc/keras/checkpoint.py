@@ -63,7 +63,7 @@ def open_store(
   described = fingerprint_lib.of_run(
       'Another chain in', directory, fingerprint, arguments)
   found = store_lib.Store(directory, 'fit')
-  if not found.is_new and not found.checkpoint():
+  if not found.is_new and 'seed' not in found.checkpoint():
     raise FileExistsError(
         f'{found.path} holds draws of PosteriorSamples.save, and no chain that '
         'could go on: give another directory. To read them, '

@@ -5,8 +5,7 @@ started from new or from trained weights, ends with a posterior that is worth
 having:
 
   kernel         SGNHT ("badodab", a thermostat for each weight tensor), whose
-                 scales, step size and friction `SelfTuning` finds in burn-in;
-                 without the thermostat where T is below 0.05, or is chosen
+                 scales, step size and friction `SelfTuning` finds in burn-in
   prior          N(0, 1) for each weight, N(0, 128 / inputs) for kernels of
                  more than 128 inputs, where the model has no regularisers
   first epochs   a fifth of them is for the compiled optimizer, the first of two
@@ -14,8 +13,8 @@ having:
                  a tenth of those left after it
   draws          30, evenly spaced over the rest
 
-Where T is chosen by validation data, the step size is found in the epochs at
-the lowest T, before its first draws.
+Where T is chosen by validation data, the step size follows T until burn-in
+ends.
 """
 
 from collections.abc import Callable
@@ -37,27 +36,12 @@ NUM_DRAWS = 30
 
 _BURNIN, _BURNIN_AFTER_SEARCH = 1. / 3., 0.1
 _FIRST_STEP_SIZE = 0.003
-# Below it the noise of minibatches is most of the heat, which a thermostat
-# could only take out by standing still.
-_COLD = 0.05
-_NO_THERMOSTAT = 1e30  # As the thermostat's mass.
 
 
-def kernel(temperature: Any) -> Callable[..., mcmc.SGNHT]:
-  """The kernel whose step size is found.
-
-  Args:
-    temperature: T, where it is given: a number or a callable of the step
-      counter; "validation" where it is chosen; None for 1.
-
-  Returns:
-    kernel: Callable of the target.
-  """
-  is_cold = isinstance(temperature, str) or (
-      isinstance(temperature, (int, float)) and temperature < _COLD)
+def kernel() -> Callable[..., mcmc.SGNHT]:
+  """The kernel whose step size is found: a callable of the target."""
   return functools.partial(
-      mcmc.SGNHT, step_size=_FIRST_STEP_SIZE, diffusion=0., thermostat='part',
-      **({'thermostat_mass': _NO_THERMOSTAT} if is_cold else {}))
+      mcmc.SGNHT, step_size=_FIRST_STEP_SIZE, diffusion=0., thermostat='part')
 
 
 class FoundStep:
@@ -65,7 +49,7 @@ class FoundStep:
 
   def __init__(self):
     """Makes it before the chain begins."""
-    self._num_steps = 0
+    self._num_steps, self._variable = 0, None
     self._found = None
 
   @property
@@ -76,10 +60,23 @@ class FoundStep:
   def plan(self, num_steps: int) -> None:
     """Takes note in how many first steps of the chain it is to be found."""
     self._num_steps = num_steps
+    if self._variable is not None:
+      self._variable.assign(num_steps)
 
   def around(self, kernel: mcmc.SGNHT) -> mcmc.SelfTuning:
     """The kernel that tunes another."""
-    return mcmc.SelfTuning(kernel, self._num_steps)
+    return mcmc.SelfTuning(kernel, self._number())
+
+  def _number(self):
+    """The number of steps, which a search for T may change."""
+    if tf.executing_eagerly():
+      return self._num_steps
+    if self._variable is None:  # With a variable it cannot be pickled.
+      with tf.init_scope():
+        self._variable = tf.Variable(
+            self._num_steps, trainable=False, dtype=tf.int64,
+            name='num_adaptation_steps')
+    return self._variable.read_value()
 
   def logs(self, results: mcmc.SelfTuningResults) -> dict[str, tf.Tensor]:
     """The step size of the next step, a scalar."""
@@ -112,7 +109,7 @@ class FoundStep:
   def restore(self, value: np.ndarray) -> None:
     """Takes over what an earlier process knew."""
     number, found = value.tolist()
-    self._num_steps = int(number)
+    self.plan(int(number))
     self._found = None if np.isnan(found) else found
 
 

@@ -5,6 +5,8 @@ layer with LoRA, for one, merges its low-rank part into its kernel when it
 writes one.
 """
 
+from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +20,11 @@ from tfp_sgmcmc.keras import extras as extras_lib
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 
-__all__ = ['ModelDraws', 'in_memory', 'new_store', 'to_arrays']
+__all__ = [
+    'ModelDraws', 'checkpoint_of', 'in_memory', 'load', 'new_store',
+    'to_arrays']
+
+_START = 'start/'
 
 
 class ModelDraws:
@@ -35,6 +41,7 @@ class ModelDraws:
       model: keras.Model,
       chunks: chunks_lib.Chunks | None = None,
       store: store_lib.Store | None = None,
+      start: Callable[[], dict[str, np.ndarray]] = dict,
   ):
     """Makes draws of what there is, or of none yet.
 
@@ -43,6 +50,7 @@ class ModelDraws:
       chunks: The draws; by default none yet.
       store: An open `Store` with the draws, in place of `chunks`. By default
         new draws stay in memory.
+      start: Callable that returns what `start` is to be.
 
     Raises:
       ValueError: If the draws are of another model.
@@ -52,6 +60,7 @@ class ModelDraws:
     self._chunks = chunks_lib.Chunks() if chunks is None else chunks
     self._names = None
     self._extras = []
+    self._read_start = start
     if len(self.chunks) and network.is_built(model):
       self._names = _match(self.chunks.specs, model)
 
@@ -92,6 +101,32 @@ class ModelDraws:
     """Some draws: one array `[len(indices), ...]` for each trainable weight."""
     arrays = self.chunks.read(indices, self.names)
     return [arrays[name] for name in self.names]
+
+  @property
+  def start(self) -> dict[str, np.ndarray]:
+    """The weights before sampling, as `arrays` of a draw of each chain.
+
+    Empty where they are not known.
+    """
+    return self._read_start()
+
+  def keep_start(self, chains: Any) -> None:
+    """Takes the model's weights as they are now for those before sampling.
+
+    Args:
+      chains: As for `append`.
+    """
+    arrays = self._now(0, chains)
+    self._read_start = lambda: arrays
+
+  def checkpoint(self) -> dict[str, np.ndarray]:
+    """What `restore` takes, to be kept in a directory beside the draws."""
+    return checkpoint_of(self.start)
+
+  def restore(self, checkpoint: Mapping[str, np.ndarray]) -> None:
+    """Takes over the weights before sampling from a checkpoint."""
+    arrays = _start_of(checkpoint)
+    self._read_start = lambda: arrays
 
   def begin(self, extras: Sequence[keras.Variable]) -> None:
     """Takes note of the model, and of what to keep beside its weights.
@@ -134,14 +169,18 @@ class ModelDraws:
       step: Python `int`, the number of the step.
       chains: `SideBySide`, or `Alone` of a single chain: a draw of each.
     """
+    keeper = self._chunks if self._store is None else self._store
+    keeper.append(self._now(step, chains))
+
+  def _now(self, step, chains):
+    """The arrays of a draw of each chain, of the model as it is now."""
     stacked, number = chains.stacked, chains.num_chains
     extras = self._kept_extras()
-    keeper = self._chunks if self._store is None else self._store
-    keeper.append(to_arrays(
+    return to_arrays(
         dict(zip(self.names, stacked(self._model.trainable_variables))),
         dict(zip((name for name, _ in extras),
                  stacked([variable for _, variable in extras]))),
-        [step] * number, range(number) if number > 1 else None))
+        [step] * number, range(number) if number > 1 else None)
 
   def open(self) -> None:
     """Makes a directory ready to be written to, after `close`."""
@@ -186,12 +225,45 @@ def to_arrays(
 
 
 def in_memory(
-    model: keras.Model, arrays: dict[str, np.ndarray]) -> ModelDraws:
-  """Draws of a model from what `to_arrays` gives of some."""
+    model: keras.Model,
+    arrays: dict[str, np.ndarray],
+    start: Mapping[str, np.ndarray] | None = None,
+) -> ModelDraws:
+  """Draws of a model from what `to_arrays` gives of some, and their `start`."""
   chunks = chunks_lib.Chunks()
   if len(arrays.get('step', ())):
     chunks.append(arrays)
-  return ModelDraws(model, chunks)
+  return ModelDraws(model, chunks, start=lambda: dict(start or {}))
+
+
+def load(directory: Any, model: keras.Model) -> ModelDraws:
+  """The draws in a directory, read as they are used.
+
+  Args:
+    directory: Path.
+    model: A built model.
+
+  Returns:
+    draws: `ModelDraws`.
+
+  Raises:
+    FileNotFoundError: If there are none.
+    ValueError: If they are of another model, or damaged.
+  """
+  return ModelDraws(
+      model, store_lib.read_draws(directory, 'fit'),
+      start=lambda: _start_of(store_lib.read_checkpoint(directory, 'fit')))
+
+
+def checkpoint_of(start: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """The weights before sampling by the names that a checkpoint has for them."""
+  return {_START + name: array for name, array in start.items()}
+
+
+def _start_of(checkpoint):
+  return {
+      name.removeprefix(_START): array for name, array in checkpoint.items()
+      if name.startswith(_START)}
 
 
 def new_store(directory: Any) -> store_lib.Store:

@@ -42,12 +42,18 @@ class ExampleCount:
       given = checks.positive_integer('num_examples', given)
     self._given = given
     self._number = given
+    self._mean_weight = None
     self.begin_fit(None)
 
   @property
   def number(self) -> int | None:
     """N; None while it is not known yet."""
     return self._number
+
+  @property
+  def mean_weight(self) -> float | None:
+    """The mean of the sample weights, None without a pass over the data."""
+    return self._mean_weight
 
   def go_on(self, number: int) -> None:
     """Takes the N of a chain that goes on, where none was given."""
@@ -128,7 +134,8 @@ class ExampleCount:
     if dataset is not None:
       if self._length >= 0 or (
           self._steps is None and not compat.is_made_in_python(dataset)):
-        return _count(dataset, self._length)
+        number, self._mean_weight = _count(dataset, self._length)
+        return number
     raise ValueError(
         'The data do not say how many they are (those of a PyDataset or a '
         f'generator never do), and sampling begins with this batch. {_PASS_IT} '
@@ -191,15 +198,34 @@ class ExampleCount:
 
 
 def _count(dataset, length):
-  """The number of rows of a finite dataset, by a pass where it needs one."""
+  """The number of rows of a finite dataset, by a pass where it needs one.
+
+  Returns:
+    number: Python `int`.
+    mean_weight: The mean of the sample weights that are not 0; None where there
+      are none, or no pass was needed.
+  """
   sizes = {
       spec.shape[0] for spec in keras.tree.flatten(dataset.element_spec)
       if isinstance(spec, tf.TensorSpec) and spec.shape.rank}
   if len(sizes) == 1 and None not in sizes:
-    return length * sizes.pop()
-  return int(dataset.reduce(
-      np.int64(0),
-      lambda total, batch: total + tf.cast(_num_rows(batch), tf.int64)))
+    return length * sizes.pop(), None
+
+  def add(totals, batch):
+    weights = [
+        tf.cast(leaf, tf.float64) for leaf in keras.tree.flatten(
+            keras.utils.unpack_x_y_sample_weight(batch)[2])
+        if leaf is not None]
+    number, weight, is_weighted = totals
+    return (
+        number + tf.cast(_num_rows(batch), tf.int64),
+        tf.add_n([weight, *map(tf.reduce_sum, weights)]),
+        tf.add_n([is_weighted, *(
+            tf.math.count_nonzero(w, dtype=tf.float64) for w in weights)]))
+
+  number, weight, is_weighted = dataset.reduce(
+      (np.int64(0), np.float64(0.), np.float64(0.)), add)
+  return int(number), float(weight / is_weighted) if is_weighted else None
 
 
 def _num_rows(batch):

@@ -26,13 +26,14 @@ def save(
     directory: Path of a directory without draws.
   """
   step = draws.steps[indices[-1]] if indices else 0
+  checkpoint = draws_lib.checkpoint_of(draws.start)
   with draws_lib.new_store(directory) as store:
     store.describe(model_record.of_model(model, draws.extras))
     for index in indices:
       store.append(draws.arrays([index]))
       if store.commit_is_due:
-        store.commit(step, {})
-    store.commit(step, {})
+        store.commit(step, checkpoint)
+    store.commit(step, checkpoint)
 
 
 def weights_files(

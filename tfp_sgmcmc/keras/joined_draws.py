@@ -32,6 +32,7 @@ class JoinedDraws:
       ValueError: If the draws hold other weights, or other moving statistics.
     """
     self._parts = [draws for draws, _ in parts]
+    self._indices = [list(indices) for _, indices in parts]
     self._places = [
         (k, index) for k, (_, indices) in enumerate(parts) for index in indices]
     for draws in self._parts[1:]:
@@ -62,6 +63,24 @@ class JoinedDraws:
   def chain_numbers(self) -> list[int]:
     """The number of each draw's chain, from 0."""
     return [k for k, _ in self._places]
+
+  @property
+  def start(self) -> dict[str, np.ndarray]:
+    """The weights before sampling of each chain; empty if one's are unknown."""
+    starts = [draws.start for draws in self._parts]
+    if not all(starts):
+      return {}
+    # Those of a part with several chains hold all of them.
+    chains = [
+        _rows_of_chain(start, draws.chain_numbers[indices[0]])
+        for start, draws, indices in zip(starts, self._parts, self._indices)]
+    names = [name for name in chains[0] if name not in ('step', 'chain')]
+    columns = [
+        [chain[name] for name in chain if name not in ('step', 'chain')]
+        for chain in chains]
+    arrays = dict(zip(names, map(np.concatenate, zip(*columns))))
+    return draws_lib.to_arrays(
+        arrays, {}, [0] * len(chains), range(len(chains)))
 
   def __len__(self) -> int:
     return len(self._places)
@@ -119,6 +138,11 @@ def check_models(model: keras.Model, other: keras.Model, extras: Any) -> None:
           f'The chains are of models that differ in {ours.path!r}, which is '
           'not sampled: predictions use that of one model for all draws. Give '
           'the models the same frozen weights (by a seed, or load_weights).')
+
+
+def _rows_of_chain(start, chain):
+  numbers = start.get('chain', np.zeros([1]))
+  return {name: array[numbers == chain] for name, array in start.items()}
 
 
 def _check_alike(first, other):

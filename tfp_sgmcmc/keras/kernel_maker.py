@@ -376,6 +376,10 @@ class KernelMaker:
         f'{arguments}), ...).')
 
   def _check_made(self, made):
+    why_not = getattr(made, 'why_no_learning_rate', None)
+    if self._learning_rate is not None and why_not is not None:
+      raise ValueError(
+          f'learning_rate is {self._learning_rate!r}. {why_not}')
     if not isinstance(made, tfp.mcmc.TransitionKernel):
       raise TypeError(
           f'kernel made {made!r} of type {type(made).__name__}: it has to make '

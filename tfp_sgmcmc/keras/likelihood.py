@@ -102,15 +102,13 @@ class Term(NamedTuple):
         shape.rank, outputs.rank) or self.loss.get_config().get(
             'axis', -1) != -1:
       return
-    is_sparse = isinstance(
-        self.loss, keras.losses.SparseCategoricalCrossentropy)
-    wanted = outputs[:-1] if is_sparse else outputs
+    wanted = outputs[:-1] if self.is_sparse else outputs
     if (shape.is_compatible_with(wanted)
-        or is_sparse and shape.is_compatible_with(wanted + [1])
+        or self.is_sparse and shape.is_compatible_with(wanted + [1])
         or wanted[-1] == 1 and shape.is_compatible_with(wanted[:-1])):
       return
     where = '' if self.name is None else f' of the output {self.name!r}'
-    kind = 'class numbers' if is_sparse else 'one value for each output'
+    kind = 'class numbers' if self.is_sparse else 'one value for each output'
     raise ValueError(
         f'The targets{where} have shape {shape}, the outputs {outputs}, and '
         f'the loss {self.loss.name!r} needs targets of shape {wanted}, {kind}: '
@@ -134,6 +132,28 @@ class Term(NamedTuple):
     """Whether the outputs are logits."""
     return self.is_classification and bool(
         self.loss.get_config().get('from_logits', False))
+
+  @property
+  def is_sparse(self) -> bool:
+    """Whether the targets are class numbers."""
+    return isinstance(self.loss, keras.losses.SparseCategoricalCrossentropy)
+
+  @property
+  def ignored_class(self) -> int | None:
+    """The class number of targets that do not count, None for none."""
+    return self.loss.get_config().get('ignore_class')
+
+  def elements(self, shape: Any) -> Any:
+    """The shape of what is classified, of outputs of a shape."""
+    return shape if self.is_binary else shape[:-1]
+
+  def probabilities(self, y_pred: tf.Tensor) -> tf.Tensor:
+    """Class probabilities along the last axis, whatever the model gives."""
+    p = self.predictive_mean(y_pred)
+    if self.is_binary or self.from_logits:
+      return p
+    # Keras' crossentropy normalises what it is given.
+    return p / tf.reduce_sum(p, axis=-1, keepdims=True)
 
   def predictive_mean(self, y_pred: tf.Tensor) -> tf.Tensor:
     """The mean of the targets: probabilities for classes."""
@@ -183,6 +203,14 @@ class Likelihood:
                     for name in ('make_distribution', 'fn'))], self._losses),
         'weights': self._weights}
 
+  @property
+  def reads_probabilities(self) -> bool:
+    """Whether a loss takes outputs for probabilities."""
+    return any(
+        loss.get_config().get('from_logits') is False
+        for loss in keras.tree.flatten(self._losses)
+        if isinstance(loss, keras.losses.Loss))
+
   def terms(self, y_pred: Any) -> list[Term]:
     """The losses in the order of the flat outputs.
 
@@ -230,23 +258,26 @@ class Likelihood:
       raise ValueError(
           'There are no targets: pass y to fit, or a dataset of (x, y).')
     flat = self.flat_outputs(y_pred)
-    names = self._names(y_pred)
     total = 0.
     for term in self.terms(y_pred):
-      name, index = names[term.index], term.index
-      weight = sample_weight
-      if isinstance(sample_weight, (dict, list, tuple)):
-        weight = self._pick(
-            sample_weight, index, name, len(names), 'sample weights')
       total += term.log_likelihood(
-          self._pick(y, index, name, len(names), 'targets'), flat[index],
-          weight)
+          self.target(y, y_pred, term), flat[term.index],
+          self.weight(sample_weight, y_pred, term))
     return total
 
   def target(self, y: Any, y_pred: Any, term: Term) -> tf.Tensor:
     """The targets of one term."""
     names = self._names(y_pred)
     return self._pick(y, term.index, names[term.index], len(names), 'targets')
+
+  def weight(self, sample_weight: Any, y_pred: Any, term: Term) -> Any:
+    """The sample weights of one term, None without."""
+    if not isinstance(sample_weight, (dict, list, tuple)):
+      return sample_weight
+    names = self._names(y_pred)
+    return self._pick(
+        sample_weight, term.index, names[term.index], len(names),
+        'sample weights')
 
   def flat_outputs(self, y_pred: Any) -> list[Any]:
     """The outputs as a list."""

@@ -67,8 +67,9 @@ def of_layers(model: keras.Model) -> dict[str, str]:
 
 def difference(kept: Mapping[str, str], model: keras.Model) -> str | None:
   """How a model's layers are others than those of a record, None if not so."""
-  before, after = (
-      record[_LAYERS].split('\n') for record in (kept, of_layers(model)))
+  before, after = (  # A model may have weights of its own, and no layers.
+      [line for line in _text(record, _LAYERS).split('\n') if line]
+      for record in (kept, of_layers(model)))
   if before == after:
     return None
   if len(before) != len(after):
@@ -98,9 +99,10 @@ def check(
     what: What holds the draws, for messages.
 
   Raises:
-    ValueError: If weights that draws do not hold have other values. Of other
-      layers, of another loss and of other code, a `UserWarning` tells: a new
-      version of Keras may describe the same one otherwise.
+    ValueError: If weights that draws do not hold have other values, or the
+      record is damaged. Of other layers, of another loss and of other code, a
+      `UserWarning` tells: a new version of Keras may describe the same one
+      otherwise.
   """
   if not kept:
     return
@@ -111,14 +113,15 @@ def check(
         'be those of the model that is given, with these weights. Make the '
         'model as it was.', stacklevel=3)
   check_code(kept, model, what)
-  before, after = kept.get(_LOSS), _loss(model)
+  before, after = _text(kept, _LOSS, ''), _loss(model)
   if before and after and before != after:
     warnings.warn(
         f'{what} holds draws that were sampled with the loss {before}, and the '
         f'model is compiled with {after}: predictions and scores read the '
         'outputs by the latter. Compile the model as it was.', stacklevel=3)
   before, after = (
-      lines.split('\n') for lines in (kept[_FROZEN], _frozen(model, extras)))
+      lines.split('\n')
+      for lines in (_text(kept, _FROZEN), _frozen(model, extras)))
   for ours, theirs in itertools.zip_longest(after, before, fillvalue=''):
     if ours.split(' ')[0] != theirs.split(' ')[0]:
       path = ours.split(' ', 1)[-1] or theirs.split(' ', 1)[-1]
@@ -141,7 +144,7 @@ def check_code(
     what: What holds the draws, for the message.
   """
   (version, *before), (our_version, *after) = (
-      code.split('\n') for code in (kept.get(_CODE, ''), _code(model)))
+      code.split('\n') for code in (_text(kept, _CODE, ''), _code(model)))
   if version != our_version or before == after:
     return
   changed = dict.fromkeys(
@@ -151,6 +154,17 @@ def check_code(
       f'{what} holds draws of a model with other code, or other values in it: '
       f'that of {", ".join(changed)} has changed since. If it computes '
       'something else, the draws are not of this model.', stacklevel=3)
+
+
+def _text(record, name, default=None):
+  """An entry of a record, or an error where there is none, or no text."""
+  text = record.get(name, default)
+  if not isinstance(text, str):
+    raise ValueError(
+        f'The record of the model that draws are of has {text!r} for {name!r}, '
+        'where a text is needed: the manifest of their directory is damaged. '
+        'Put back a copy of it.')
+  return text
 
 
 def _code(model):

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import itertools
+import re
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -18,12 +20,27 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import network
 
-__all__ = ['Predictor', 'batches', 'inputs', 'is_stream', 'length']
+__all__ = [
+    'Predictor', 'are_of_elements', 'batches', 'example_weights', 'inputs',
+    'is_stream', 'length']
 
 # Inputs and targets that are held in memory while all draws are used on them.
 _BLOCK_BYTES = 2**28
 
 Batch = tuple[Any, Any, Any]
+
+
+class _Traced(NamedTuple):
+  """A function traced for inputs of some shapes.
+
+  Attributes:
+    specs: Those of the weights and of the batch.
+    function: The `ConcreteFunction`.
+    outputs: The specs of the model's outputs.
+  """
+  specs: Any
+  function: Any
+  outputs: Any
 
 
 class Predictor:
@@ -41,6 +58,7 @@ class Predictor:
     self._model = model
     self._compiled = {}
     self._traced = {}
+    self._outputs = None
 
   def over_batches(
       self,
@@ -50,6 +68,7 @@ class Predictor:
       read_draws: Callable[[], Iterator[list[np.ndarray]]],
       reduce_draws: Sequence[np.ufunc] | None,
       extras: Sequence[keras.Variable] = (),
+      check: Callable[[Any, Batch], None] = lambda outputs, batch: None,
   ) -> Iterator[tuple[Batch, list[Any]]]:
     """Applies `fn` to the outputs of all draws on all batches.
 
@@ -65,34 +84,51 @@ class Predictor:
       reduce_draws: How to reduce each result over the draws, such as
         `[np.add, np.logaddexp]`; None to keep the draws apart.
       extras: The variables, beside weights, that draws have values of.
+      check: Callable of the specs of the model's outputs and of a batch; called
+        before `fn` runs on the batch, to raise where it should not.
 
     Yields:
       batch: A batch.
       results: `fn`'s, as arrays: with a leading axis of draws, or reduced in
         float64.
+
+    Raises:
+      ValueError: If the model does not take the inputs, or there are no
+        examples.
     """
     run = self._function(name, fn, list(extras))
+    number = 0
     for block in _blocks(data):
       results = [[] for _ in block]
-      for weights in read_draws():
+      for part, weights in enumerate(read_draws()):
         weights = [tf.convert_to_tensor(w) for w in weights]
         for found, batch in zip(results, block):
-          self._trace(name, run, weights, batch)
-          found.append(_reduce(run(weights, batch), reduce_draws))
+          traced = self._trace(name, run, weights, batch)
+          if not part:
+            check(traced.outputs, batch)
+          found.append(_reduce(traced.function(weights, batch), reduce_draws))
       for batch, found in zip(block, results):
+        number += length(batch)
         yield batch, _join(found, reduce_draws)
+    if not number:
+      raise ValueError(
+          'The data hold no examples: pass inputs with one row at least (a '
+          'generator or iterator that was gone through before is empty).')
 
   def _trace(self, name, run, weights, batch):
-    """Traces a function for any number of draws and examples, once.
+    """A function traced for any number of draws and examples, once.
 
     Else TensorFlow would trace it for the numbers of the first call, and warn
     of tracing where later ones have others.
     """
     specs = tf.nest.map_structure(network.of_any_length, (weights, batch))
     known = self._traced.setdefault(name, [])
-    if specs not in known:
-      known.append(specs)
-      run.get_concrete_function(*specs)
+    for traced in known:
+      if traced.specs == specs:
+        return traced
+    function = run.get_concrete_function(*specs)
+    known.append(_Traced(specs, function, self._outputs))
+    return known[-1]
 
   def _function(self, name, fn, extras):
     """The compiled function `(stacked weights, batch) -> stacked results`."""
@@ -102,14 +138,13 @@ class Predictor:
     if known == (tracker, len(extras)):
       return function
 
-    @tf.function(reduce_retracing=True, autograph=False)
+    @tf.function(autograph=False)
     def run(weights, batch):
       def one_draw(weights):
-        number = len(weights) - len(extras)
-        return fn(
-            network.forward(
-                self._model, batch[0], weights[:number],
-                list(zip(extras, weights[number:]))).outputs, batch)
+        outputs = self._forward(batch[0], weights, extras)
+        self._outputs = network.map_leaves(
+            lambda t: tf.TensorSpec(t.shape, t.dtype), outputs)
+        return fn(outputs, batch)
 
       first = tf.nest.map_structure(
           lambda t: tf.TensorSpec(None, t.dtype),
@@ -119,6 +154,20 @@ class Predictor:
     self._compiled[name] = ((tracker, len(extras)), run)
     self._traced.pop(name, None)
     return run
+
+  def _forward(self, x, weights, extras):
+    """The outputs for one draw, while a function is traced."""
+    number = len(weights) - len(extras)
+    try:
+      return network.forward(
+          self._model, x, weights[:number],
+          list(zip(extras, weights[number:]))).outputs
+    except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+      shapes = network.map_leaves(lambda t: tuple(t.shape), x)
+      raise ValueError(
+          f'The model {self._model.name!r} does not take inputs of shapes '
+          f'{shapes} (None stands for the number of rows): pass them as to '
+          f'model.predict. It says: {_first_sentence(error)}') from error
 
 
 def _reduce(results, ways):
@@ -192,10 +241,23 @@ def length(batch: Batch) -> int:
   return int(np.shape(keras.tree.flatten(batch[0])[0])[0])
 
 
+def are_of_elements(weights: Any) -> bool:
+  """Whether sample weights are more than one number an example.
+
+  Args:
+    weights: None, a tensor, or one for each output of a model.
+
+  Returns:
+    are_of_elements: Whether they are `[n, t, ...]`, or of several outputs.
+  """
+  return keras.tree.is_nested(weights) or (
+      weights is not None and any(k != 1 for k in weights.shape[1:]))
+
+
 def example_weights(batch: Batch) -> np.ndarray:
-  """The weights of a batch's examples; ones, where each output has its own."""
+  """The weights of a batch's examples; ones, where elements have their own."""
   weights, number = batch[2], length(batch)
-  if weights is None or keras.tree.is_nested(weights):
+  if weights is None or are_of_elements(weights):
     return np.ones(number)
   return np.reshape(weights, [number])
 
@@ -230,8 +292,19 @@ def _of_arrays(data, batch_size):
         'targets and sample weights need one row for each example.')
   return (
       network.map_leaves(
-          lambda a, k=k: tf.convert_to_tensor(a[k:k + batch_size]), data)
-      for k in range(0, lengths[0], batch_size))
+          # The rows of pandas' objects by their places, not by their labels.
+          lambda a, k=k: tf.convert_to_tensor(
+              getattr(a, 'iloc', a)[k:k + batch_size]), data)
+      for k in range(0, max(lengths, default=0), batch_size))
+
+
+def _first_sentence(error):
+  """What Keras says is wrong, without its colours and lists of arguments."""
+  text = re.sub(r'\x1b\[\d*m', '', str(error))
+  lines = [
+      line.strip() for line in text.splitlines()
+      if line.strip() and not line.startswith('Exception encountered')]
+  return lines[0] if lines else type(error).__name__
 
 
 def _to_tensors(structure):

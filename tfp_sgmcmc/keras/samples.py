@@ -17,6 +17,7 @@ from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import exports
+from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import joined_draws
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import model_record
@@ -111,10 +112,18 @@ class PosteriorSamples:
       samples: `PosteriorSamples`.
 
     Raises:
-      ValueError: If the shapes are not those of the model's weights.
+      ValueError: If the shapes are not those of the model's weights, or values
+        are NaN or infinite.
+      TypeError: If values are no real numbers.
     """
     network.check_kind(model)
     arrays = [np.asarray(array) for array in arrays]
+    for array in arrays:
+      if array.dtype.kind not in 'biuf' and not tf.as_dtype(
+          array.dtype).is_floating:
+        raise TypeError(
+            f'The arrays hold one of dtype {array.dtype.name}: weights are '
+            'real numbers.')
     shapes = [array.shape[1:] for array in arrays]
     wanted = [tuple(v.shape) for v in model.trainable_variables]
     lengths = {len(array) for array in arrays}
@@ -129,6 +138,13 @@ class PosteriorSamples:
             tf.as_dtype(variable.dtype).as_numpy_dtype)
         for path, variable, array in zip(
             network.paths(variables), variables, arrays)}
+    for name, array in weights.items():
+      is_bad = ~np.isfinite(np.asarray(array, np.float64))
+      if np.any(is_bad):
+        raise ValueError(
+            f'The arrays of the weight {name.removeprefix("state/")!r} hold '
+            f'{np.sum(is_bad)} values that are NaN or infinite '
+            f'(in {array.dtype.name}): leave out the draws that hold them.')
     return cls(model, draws_lib.in_memory(model, draws_lib.to_arrays(
         weights, {}, range(1, len(arrays[0]) + 1))), predictor=predictor)
 
@@ -152,7 +168,7 @@ class PosteriorSamples:
       ValueError: If they are of another model (other weights, or frozen ones
         with other values), or damaged.
     """
-    draws = draws_lib.ModelDraws(model, store_lib.read_draws(directory, 'fit'))
+    draws = draws_lib.load(directory, model)
     model_record.check(
         store_lib.read_about(directory, 'fit'), model, draws.extras,
         str(directory))
@@ -277,6 +293,27 @@ class PosteriorSamples:
         for chain in found]
 
   @property
+  def start(self) -> 'PosteriorSamples | None':
+    """The weights before the first step of the kernel, one draw a chain.
+
+    `diagnostics.summary(posterior, x, y)` compares their predictions with the
+    posterior's. They are kept with the draws, in memory or on disk.
+
+    Returns:
+      start: `PosteriorSamples`; None where they are not known, as of
+        `from_arrays`.
+    """
+    numbers = list(dict.fromkeys(self._chain_numbers()))
+    arrays = self._draws.start
+    if not arrays or not numbers:
+      return None
+    found = PosteriorSamples(
+        self._model, draws_lib.in_memory(self._model, arrays), numbers,
+        self._predictor)
+    found._variables = self._variables
+    return found
+
+  @property
   def weights(self) -> dict[str, np.ndarray]:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
     self._check_weights()
@@ -307,7 +344,7 @@ class PosteriorSamples:
   def __reduce__(self):
     # Neither a compiled function nor an open directory can be pickled.
     return _unpickle, (
-        type(self), self._model, self.arrays())
+        type(self), self._model, self.arrays(), self._draws.start)
 
   def __iter__(self) -> Iterator[list[np.ndarray]]:
     return (self[k] for k in range(len(self)))
@@ -345,20 +382,20 @@ class PosteriorSamples:
       predictions: Arrays in the structure of the model's outputs.
 
     Raises:
-      ValueError: If there are no draws, the model is not compiled, or the data
-        have no end and `steps` is None.
+      ValueError: If there are no draws or no rows, the model is not compiled or
+        does not take the inputs, the outputs are NaN or infinite (as where
+        inputs hold NaN), those of a crossentropy without `from_logits` are no
+        probabilities, or the data have no end and `steps` is None.
       TypeError: If `x` holds no arrays.
     """
     likelihood = self._likelihood()
 
     def means(outputs, batch):
       del batch
-      return [likelihood.map_outputs(
-          lambda term, output: output if term is None
-          else term.predictive_mean(output), outputs)]
+      return [likelihood.map_outputs(scores_lib.pooled, outputs)]
 
     found = [means for _, (means,) in self._over_batches(
-        'means', means, predictions.inputs(x, batch_size, steps),
+        'means', means, likelihood, predictions.inputs(x, batch_size, steps),
         draw_batch_size, None if return_samples else [np.add])]
     return keras.tree.map_structure(
         lambda *arrays: np.concatenate(
@@ -387,19 +424,21 @@ class PosteriorSamples:
         the output has more axes than that of the classes.
 
     Raises:
-      ValueError: If the model has not one output with class probabilities.
+      ValueError: If the model has not one output with class probabilities, and
+        as for `predict`.
     """
     likelihood = self._likelihood()
 
     def probabilities(outputs, batch):
       del batch
       term = self._class_term(likelihood, outputs)
-      p = scores_lib.probabilities(term, outputs)
+      p = term.probabilities(outputs)
       return [p, scores_lib.entropy(p)]
 
     found = [results for _, results in self._over_batches(
-        'entropy', probabilities, predictions.inputs(x, batch_size, steps),
-        draw_batch_size, [np.add, np.add])]
+        'entropy', probabilities, likelihood,
+        predictions.inputs(x, batch_size, steps), draw_batch_size,
+        [np.add, np.add])]
     mean, aleatoric = map(np.concatenate, zip(*found))
     entropy = scores_lib.entropy(mean).numpy()
     return PredictiveEntropy(entropy, aleatoric, entropy - aleatoric)
@@ -422,7 +461,13 @@ class PosteriorSamples:
     beside the compiled metrics, which see the mean of the predictive
     distribution: for classes the mean probabilities (their logarithms, where
     the model gives logits), for the package's likelihoods the distribution's
-    mean, else the mean of the outputs.
+    mean, else the mean of the outputs. Metrics see the outputs' masks, too.
+
+    Where the targets are probabilities t_ik of classes (soft labels, of
+    categorical and binary crossentropies), these stand for [y_i = k], and for
+    whether the predicted class is right. `nll`, `brier` and `ece` leave out
+    elements under an output's mask, with a loss's `ignore_class`; `brier` and
+    `ece` also those with a weight of 0.
 
     Args:
       x: Inputs; or a `tf.data.Dataset`, `keras.utils.PyDataset` or generator of
@@ -430,7 +475,8 @@ class PosteriorSamples:
       y: Targets.
       batch_size: Python `int`, examples at a time.
       sample_weight: None, or weights `[n]` of the examples, for `nll` and
-        weighted metrics.
+        weighted metrics; or weights `[n, t]` of elements, or some for each
+        output, by which `nll` multiplies their log likelihoods, as `fit` does.
       draw_batch_size: Python `int`, draws at a time.
       steps: Python `int`, the number of batches of a dataset; None for all.
 
@@ -440,8 +486,9 @@ class PosteriorSamples:
         where there are several outputs).
 
     Raises:
-      ValueError: If there are no draws, the model is not compiled, or there are
-        no targets, or two kinds of them.
+      ValueError: As for `predict`; or if there are no targets, or two kinds of
+        them, class numbers out of range, a weight that is negative, NaN or
+        infinite, or no weight above 0.
     """
     likelihood = self._likelihood()
     if not predictions.is_stream(x):
@@ -452,12 +499,22 @@ class PosteriorSamples:
           'beside it: let each batch be (x, y) or (x, y, sample_weight).')
 
     def scores(outputs, batch):
-      pooled = likelihood.map_outputs(scores_lib.pooled, outputs)
-      return [pooled, likelihood.log_likelihood(batch[1], outputs, None)]
+      _, y, weights = batch
+      return [
+          likelihood.map_outputs(scores_lib.pooled, outputs),
+          scores_lib.masks(likelihood, outputs),
+          likelihood.log_likelihood(
+              y, outputs,
+              weights if predictions.are_of_elements(weights) else None)]
+
+    def check(outputs, batch):
+      inspection.check_sample_weight(batch[2])
+      inspection.check_class_numbers(likelihood, batch[1], outputs)
 
     return scores_lib.scores(self._model, likelihood, self._over_batches(
-        'scores', scores, predictions.batches(x, batch_size, steps),
-        draw_batch_size, [np.add, np.logaddexp]))
+        'scores', scores, likelihood,
+        predictions.batches(x, batch_size, steps), draw_batch_size,
+        [np.add, np.minimum, np.logaddexp], check))
 
   def log_likelihood(
       self,
@@ -478,15 +535,21 @@ class PosteriorSamples:
       log_likelihood: Array `[draws, n]`, in nats.
 
     Raises:
-      ValueError: If there are no draws, or the model is not compiled.
+      ValueError: As for `predict`; or if class numbers are out of range, or the
+        log likelihood is NaN, as where targets are.
     """
     likelihood = self._likelihood()
-    return np.concatenate([
-        values for _, (values,) in self._over_batches(
-            'log_likelihood', lambda outputs, batch: [
-                likelihood.log_likelihood(batch[1], outputs, None)],
-            predictions.batches((x, y, None), batch_size, None),
-            draw_batch_size, None)], axis=1)
+    found = []
+    for batch, (values,) in self._over_batches(
+        'log_likelihood', lambda outputs, batch: [
+            likelihood.log_likelihood(batch[1], outputs, None)],
+        likelihood, predictions.batches((x, y, None), batch_size, None),
+        draw_batch_size, None,
+        lambda outputs, batch: inspection.check_class_numbers(
+            likelihood, batch[1], outputs)):
+      inspection.check_log_likelihood(values, batch[1])
+      found.append(values)
+    return np.concatenate(found, axis=1)
 
   def to_arviz(
       self, x: Any = None, y: Any = None, batch_size: int = 128) -> Any:
@@ -559,11 +622,13 @@ class PosteriorSamples:
           'crossentropy. For others use predict(x, return_samples=True).')
     return terms[0]
 
-  def _over_batches(self, name, fn, data, draw_batch_size, reduce_draws):
+  def _over_batches(
+      self, name, fn, likelihood, data, draw_batch_size, reduce_draws,
+      check=lambda outputs, batch: None):
     """`(batch, results)` for each batch, the results means over all draws.
 
     Where `reduce_draws` is None they are stacked; a reduction by `logaddexp` is
-    the logarithm of a mean.
+    the logarithm of a mean. Predictions that mean nothing are an error.
     """
     self._check_weights()
     size = checks.positive_integer('draw_batch_size', draw_batch_size)
@@ -574,8 +639,13 @@ class PosteriorSamples:
         some = indices[k:k + size]
         yield self._draws.read(some) + self._draws.read_extras(some)
 
-    for batch, results in self._predictor.over_batches(
-        name, fn, data, read_draws, reduce_draws, self._draws.extras):
+    def with_faults(outputs, batch):
+      return [inspection.faults(likelihood, outputs), *fn(outputs, batch)]
+
+    ways = None if reduce_draws is None else [np.maximum, *reduce_draws]
+    for batch, (faults, *results) in self._predictor.over_batches(
+        name, with_faults, data, read_draws, ways, self._draws.extras, check):
+      inspection.check_faults(faults, likelihood, batch[0])
       if reduce_draws is not None:
         results = [
             keras.tree.map_structure(
@@ -584,8 +654,8 @@ class PosteriorSamples:
       yield batch, results
 
 
-def _unpickle(cls, model, arrays):
-  return cls(model, draws_lib.in_memory(model, arrays))
+def _unpickle(cls, model, arrays, start=None):
+  return cls(model, draws_lib.in_memory(model, arrays, start))
 
 
 def _show(variables):
@@ -594,8 +664,7 @@ def _show(variables):
 
 
 def _over_number(total, how, number):
-  """Divides a sum over draws by their number.
-
-  For a sum by `logaddexp`, subtracts log(number).
-  """
-  return total - np.log(number) if how is np.logaddexp else total / number
+  """The mean over draws of a sum, or its logarithm; a minimum as it is."""
+  if how is np.logaddexp:
+    return total - np.log(number)
+  return total / number if how is np.add else total

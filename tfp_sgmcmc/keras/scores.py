@@ -1,6 +1,7 @@
 """Scores of a predictive distribution, from the predictions of its draws."""
 
 from collections.abc import Iterable
+import itertools
 from typing import Any
 
 import keras
@@ -8,10 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import calibration
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import predictions
 
-__all__ = ['entropy', 'pooled', 'probabilities', 'scores']
+__all__ = ['entropy', 'masks', 'pooled', 'scores']
 
 _NUM_BINS = 15
 
@@ -26,42 +29,72 @@ def scores(
   Args:
     model: Compiled `keras.Model`, whose metrics are used, and reset.
     likelihood: Its `Likelihood`.
-    results: For each batch the batch, and a pair: the means over draws of
-      `pooled`, and the logarithm of that of the likelihoods, `[n]`.
+    results: For each batch the batch, and three results: the means over draws
+      of `pooled`, the masks, and the logarithm of the mean of the likelihoods,
+      `[n]`.
 
   Returns:
     scores: Dict of floats.
 
   Raises:
-    ValueError: If predictions are not finite.
+    ValueError: If a log likelihood is NaN, targets are impossible, or all
+      weights are 0.
   """
   model.reset_metrics()
   weights, nll, metrics, classes = [], [], {}, {}
-  for batch, (outputs, log_likelihood) in results:
+  for batch, (outputs, of_masks, log_likelihood) in results:
     x, y, sample_weight = batch
-    _check_finite(outputs)
+    inspection.check_log_likelihood(log_likelihood, y)
+    each_mask = map(of_masks.get, itertools.count())
     metrics = model.compute_metrics(
-        x, y, likelihood.map_outputs(_unlink, outputs), sample_weight)
+        x, y, likelihood.map_outputs(
+            lambda term, output, each_mask=each_mask: _unlink(
+                term, output, next(each_mask)), outputs),
+        sample_weight)
     weights.append(predictions.example_weights(batch))
     nll.append(-log_likelihood)
     for term in likelihood.terms(outputs):
       if term.is_classification:
         classes.setdefault(term, []).append(_classes(
             term, likelihood.target(y, outputs, term),
-            likelihood.flat_outputs(outputs)[term.index]))
+            likelihood.flat_outputs(outputs)[term.index],
+            of_masks.get(term.index),
+            likelihood.weight(sample_weight, outputs, term)))
   model.reset_metrics()
   found = {
       name: float(value) for name, value in metrics.items()
       if name != 'loss' and not name.endswith('_loss')}
-  found['nll'] = float(np.average(
-      np.concatenate(nll), weights=np.concatenate(weights)))
+  weights, nll = np.concatenate(weights), np.concatenate(nll)
+  if not np.any(weights):
+    raise ValueError(
+        'All of sample_weight are 0: there is no example to score.')
+  found['nll'] = float(np.average(nll, weights=weights))
   for term, pairs in classes.items():
     prefix = '' if term.name is None else f'{term.name}_'
     labels, p = map(np.concatenate, zip(*pairs))
-    found[f'{prefix}brier'] = float(calibration.brier_score(p, labels))
-    found[f'{prefix}ece'] = float(
-        calibration.expected_calibration_error(p, labels, _NUM_BINS))
+    found[f'{prefix}brier'], found[f'{prefix}ece'] = (
+        (float(calibration.brier_score(p, labels)), float(
+            calibration.expected_calibration_error(p, labels, _NUM_BINS)))
+        if len(p) else (np.nan, np.nan))
   return found
+
+
+def masks(
+    likelihood: likelihood_lib.Likelihood, outputs: Any,
+) -> dict[int, tf.Tensor]:
+  """The masks of those outputs that have one, by the outputs' numbers.
+
+  Args:
+    likelihood: `Likelihood` of the model.
+    outputs: The model's outputs.
+
+  Returns:
+    masks: Dictionary of float tensors of ones and zeros.
+  """
+  found = map(compat.mask, likelihood.flat_outputs(outputs))
+  return {
+      index: tf.cast(mask, tf.float32)
+      for index, mask in enumerate(found) if mask is not None}
 
 
 def pooled(term: Any, output: Any) -> Any:
@@ -69,17 +102,8 @@ def pooled(term: Any, output: Any) -> Any:
   if term is None:
     return output
   if term.is_classification:
-    return probabilities(term, output)
+    return term.probabilities(output)
   return term.predictive_mean(output)
-
-
-def probabilities(term: Any, output: Any) -> Any:
-  """Class probabilities along the last axis, whatever the model gives."""
-  p = term.predictive_mean(output)
-  if term.is_binary or term.from_logits:
-    return p
-  # Keras' crossentropy normalises what it is given.
-  return p / tf.reduce_sum(p, axis=-1, keepdims=True)
 
 
 def entropy(p: Any) -> tf.Tensor:
@@ -90,35 +114,38 @@ def entropy(p: Any) -> tf.Tensor:
   return -tf.reduce_sum(tf.math.xlogy(p, p), axis=-1)
 
 
-def _check_finite(outputs):
-  """Raises where predictions are NaN, which no score can tell."""
-  if all(np.all(np.isfinite(p)) for p in keras.tree.flatten(outputs)):
-    return
-  raise ValueError(
-      'The predictions of some draws are not finite. Either the inputs hold '
-      'NaN, or the chain diverged while these draws were made: sample again '
-      'with smaller steps (a tenth of the learning_rate or step_size), or take '
-      'the draws before, posterior[:k].')
-
-
-def _unlink(term, output):
+def _unlink(term, output, mask):
   """Pooled probabilities in the form of the model's own outputs."""
   output = tf.cast(output, keras.config.floatx())
-  if term is None or not term.from_logits:
-    return output
-  p = tf.clip_by_value(output, 1e-30, 1.)
-  if term.is_binary:
-    return tf.math.log(p) - tf.math.log(
-        tf.clip_by_value(1. - output, 1e-30, 1.))
-  return tf.math.log(p)
+  if term is not None and term.from_logits:
+    p = tf.clip_by_value(output, 1e-30, 1.)
+    output = tf.math.log(p)
+    if term.is_binary:
+      output -= tf.math.log(tf.clip_by_value(1. - p, 1e-30, 1.))
+  return compat.with_mask(output, None if mask is None else mask > 0.)
 
 
-def _classes(term, y, p):
-  """The classes as integers `[n]`, and their probabilities `[n, classes]`."""
+def _classes(term, y, p, mask, sample_weight):
+  """The labels and the probabilities of all elements that count.
+
+  Returns:
+    labels: Integers `[m]`, or where the targets are shares of classes these,
+      `[m, classes]`.
+    p: Array `[m, classes]`.
+  """
+  shape = term.elements(p.shape)
+  kept = inspection.counted(shape, mask, sample_weight)
+  y = np.asarray(y)
+  if term.is_sparse:
+    y = np.reshape(y, shape)
+    kept &= y != term.ignored_class
+    return y[kept].astype(np.int64), p[kept]
+  y = np.reshape(y, p.shape).astype(p.dtype)
+  inspection.check_shares(term, y[kept])
   if term.is_binary:
-    p = np.reshape(p, [-1])
-    return np.reshape(y, [-1]).astype(np.int64), np.stack([1. - p, p], axis=-1)
-  p = np.reshape(p, [-1, p.shape[-1]])
-  if isinstance(term.loss, keras.losses.CategoricalCrossentropy):
-    y = np.argmax(np.reshape(y, p.shape), axis=-1)
-  return np.reshape(y, [-1]).astype(np.int64), p
+    p, y = (np.stack([1. - a, a], axis=-1) for a in (p, y))
+    return y[kept], p[kept]
+  # All counts of an example, such as those of words, are one observation.
+  total = np.sum(y, axis=-1)
+  kept &= total > 0.
+  return y[kept] / total[kept][..., np.newaxis], p[kept]

@@ -166,7 +166,7 @@ def resolve(
   examples = examples_lib.ExampleCount(num_examples)
   chooses, rate = kernel is None, None
   if chooses and learning_rate is None and momentum is None:
-    kernel, rate = choices.kernel(temperature), choices.FoundStep()
+    kernel, rate = choices.kernel(), choices.FoundStep()
   elif chooses:
     kernel = mcmc.SGHMC
     momentum = choices.MOMENTUM if momentum is None else momentum

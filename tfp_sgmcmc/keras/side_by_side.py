@@ -236,12 +236,15 @@ class SideBySide:
     return rows
 
   def train(
-      self, iterator: Any, function: train_function.TrainFunction,
+      self, iterator: Any, element_spec: Any,
+      function: train_function.TrainFunction,
   ) -> dict[str, Any]:
     """An execution of the compiled optimizer's steps, one for each chain.
 
     Args:
-      iterator: The dataset's iterator that `fit` passes.
+      iterator: The dataset's iterator that `fit` passes; or one in Python over
+        its batches.
+      element_spec: The spec of its batches.
       function: `TrainFunction`, whose own would train one chain.
 
     Returns:
@@ -249,7 +252,7 @@ class SideBySide:
     """
     del function
     model = self._model
-    self.begin(iterator.element_spec)
+    self.begin(element_spec)
     if self._train is None or self._train.is_stale():
       self._drop_optimizer()
       if not model.optimizer.built:
@@ -262,7 +265,7 @@ class SideBySide:
       self._train = train_function.TrainFunction(
           model, lambda data: self._optimizer_step(own, data), None)
       if model.steps_per_execution == 1:
-        self._train.trace(iterator.element_spec)
+        self._train.trace(element_spec)
     return self._train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
@@ -340,9 +343,11 @@ class Alone:
     """The chain starts from the model's weights."""
 
   def train(
-      self, iterator: Any, function: train_function.TrainFunction,
+      self, iterator: Any, element_spec: Any,
+      function: train_function.TrainFunction,
   ) -> dict[str, Any]:
     """An execution of the compiled optimizer, as the model's own."""
+    del element_spec
     return function.own(iterator)
 
   def one_by_one(self) -> Iterator[int]:

@@ -106,10 +106,10 @@ class TemperatureSearch:
     return self._is_over
 
   @property
-  def num_steps_before(self) -> int:
-    """The number of steps at the lowest T before those of its trial."""
+  def most_steps(self) -> int:
+    """The number of steps of the search if all temperatures are tried."""
     end, spacing = self._trial
-    return max(0, end - 2 * _NUM_DRAWS * spacing)
+    return end + 2 * (len(TEMPERATURES) - 1) * _NUM_DRAWS * spacing
 
   @property
   def temperature(self) -> float:

@@ -1,13 +1,21 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.amagold import AMAGOLD
+from tfp_sgmcmc.mcmc.amagold import AMAGOLDResults
+from tfp_sgmcmc.mcmc.barker import StochasticBarker
+from tfp_sgmcmc.mcmc.barker import StochasticBarkerResults
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
+from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
+from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuningResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
 from tfp_sgmcmc.mcmc.sghmc import SGHMCResults
 from tfp_sgmcmc.mcmc.sgld import SGLD
 from tfp_sgmcmc.mcmc.sgld import SGLDResults
+from tfp_sgmcmc.mcmc.sglrw import SGLRW
+from tfp_sgmcmc.mcmc.sglrw import SGLRWResults
 from tfp_sgmcmc.mcmc.sgnht import SGNHT
 from tfp_sgmcmc.mcmc.sgnht import SGNHTResults
 from tfp_sgmcmc.mcmc.temperature_adaptation import TemperatureStepSizeAdaptation
@@ -16,16 +24,24 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 )
 
 __all__ = [
+    'AMAGOLD',
+    'AMAGOLDResults',
     'Excess',
     'LangevinKernel',
+    'MicrocanonicalLangevin',
+    'MicrocanonicalLangevinResults',
     'SGHMC',
     'SGHMCResults',
     'SGLD',
     'SGLDResults',
+    'SGLRW',
+    'SGLRWResults',
     'SGNHT',
     'SGNHTResults',
     'SelfTuning',
     'SelfTuningResults',
+    'StochasticBarker',
+    'StochasticBarkerResults',
     'TemperatureStepSizeAdaptation',
     'TemperatureStepSizeAdaptationResults',
 ]

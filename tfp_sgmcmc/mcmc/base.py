@@ -15,9 +15,11 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
+from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
 
-__all__ = ['Excess', 'LangevinKernel', 'Seeds', 'each', 'failure']
+__all__ = [
+    'Excess', 'LangevinKernel', 'Seeds', 'each', 'failure', 'why_no_shards']
 
 
 class Excess(NamedTuple):
@@ -51,7 +53,7 @@ class LangevinKernel(kernel.GradientKernel):
   `_one_step` on lists of state parts. What others have to know of it, it
   declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
   `excess`, `why_no_excess` and `why_no_shards`: where that is None, noise comes
-  of `_noise`, and sums over coordinates of `collectives.totals`.
+  of `_noise` and `_uniform`, and sums over coordinates of `collectives.totals`.
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
@@ -96,6 +98,31 @@ class LangevinKernel(kernel.GradientKernel):
   def balances_noise(self) -> bool:
     """Whether it makes up for gradient noise of a size that nobody tells."""
     return False
+
+  def friction_of_noise(self, num_coordinates: int) -> Any:
+    """gamma, with which h C / (2 gamma T) is the gradient's noise over its own.
+
+    With C the variance of the gradient's noise. It is the friction of the
+    momentum, and 1 where there is none.
+
+    Args:
+      num_coordinates: d, of all parts of one chain.
+
+    Returns:
+      friction: A number or a tensor; None where it changes with the steps.
+    """
+    del num_coordinates
+    name = self.friction_argument
+    return 1. if name is None else self._parameters[name]
+
+  @property
+  def why_no_learning_rate(self) -> str | None:
+    """Why a learning rate of SGD cannot set `step_size`, whole sentences.
+
+    None where it can: `step_size` then multiplies the gradient, or its root
+    does where there is a momentum.
+    """
+    return None
 
   @property
   def why_no_excess(self) -> str | None:
@@ -170,6 +197,10 @@ class LangevinKernel(kernel.GradientKernel):
     """Standard normal numbers in the shapes of the parts."""
     return collectives.normal_like(parts, self._which_are_own(parts), seed)
 
+  def _uniform(self, parts, seed):
+    """Uniform numbers in [0, 1) in the shapes of the parts."""
+    return collectives.uniform_like(parts, self._which_are_own(parts), seed)
+
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
     return kernel.at_step(self._parameters[name], step, parts)
@@ -190,6 +221,18 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
       'Most often the step size is too large for the noise and the curvature '
       'there: try a tenth of it. '
       f'{errors.OTHER_CAUSES}.')
+
+
+def why_no_shards(
+    preconditioner: preconditioners.Preconditioner) -> str | None:
+  """`why_no_shards` of a kernel that has nothing against them but this."""
+  if preconditioner.is_by_coordinate:
+    return None
+  return (
+      f'preconditioner is {preconditioner!r}, and parts of the state are other '
+      'pieces on each replica (experimental_shard_axis_names), of which none '
+      'sees all coordinates: take one that looks at each coordinate alone, '
+      'such as preconditioners.RMSProp().')
 
 
 def each(

@@ -26,20 +26,27 @@ that an estimate takes, and T' = max(T, 0.05):
 
   so that the chain forgets its start within the adaptation, and so that a
   coordinate's noise heats it by no more than its friction takes out. The noise
-  G V is known to the inner kernel, which adds that much less.
+  G V is known to the inner kernel, which adds that much less. Below T = 0.05
+that noise is most of the heat, which a thermostat could only take out by
+standing still: there it is off (xi = 0).
 
-V is half the mean square of the difference between the gradients of two
-minibatches at one position, a second gradient in each of the first
-m = min(100, n / 2) steps, in each tenth up to n / 2 and each fifth up to n.
+V is half the mean square, over about the last 100, of the difference between
+the gradients of two minibatches at one position: of a second gradient in each
+of the first m = min(100, n / 2) steps, in each tenth up to n / 2 and in each
+fifth up to n.
 
 The guard, in all steps. A chain with a log density or momentum that is not
-finite, or with
+finite, or with K above
 
-  K > c max(T, K_0),  c = 25 up to step n, then 3 + 30 sqrt(2 / d),
+  25 max(T_0, K_0)                         up to step n,
+  max((3 + 30 sqrt(2 / d)) T_0, 25 K_1)    then,
 
-K_0 as the adaptation left it, goes back to where it was at the last
-multiple of 100 steps, with a new momentum; and h is halved, for all chains.
-(After a hundred returns a chain is let go, and reported as one that failed.)
+goes back to where it was at the last multiple of 100 steps, with a new
+momentum; and h is halved, for all chains. T_0 is the largest T of the last some
+hundred steps, for a chain that cools takes time; K_0 is the mean of K as the
+adaptation left it; and K_1 is K_0 where that is above 2 T_0, so
+that the noise of minibatches was most of the heat, else 0. (After a hundred
+returns a chain is let go, and reported as one that failed.)
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts. Under the law of the chain K is T times a chi-square over its d degrees of
 freedom: it is beyond that limit less than once in 10^10 steps for any d, so
@@ -66,11 +73,12 @@ __all__ = ['SelfTuning', 'SelfTuningResults']
 _FIRST_TARGET, _LAST_TARGET = 0.02, 0.002
 _DECAY, _WIDTH = 0.98, 9.
 _MOST_STEPS_FOR_METRIC = 100
-_FEWEST_FOR_VARIANCE = 10.
+_FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE = 0.05
 _SPACING_OF_ANCHORS = 100
 _HOT = 25.
+_COOLING = 0.995
 _MOST_RETURNS = 100
 # One step, or one number, may not move the step size by more than this.
 _LARGEST_ERROR = 1e12
@@ -88,10 +96,12 @@ class SelfTuningResults(NamedTuple):
     preconditioner: List over the parts, G, without axes of chains.
     noise_variance: List over the parts, V, likewise; as the adaptation left it.
     anchor: List over the parts, the state to which the guard goes back.
-    temperature: Scalar, K_0.
+    heat: Scalar, K_0.
+    temperature: Scalar, T_0.
     num_returns: `int32`, shape `chains`, how often the guard took a chain back.
     weight_sum: Scalar, B; A is B / h^6.
-    num_differences: Scalar, how many differences of gradients V is made of.
+    num_differences: Scalar, how many differences of gradients V is the mean of,
+      at most 100.
 
   And the method `failure(state)`; see `errors`.
   """
@@ -101,6 +111,7 @@ class SelfTuningResults(NamedTuple):
   preconditioner: list[tf.Tensor]
   noise_variance: list[tf.Tensor]
   anchor: list[tf.Tensor]
+  heat: tf.Tensor
   temperature: tf.Tensor
   num_returns: tf.Tensor
   weight_sum: tf.Tensor
@@ -198,7 +209,7 @@ class SelfTuning(kernel_lib.Kernel):
   def __init__(
       self,
       inner_kernel: sgnht.SGNHT,
-      num_adaptation_steps: int,
+      num_adaptation_steps: Any,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -207,8 +218,8 @@ class SelfTuning(kernel_lib.Kernel):
       inner_kernel: `SGNHT` with integrator "badodab", whose step size is the
         one to start from: a positive number. Without `preconditioner`,
         `noise_estimate` and `friction`, which are found.
-      num_adaptation_steps: Python `int`, n. Zero leaves all as it is given, and
-        the guard on.
+      num_adaptation_steps: n: Python `int`, or a scalar tensor or variable of
+        integers. Zero leaves all as it is given, and the guard on.
       name: Python `str`, the name of the operations.
 
     Raises:
@@ -240,7 +251,9 @@ class SelfTuning(kernel_lib.Kernel):
             'SelfTuning finds: leave it out.')
     if inner_kernel.experimental_shard_axis_names is not None:
       raise ValueError(self.why_no_shards)
-    checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
+    if not (tf.is_tensor(num_adaptation_steps)
+            or isinstance(num_adaptation_steps, tf.Variable)):
+      checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
     super().__init__(dict(
         inner_kernel=inner_kernel,
         num_adaptation_steps=num_adaptation_steps,
@@ -310,7 +323,8 @@ class SelfTuning(kernel_lib.Kernel):
         preconditioner=self._metric(power, self._share(inner, None)),
         noise_variance=[tf.zeros_like(v) for v in power],
         anchor=[tf.identity(part) for part in parts],
-        temperature=zero,
+        heat=zero,
+        temperature=self._temperature(inner.step, dtype),
         num_returns=tf.zeros(
             tf.shape(inner.target_log_prob), tf.int32),
         weight_sum=zero,
@@ -322,7 +336,10 @@ class SelfTuning(kernel_lib.Kernel):
     new_parts, inner = kernel.one_step(parts, old, seed=seeds.inner)
     dtype = previous.step_size.dtype
     rank = inner.target_log_prob.shape.rank
-    number = self._parameters['num_adaptation_steps']
+    is_cold = self._temperature(old.step, dtype) < _LEAST_TEMPERATURE
+    inner = inner._replace(thermostat=tf.nest.map_structure(
+        lambda xi: tf.where(is_cold, tf.zeros_like(xi), xi), inner.thermostat))
+    number = self._number
     step = inner.step
     is_adapting = step <= number
     heat = _kinetic_temperature(inner.momentum, rank, dtype)
@@ -330,7 +347,7 @@ class SelfTuning(kernel_lib.Kernel):
         self._is_measuring(step),
         lambda: _measure(
             kernel, parts, old, inner, seeds.inner,
-            tf.maximum(heat, previous.temperature), self._target(step, dtype)),
+            tf.maximum(heat, previous.heat), self._target(step, dtype)),
         lambda: _nothing(previous))
     results = previous._replace(inner_results=inner)
     results = self._with_step_size(results, measured, is_adapting)
@@ -341,24 +358,29 @@ class SelfTuning(kernel_lib.Kernel):
     return self._guard(
         new_parts, results, previous, heat, step, is_adapting, seeds.momentum)
 
+  @property
+  def _number(self):
+    """n, as a step counter."""
+    return states.cast(self._parameters['num_adaptation_steps'], tf.int64)
+
   def _is_measuring(self, step):
     """Whether a step takes a second gradient, at its start."""
-    number = self._parameters['num_adaptation_steps']
-    spacing = tf.where(2 * step < number, tf.constant(10, step.dtype), 5)
+    number = self._number
+    spacing = tf.where(2 * step < number, tf.constant(10, tf.int64), 5)
     return (step <= number) & (
         (step <= _num_for_metric(number)) | (step % spacing == 0))
 
   def _target(self, step, dtype):
-    number = max(1, self._parameters['num_adaptation_steps'])
-    share = tf.cast(step, dtype) / number
+    number = tf.cast(tf.maximum(self._number, 1), dtype)
+    share = tf.minimum(tf.cast(step, dtype) / number, 1.)
     return _FIRST_TARGET * (_LAST_TARGET / _FIRST_TARGET) ** share
 
   def _friction(self, step_size):
-    number = self._parameters['num_adaptation_steps']
-    if not number:
-      return tf.zeros_like(step_size)
-    return tf.clip_by_value(
-        _RELAXATION / (number * step_size), _LEAST_FRICTION, _LARGEST_FRICTION)
+    number = tf.cast(self._number, step_size.dtype)
+    return tf.where(
+        number > 0., tf.clip_by_value(
+            _RELAXATION / (tf.maximum(number, 1.) * step_size),
+            _LEAST_FRICTION, _LARGEST_FRICTION), 0.)
 
   def _with_step_size(self, results, measured, is_adapting):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size."""
@@ -381,17 +403,13 @@ class SelfTuning(kernel_lib.Kernel):
 
   def _with_metric(self, results, measured, step, old):
     """V, of the differences up to now, and G, while it is being found."""
-    number = self._parameters['num_adaptation_steps']
-    # In the second half V is learned anew, there where the chain has come to.
-    count = tf.where(
-        tf.equal(2 * step, number) | tf.equal(2 * step, number + 1),
-        tf.minimum(results.num_differences, _FEWEST_FOR_VARIANCE),
-        results.num_differences) + measured.is_measured
+    count = tf.minimum(
+        results.num_differences + measured.is_measured, _MOST_FOR_VARIANCE)
     share = measured.is_measured / tf.maximum(count, 1.)
     variance = [
         v + tf.cast(share, v.dtype) * (new - v)
         for v, new in zip(results.noise_variance, measured.difference)]
-    is_finding = (step <= _num_for_metric(number)) & (
+    is_finding = (step <= _num_for_metric(self._number)) & (
         count >= _FEWEST_FOR_VARIANCE)
     metric = [
         tf.where(is_finding, new, g) for g, new in zip(
@@ -423,16 +441,21 @@ class SelfTuning(kernel_lib.Kernel):
     inner = results.inner_results
     dtype = heat.dtype
     temperature = self._temperature(step, dtype)
-    number = self._parameters['num_adaptation_steps']
+    number = self._number
     rank = inner.target_log_prob.shape.rank
     size = tf.cast(states.num_coordinates(parts, rank), dtype)
-    limit = tf.where(is_adapting, _HOT, 3. + 30. * tf.sqrt(2. / size))
-    # At T = 0 a chain starts from rest, and any K is far above it.
-    known = tf.where(
-        (temperature > 0.) | (step > _num_for_metric(number)),
-        tf.maximum(temperature, previous.temperature), dtype.max / 100.)
+    largest = tf.maximum(temperature, _COOLING * previous.temperature)
+    known = tf.maximum(largest, previous.heat)
+    tight = tf.maximum(
+        (3. + 30. * tf.sqrt(2. / size)) * largest,
+        tf.where(previous.heat > 2. * largest, _HOT * previous.heat, 0.))
+    limit = tf.where(is_adapting, _HOT * known, tight)
+    # A cold chain starts at rest, and any K is far above that.
+    limit = tf.where(
+        (temperature >= _LEAST_TEMPERATURE) | (step > _num_for_metric(number)),
+        limit, dtype.max)
     has_failed = ~(
-        (heat <= limit * known)
+        (heat <= limit)
         & tf.math.is_finite(tf.cast(inner.target_log_prob, dtype)))
     # A chain that does so again and again is reported as any other is.
     has_failed &= previous.num_returns < _MOST_RETURNS
@@ -475,11 +498,11 @@ class SelfTuning(kernel_lib.Kernel):
             tf.where(any_failed, old, new) for old, new in zip(
                 previous.preconditioner, results.preconditioner)],
         anchor=states.select(is_anchor, parts, anchor),
-        temperature=tf.where(
+        heat=tf.where(
             is_adapting & ~any_failed & tf.reduce_any(is_finite),
-            previous.temperature + (
-                mean_heat - previous.temperature) / window,
-            previous.temperature),
+            previous.heat + (mean_heat - previous.heat) / window,
+            previous.heat),
+        temperature=largest,
         num_returns=previous.num_returns + tf.cast(has_failed, tf.int32))
 
 
@@ -547,7 +570,7 @@ def _nothing(previous):
 
 def _num_for_metric(number):
   """m: how many of n steps are for the metric."""
-  return min(_MOST_STEPS_FOR_METRIC, number // 2)
+  return tf.minimum(tf.constant(_MOST_STEPS_FOR_METRIC, tf.int64), number // 2)
 
 
 def _dtype(results):

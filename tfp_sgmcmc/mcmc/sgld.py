@@ -189,13 +189,7 @@ class SGLD(base.LangevinKernel):
 
   @property
   def why_no_shards(self):
-    if self._preconditioner.is_by_coordinate:
-      return None
-    return (
-        f'preconditioner is {self._preconditioner!r}, and parts of the state '
-        'are other pieces on each replica (experimental_shard_axis_names), of '
-        'which none sees all coordinates: take one that looks at each '
-        'coordinate alone, such as preconditioners.RMSProp().')
+    return base.why_no_shards(self._preconditioner)
 
   def excess(self, previous, results):
     """h G g^2 / (2 T), both ways: the gradient's power beside the noise's.
