@@ -8,9 +8,12 @@ that an estimate takes, and T' = max(T, 0.05):
   gradients, less their mean: the curvature of a likelihood that fits. With F_l
   its mean over a part l of the state,
 
-    G = 1 / (1 + (F + F_l) / 2),  s = sqrt(G)               frozen after m steps
+    G = 1 / (1 + (F + F_l) / 2 + V / (16 T)),  s = sqrt(G)
 
-  F_l is a floor: a unit of a network that is silent now may be so no longer.
+  frozen after m steps. F_l is a floor: a unit of a network that is silent now
+  may be so no longer. The last term, left out below T = 0.05, slows down the
+  coordinates that minibatches would heat above T: at h = 1 / 4, about what is
+  found, the noise of a kick has variance h^2 G V < T.
 * The step size h of the coordinates theta / s, by the error dE in the energy
   that a step makes (`SGNHT.energy_error`), both ends on one minibatch. It is of
   order h^3. With K the mean of p^2, K_0 its mean over the last 50 steps, and
@@ -76,7 +79,7 @@ _DECAY, _WIDTH = 0.98, 9.
 _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
-_LEAST_TEMPERATURE = 0.05
+_LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
 _SPACING_OF_ANCHORS = 100
 _HOT, _STEPS_OF_HEAT = 25., 50.
 _COOLING = 0.995
@@ -415,17 +418,27 @@ class SelfTuning(kernel_lib.Kernel):
     metric = [
         tf.where(is_finding, new, g) for g, new in zip(
             results.preconditioner,
-            self._metric(variance, self._share(results.inner_results, old)))]
+            self._metric(
+                variance, self._share(results.inner_results, old),
+                self._noise_share(step)))]
     return results._replace(
         preconditioner=metric, noise_variance=variance, num_differences=count)
 
-  def _metric(self, variance, share):
-    """G for each part."""
+  def _metric(self, variance, share, noise_share=0.):
+    """G for each part; of V, F / V and what of V is added to the curvature."""
     metric = []
     for v in variance:
       f = tf.cast(share, v.dtype) * v
-      metric.append(1. / (1. + (f + tf.reduce_mean(f)) / 2.))
+      metric.append(1. / (
+          1. + (f + tf.reduce_mean(f)) / 2.
+          + tf.cast(noise_share, v.dtype) * v))
     return metric
+
+  def _noise_share(self, step):
+    temperature = self._temperature(step, tf.float32)
+    is_cold = temperature < _LEAST_TEMPERATURE
+    return tf.where(
+        is_cold, 0., _NOISE / tf.maximum(temperature, _LEAST_TEMPERATURE))
 
   def _share(self, inner, old):
     """b / N, how many of the examples an estimate takes; 0 for all of them."""
