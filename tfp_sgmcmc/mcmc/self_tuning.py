@@ -388,20 +388,20 @@ class SelfTuning(kernel_lib.Kernel):
 
   def _with_step_size(self, results, measured, is_adapting):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size."""
-    decay = tf.where(
-        measured.is_measured > 0., _DECAY, tf.ones_like(measured.weight))
-    before = decay * results.weight_sum
+    ones = tf.ones_like(measured.weight)
+    before = results.weight_sum * tf.where(
+        measured.is_measured > 0., _DECAY * ones, ones)
     weight_sum = before + measured.weight
     # Of errors at h^6 = 1 in units of the last step size's, so that no power
     # of h leaves the range of the numbers.
     mean = (before + measured.error) / tf.where(
-        weight_sum > 0., weight_sum, tf.ones_like(weight_sum))
+        weight_sum > 0., weight_sum, ones)
     is_known = is_adapting & (measured.is_measured > 0.) & (mean > 0.)
     return results._replace(
         step_size=tf.where(
             is_known,
             results.step_size * tf.where(
-                is_known, mean, tf.ones_like(mean)) ** (-1. / 6.),
+                is_known, mean, ones) ** (-1. / 6.),
             results.step_size),
         weight_sum=weight_sum)
 
