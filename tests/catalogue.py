@@ -154,6 +154,11 @@ KERNELS = {
     'amagold': _exact(functools.partial(
         sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
         gradient_estimator=UNIFORM)),
+    'self tuning': Kernel(lambda posterior: sgmcmc.SelfTuning(
+        sgmcmc.SGNHT(
+            posterior, 0.01, 0., gradient_estimator=UNIFORM,
+            thermostat='part'), 100),
+                          takes_any_target=False),
     'firefly': _exact(
         _firefly, num_parts=1, model=functools.partial(
             families.Logistic, num=8, dim=2, scale=1.),

@@ -8,13 +8,16 @@ that an estimate takes, and T' = max(T, 0.05):
   gradients, less their mean: the curvature of a likelihood that fits. With F_l
   its mean over a part l of the state,
 
-    G = 1 / (1 + (F + F_l) / 2),  s = sqrt(G)               frozen after m steps
+    G = 1 / (1 + (F + F_l) / 2 + V / (16 T)),  s = sqrt(G)
 
-  F_l is a floor: a unit of a network that is silent now may be so no longer.
+  frozen after m steps. F_l is a floor: a unit of a network that is silent now
+  may be so no longer. The last term, left out below T = 0.05, slows down the
+  coordinates that minibatches would heat above T: at h = 1 / 4, about what is
+  found, the noise of a kick has variance h^2 G V < T.
 * The step size h of the coordinates theta / s, by the error dE in the energy
   that a step makes (`SGNHT.energy_error`), both ends on one minibatch. It is of
-  order h^3. With K the mean of p^2, K_0 its mean over the last half of the
-  steps, and w_k a target that falls from 0.02 to 0.002,
+  order h^3. With K the mean of p^2, K_0 its mean over the last 50 steps, and
+  w_k a target that falls from 0.02 to 0.002,
 
     x = dE^2 / (d max(K, K_0)^2 w_k),  W = exp(-(log x)^2 / 162),
     A <- 0.98 A + W x / h^6,  B <- 0.98 B + W,  h = (A / B)^(-1/6).
@@ -27,8 +30,8 @@ that an estimate takes, and T' = max(T, 0.05):
   so that the chain forgets its start within the adaptation, and so that a
   coordinate's noise heats it by no more than its friction takes out. The noise
   G V is known to the inner kernel, which adds that much less. Below T = 0.05
-that noise is most of the heat, which a thermostat could only take out by
-standing still: there it is off (xi = 0).
+  that noise is most of the heat, which a thermostat could only take out by
+  standing still: there it is off (xi = 0).
 
 V is half the mean square, over about the last 100, of the difference between
 the gradients of two minibatches at one position: of a second gradient in each
@@ -43,10 +46,11 @@ finite, or with K above
 
 goes back to where it was at the last multiple of 100 steps, with a new
 momentum; and h is halved, for all chains. T_0 is the largest T of the last some
-hundred steps, for a chain that cools takes time; K_0 is the mean of K as the
-adaptation left it; and K_1 is K_0 where that is above 2 T_0, so
-that the noise of minibatches was most of the heat, else 0. (After a hundred
-returns a chain is let go, and reported as one that failed.)
+hundred steps, for a chain that cools takes time; K_0 is as the adaptation left
+it; and K_1 is K_0 where that is above 2 T_0, so that the noise of minibatches
+was most of the heat, else 0. (After a hundred returns a chain is let go, and
+reported as one that failed.)
+
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts. Under the law of the chain K is T times a chi-square over its d degrees of
 freedom: it is beyond that limit less than once in 10^10 steps for any d, so
@@ -75,9 +79,9 @@ _DECAY, _WIDTH = 0.98, 9.
 _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
-_LEAST_TEMPERATURE = 0.05
+_LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
 _SPACING_OF_ANCHORS = 100
-_HOT = 25.
+_HOT, _STEPS_OF_HEAT = 25., 50.
 _COOLING = 0.995
 _MOST_RETURNS = 100
 # One step, or one number, may not move the step size by more than this.
@@ -384,20 +388,20 @@ class SelfTuning(kernel_lib.Kernel):
 
   def _with_step_size(self, results, measured, is_adapting):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size."""
-    decay = tf.where(
-        measured.is_measured > 0., _DECAY, tf.ones_like(measured.weight))
-    before = decay * results.weight_sum
+    ones = tf.ones_like(measured.weight)
+    before = results.weight_sum * tf.where(
+        measured.is_measured > 0., _DECAY * ones, ones)
     weight_sum = before + measured.weight
     # Of errors at h^6 = 1 in units of the last step size's, so that no power
     # of h leaves the range of the numbers.
     mean = (before + measured.error) / tf.where(
-        weight_sum > 0., weight_sum, tf.ones_like(weight_sum))
+        weight_sum > 0., weight_sum, ones)
     is_known = is_adapting & (measured.is_measured > 0.) & (mean > 0.)
     return results._replace(
         step_size=tf.where(
             is_known,
             results.step_size * tf.where(
-                is_known, mean, tf.ones_like(mean)) ** (-1. / 6.),
+                is_known, mean, ones) ** (-1. / 6.),
             results.step_size),
         weight_sum=weight_sum)
 
@@ -414,17 +418,27 @@ class SelfTuning(kernel_lib.Kernel):
     metric = [
         tf.where(is_finding, new, g) for g, new in zip(
             results.preconditioner,
-            self._metric(variance, self._share(results.inner_results, old)))]
+            self._metric(
+                variance, self._share(results.inner_results, old),
+                self._noise_share(step)))]
     return results._replace(
         preconditioner=metric, noise_variance=variance, num_differences=count)
 
-  def _metric(self, variance, share):
-    """G for each part."""
+  def _metric(self, variance, share, noise_share=0.):
+    """G for each part; of V, F / V and what of V is added to the curvature."""
     metric = []
     for v in variance:
       f = tf.cast(share, v.dtype) * v
-      metric.append(1. / (1. + (f + tf.reduce_mean(f)) / 2.))
+      metric.append(1. / (
+          1. + (f + tf.reduce_mean(f)) / 2.
+          + tf.cast(noise_share, v.dtype) * v))
     return metric
+
+  def _noise_share(self, step):
+    temperature = self._temperature(step, tf.float32)
+    is_cold = temperature < _LEAST_TEMPERATURE
+    return tf.where(
+        is_cold, 0., _NOISE / tf.maximum(temperature, _LEAST_TEMPERATURE))
 
   def _share(self, inner, old):
     """b / N, how many of the examples an estimate takes; 0 for all of them."""
@@ -479,10 +493,11 @@ class SelfTuning(kernel_lib.Kernel):
         thermostat=_select_where_by_chain(
             has_failed, tf.nest.map_structure(
                 tf.zeros_like, inner.thermostat), inner.thermostat))
-    # Over the chains that are not lost, and over the last half of the steps.
+    # Over the chains that are not lost.
     is_finite = tf.math.is_finite(heat)
     mean_heat = _mean_where(is_finite, heat)
-    window = tf.maximum(tf.cast(step, dtype) / 2., 1.)
+    window = tf.clip_by_value(
+        tf.cast(step, dtype) / 2., 1., _STEPS_OF_HEAT)
     zero = tf.zeros([], dtype)
     is_anchor = ~has_failed & tf.equal(step % _SPACING_OF_ANCHORS, 0)
     return parts, results._replace(
