@@ -23,6 +23,7 @@ from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.errors import FireflyError
 from tfp_sgmcmc.errors import NonFiniteError
 from tfp_sgmcmc.errors import RateBoundError
+from tfp_sgmcmc.errors import SamplingInterrupted
 from tfp_sgmcmc.firefly import FireflyMonteCarlo
 from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.mcmc import SGHMC
@@ -48,6 +49,7 @@ __all__ = [
     'SGHMC',
     'SGLD',
     'SGNHT',
+    'SamplingInterrupted',
     'ShardedPosterior',
     'StochasticBouncyParticleSampler',
     'TemperatureStepSizeAdaptation',
