@@ -33,6 +33,7 @@ from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import forks
+from tfp_sgmcmc.internal import forms
 from tfp_sgmcmc.internal import interrupts as interrupts_lib
 from tfp_sgmcmc.internal import kept as kept_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
@@ -220,14 +221,14 @@ def sample(
         kernel, current_state, previous_kernel_results, stateless_seed,
         strategy)
     trace = None if trace_fn is None else _traced(trace_fn, start)
-    structure = _specs((start.state, trace))
+    structure = forms.specs((start.state, trace))
     # The processes of a strategy have to make the same calls.
     is_timed = strategy is None
     ends_early = chunk_size is None and is_timed
     chunk_size = _chunk_size(chunk_size, num_results, structure)
     plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
     program = _program(
-        kernel, trace_fn, _specs(start), structure,
+        kernel, trace_fn, forms.specs(start), structure,
         _room(chunk_size, structure), jit_compile, strategy, described)
     return _Run(
         plan, program, store, start, structure, stateless_seed,
@@ -383,15 +384,9 @@ def _program(
 
 def _is_same_use(before, now):
   """Whether a program made for the first serves for the second."""
-  (trace_fn, *specs), rest = before[:3], before[3:]
-  (trace_fn_now, *specs_now), rest_now = now[:3], now[3:]
-  try:
-    tf.nest.assert_same_structure(specs, specs_now)
-  except (TypeError, ValueError):
-    return False
   return (
-      rest == rest_now and _is_same_function(trace_fn, trace_fn_now)
-      and tf.nest.flatten(specs) == tf.nest.flatten(specs_now))
+      before[3:] == now[3:] and _is_same_function(before[0], now[0])
+      and forms.are_same(before[1:3], now[1:3]))
 
 
 def _is_same_function(one, other):
@@ -645,7 +640,7 @@ class _Run:
           f'{store.path} holds draws of another form than this call makes: '
           f'{difference}. Make the same call to go on with it, or give another '
           'directory.')
-    specs = leaves_lib.named(**_specs(self._at.position)._asdict())
+    specs = leaves_lib.named(**forms.specs(self._at.position)._asdict())
     checkpoint = store.checkpoint(specs)
     with tf.device('CPU:0'):
       position = tf.nest.pack_sequence_as(
@@ -770,19 +765,47 @@ class _Run:
 
 def _start(kernel, current_state, kernel_results, seed, strategy):
   state = _to_tensors('current_state', current_state)
-  if kernel_results is None:
-    takes_seed = 'seed' in inspect.signature(
-        kernel.bootstrap_results).parameters
-    bootstrap = functools.partial(
-        kernel.bootstrap_results, state,
-        **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+  states.check_not_empty(state)
+  takes_seed = 'seed' in inspect.signature(kernel.bootstrap_results).parameters
+  bootstrap = functools.partial(
+      kernel.bootstrap_results, state,
+      **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+  if kernel_results is not None:
+    if isinstance(kernel_results, Draws):
+      raise TypeError(
+          'previous_kernel_results are Draws: pass their kernel_results, and '
+          'their final_state as current_state.')
+    kernel_results = _to_tensors('previous_kernel_results', kernel_results)
+    if strategy is None:
+      _check_results(kernel, bootstrap, _Position(state, kernel_results))
+  else:
     if strategy is not None:  # Eagerly, replicas take turns.
       bootstrap = tf.function(
           functools.partial(collectives.run, strategy, bootstrap),
           autograph=False)
-    kernel_results = bootstrap()
-  return _Position(
-      state, _to_tensors('previous_kernel_results', kernel_results))
+    kernel_results = _to_tensors('What bootstrap_results made', bootstrap())
+  return _Position(state, kernel_results)
+
+
+def _check_results(kernel, bootstrap, position):
+  """Raises where results are not such as those that the kernel starts with."""
+  form = forms.specs(position)
+  if any(forms.are_same(program.made_for[1], form)
+         for program in kept_lib.of(kernel).get('programs', [])):
+    return
+  try:
+    wanted = tf.function(
+        bootstrap, autograph=False).get_concrete_function().structured_outputs
+  except Exception:  # pylint: disable=broad-except
+    return  # It says what is wrong where the chain is made.
+  difference = forms.difference(
+      wanted, form.kernel_results, 'previous_kernel_results')
+  if difference is not None:
+    raise ValueError(
+        f'{difference} for this {type(kernel).__name__} and this '
+        'current_state: pass the kernel_results and the final_state of an '
+        'earlier run of such a kernel, or leave previous_kernel_results out to '
+        'begin a chain.')
 
 
 def _traced(trace_fn, position):
@@ -798,12 +821,6 @@ def _traced(trace_fn, position):
 def _to_tensors(name, structure):
   return tf.nest.map_structure(
       lambda leaf: checks.to_tensor(name, leaf), structure)
-
-
-def _specs(structure):
-  return tf.nest.map_structure(
-      lambda leaf: None if leaf is None else tf.TensorSpec(
-          leaf.shape, leaf.dtype), structure)
 
 
 def _chunk_size(chunk_size, num_results, structure):
