@@ -1,6 +1,5 @@
 """Pictures say what they need; what they show is in their examples."""
 
-import subprocess
 import sys
 
 import matplotlib.figure
@@ -18,13 +17,19 @@ def draw(name, *arguments, **keywords):
       matplotlib.figure.Figure().subplots(), *arguments, **keywords)
 
 
-def test_plots_are_imported_where_they_are_used():
-  """And not before: matplotlib is an extra."""
-  code = (
-      'import sys, tfp_sgmcmc as sgmcmc; assert "matplotlib" not in sys.modules;'
-      ' sgmcmc.diagnostics.plots.reliability; assert "matplotlib" in sys.modules'
-  )
-  subprocess.run([sys.executable, '-c', code], check=True, timeout=120)
+def test_plots_are_imported_where_they_are_used(monkeypatch):
+  """And without matplotlib, an extra, the error says what to install."""
+  def forget():
+    monkeypatch.delitem(
+        sys.modules, 'tfp_sgmcmc.diagnostics.plots', raising=False)
+    monkeypatch.delattr(diagnostics, 'plots', raising=False)
+
+  forget()
+  assert callable(diagnostics.plots.reliability)
+  forget()
+  monkeypatch.setitem(sys.modules, 'matplotlib.axes', None)
+  with pytest.raises(ImportError, match=r'tfp_sgmcmc\[plots\]'):
+    _ = diagnostics.plots
   with pytest.raises(AttributeError, match="no attribute 'plot'"):
     _ = diagnostics.plot
 
