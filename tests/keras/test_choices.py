@@ -48,7 +48,8 @@ def test_everything_left_out_is_chosen_and_said(capsys):
       'learning_rate=0.1, momentum=0.9, temperature=1.0',
       'the prior is N(0, 1) for each weight, narrower where',
       '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
-      '16 draws: R-hat of predictions', 'In all: '):
+      '16 draws: R-hat of predictions', 'In all: ',
+      'not about how good the predictions are.'):
     assert part in said, (part, said)
 
 
@@ -292,7 +293,7 @@ def test_summary_of_draws_and_of_a_fit():
       ((), ['R-hat of predictions', 'effective draws of predictions']),
       ((y,), ['R-hat of predictions', 'effective draws of predictions',
               'rank R-hat of the log likelihood',
-              'effective draws of the log likelihood'])):
+              'effective draws of the log likelihood', 'NLL of predictions'])):
     ours = sgmcmc.diagnostics.summary(sampling.posterior, x, *targets)
     assert [row.quantity for row in ours.rows] == rows
     whole = sgmcmc.diagnostics.summary(sampling, x, *targets)

@@ -388,18 +388,23 @@ class PosteriorSampling(keras.callbacks.Callback):
   def summary(self, x: Any, y: Any = None) -> verdicts.Summary:
     """How good the draws are, by their predictions and the temperature.
 
-    The same as `diagnostics.summary(sampling, x, y)`; `fit` shows it in two
+    The same as `diagnostics.summary(sampling, x, y)`; `fit` shows it in three
     lines at its end, for inputs of the training data, where it has 12 draws.
+    Without `y` it says whether draws agree and are at the temperature, and
+    nothing of how good predictions are.
 
     Args:
-      x: Inputs, as `posterior.predict` takes them.
-      y: Their targets; with these of their log likelihood too.
+      x: Inputs, as `posterior.predict` takes them; with `y`, arrays.
+      y: Their targets; with these of their log likelihood too. Take data that
+        were not trained on.
 
     Returns:
       summary: `diagnostics.Summary` of R-hat and effective draws of the
         predictions, from the halves of the run, or of several chains as
-        `diagnostics.summary` compares them; and, for kernels with momentum, of
-        the kinetic temperature after burn-in (that of the hottest chain).
+        `diagnostics.summary` compares them; with `y` of the NLL beside that of
+        the weights before sampling and of a constant prediction; and, for
+        kernels with momentum, of the kinetic temperature after burn-in (that
+        of the hottest chain).
 
     Raises:
       ValueError: If there are fewer than 12 draws.
