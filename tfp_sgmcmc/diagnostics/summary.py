@@ -14,7 +14,6 @@ from tfp_sgmcmc.diagnostics import runs as runs_lib
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.internal import wrapped
@@ -57,6 +56,8 @@ def summary(
     acceptance           of EWSG's index chain, 1 with even weights: doubtful
                          within a tenth of the way from where the heaviest
                          minibatch always wins (1/2 with one index step)
+    times taken back     by the guard of `SelfTuning`, after the adaptation:
+                         doubtful from 1
     violated bounds      share of proposals: doubtful from 1%, wrong from 5%
     NLL of predictions   of a Keras model on given data, in nats: wrong where a
                          constant prediction is better, doubtful where the
@@ -164,8 +165,6 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
       [_parts(run.states) for run in runs],
       [_fields(run.trace) for run in runs], rank)
   rows = _chain_rows(parts, traces, rank, max_coordinates)
-  find = compat.find_result(compat.find_result(
-      first.kernel_results, 'gradient_estimator_results'), 'finding')
   kernels, results = zip(*(
       _innermost(kernel, run.kernel_results) for run in runs))
   rows += _temperature_rows(
@@ -177,11 +176,8 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
     rows.append(temperatures.noise_share(
         kernels[0], states.to_parts(first.final_state), results[0], known[0],
         seeds.to_stateless(seed)))
-  if find is not None:
-    found = find(getattr(kernels[0], 'gradient_estimator', None))
-    rows.append(verdicts.Row(
-        found.quantity, found.value, None,
-        'fine' if found.is_fine else 'doubtful', found.advice))
+  rows += verdicts.findings(
+      first.kernel_results, getattr(kernels[0], 'gradient_estimator', None))
   return verdicts.Summary(tuple(row for row in rows if row is not None))
 
 

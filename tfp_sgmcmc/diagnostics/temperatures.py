@@ -287,7 +287,7 @@ def noise_share(
   preconditioner = kernel.parameters.get('preconditioner')
   if preconditioner is not None:
     scales = preconditioner.times(
-        scales, results.preconditioner_results, rank)
+        scales, getattr(results, 'preconditioner_results', ()), rank)
 
   sharded = sharding.find(kernel)
 

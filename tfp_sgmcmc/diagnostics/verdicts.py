@@ -13,13 +13,17 @@ excess = |value - reference| - z standard_error,
 
 from collections.abc import Callable
 import math
+from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc.internal import compat
+
 __all__ = [
-    'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'interval', 'judge']
+    'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'findings', 'interval',
+    'judge']
 
 FALSE_ALARM_RATE = 1e-3
 VERDICTS = ('fine', 'doubtful', 'wrong')
@@ -161,6 +165,29 @@ def judge(
   return Row(
       quantity, float(values[worst]), float(errors[worst]), verdict,
       meaning if verdict == 'fine' else f'{meaning} {advice}')
+
+
+def findings(
+    kernel_results: Any, estimator: Any = None) -> list[Row]:
+  """The rows of what kernel results, and those of an estimator, say of a run.
+
+  Args:
+    kernel_results: The last of a run.
+    estimator: The gradient estimator; None where it is not known.
+
+  Returns:
+    rows: A row for each `gradients.Finding`.
+  """
+  found = [
+      find(estimator) for find in (
+          compat.find_result(results, 'finding') for results in (
+              kernel_results, compat.find_result(
+                  kernel_results, 'gradient_estimator_results')))
+      if find is not None]
+  return [
+      Row(
+          f.quantity, f.value, None, 'fine' if f.is_fine else 'doubtful',
+          f.advice) for f in found]
 
 
 def _quantile(rate):

@@ -5,12 +5,17 @@ from typing import Any
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import adapted_rate
+from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import settings as settings_lib
 
 __all__ = ['smaller_steps']
 
 _FINDS = "learning_rate='temperature', which finds a rate in burn-in"
+_WHERE_FOUND = (
+    'The step size was found in burn-in, and halved where it was too large. '
+    'Train longer with the optimizer first (start_epoch), take larger batches, '
+    'or give a learning_rate.')
 
 
 def smaller_steps(settings: settings_lib.Settings) -> str:
@@ -37,10 +42,10 @@ learning_rate='temperature', which finds a rate in burn-in."
         "learning_rate='temperature' has to start near the posterior: train "
         'longer with the optimizer first (start_epoch), or give the learning '
         'rate as a number.')
+  if isinstance(settings.rate, choices.FoundStep):
+    return _WHERE_FOUND
   name, value = settings.make_kernel.step_argument
-  if rate is None and settings.chooses:
-    said = ''
-  elif isinstance(rate, str):
+  if isinstance(rate, str):
     said = (
         'Lower the learning rate of the optimizer before sampling begins, '
         "which learning_rate='optimizer' follows")
@@ -52,11 +57,7 @@ learning_rate='temperature', which finds a rate in burn-in."
     said = f'Take a schedule with smaller values as {name}'
   else:
     said = 'Take a smaller step size in the kernel'
-  if _may_be_found(settings):
-    return f'{said}, or {_FINDS}.' if said else f'Pass {_FINDS}.'
-  return (
-      f'{said}.' if said else
-      "Pass a learning_rate below settings['learning_rate'] of the callback.")
+  return f'{said}, or {_FINDS}.' if _may_be_found(settings) else f'{said}.'
 
 
 def _is_number(value: Any) -> bool:

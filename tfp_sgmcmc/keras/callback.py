@@ -402,9 +402,10 @@ class PosteriorSampling(keras.callbacks.Callback):
       summary: `diagnostics.Summary` of R-hat and effective draws of the
         predictions, from the halves of the run, or of several chains as
         `diagnostics.summary` compares them; with `y` of the NLL beside that of
-        the weights before sampling and of a constant prediction; and, for
-        kernels with momentum, of the kinetic temperature after burn-in (that
-        of the hottest chain).
+        the weights before sampling and of a constant prediction; for kernels
+        with momentum, of the kinetic temperature after burn-in (that of the
+        hottest chain); and how often the guard of `SelfTuning` acted after
+        burn-in.
 
     Raises:
       ValueError: If there are fewer than 12 draws.
@@ -413,7 +414,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     heat = self._chain.heat
     if heat is not None:
       rows += summary_lib.kinetic(heat, self._settings.search is not None),
-    return verdicts.Summary(tuple(rows))
+    return verdicts.Summary(
+        (*rows, *verdicts.findings(self.kernel_results)))
 
   def step_seed(self, step: int, chain: int = 0) -> tf.Tensor:
     """The seed of a chain's step, 1, 2, ...; for 0 of `bootstrap_results`."""

@@ -15,6 +15,7 @@ from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import judge
@@ -597,10 +598,17 @@ class Chain:
     return temperature.watch(
         self._chains.num_chains,
         sum(v.shape.num_elements() for v in self._model.trainable_variables),
-        self._examples.number, self._make_kernel.step_argument,
+        self._examples.number, self._step_argument,
         self._make_kernel.constant_temperature if self._search is None
         else self._search.temperature, self._make_kernel.momentum,
         self._make_kernel.stores_kicked_momentum)
+
+  @property
+  def _step_argument(self):
+    """The argument that the user may lower; None where the step is found."""
+    if isinstance(self._rate, choices.FoundStep):
+      return None
+    return self._make_kernel.step_argument
 
   def _fix_statistics(self, x, iterator):
     """Estimates moving statistics at the weights with which sampling starts."""

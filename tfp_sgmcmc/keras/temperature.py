@@ -74,7 +74,7 @@ for an excess of a tenth, or larger batches.
       self,
       num_weights: int,
       num_examples: int,
-      argument: tuple[str, Any],
+      argument: tuple[str, Any] | None,
       temperature: float = 1.,
       momentum: float | None = None,
       is_stored_after_kick: bool = False,
@@ -84,7 +84,8 @@ for an excess of a tenth, or larger batches.
     Args:
       num_weights: Python `int`, d, the number of sampled coordinates.
       num_examples: Python `int`, N.
-      argument: The name of the argument that sets the step size, and its value.
+      argument: The name of the argument that sets the step size, and its
+        value; None where the step size is found without one.
       temperature: T where the kernel has no momentum.
       momentum: m, the share of the momentum that a step keeps; None where it
         is not known.
@@ -96,7 +97,7 @@ for an excess of a tenth, or larger batches.
     if is_stored_after_kick and momentum is not None:
       self._scale = (1. + momentum) / 2.
     self._num_weights, self._num_examples = num_weights, num_examples
-    self._name, self._value = argument
+    self._argument = argument
     self._spread = num_weights * temperature / (2. * num_examples)
     self._temperature = temperature
     self._momentum = momentum
@@ -230,7 +231,7 @@ for an excess of a tenth, or larger batches.
       return (
           f'{said}, and fell from {first:.3g} to {last:.3g}: the chain was on '
           f'its way to the posterior, and {advice} If it stays high after '
-          f'that, lower {self._name}.')
+          f'that, {self._lower}.')
     drift = self._drift(since, loss)
     if drift is not None and drift > 0.5 * (mean - 1.):
       return (f'{said}, most of it from a loss that still fell: the chain was '
@@ -281,13 +282,23 @@ for an excess of a tenth, or larger batches.
     return power / (
         (1. - self._momentum) * self._num_weights * self._temperature)
 
+  @property
+  def _lower(self):
+    if self._argument is None:
+      return 'take larger batches'
+    return f'lower {self._argument[0]}'
+
   def _advice(self, factor):
     """Advice to divide the step size; above 1000 the factor means nothing."""
+    if self._argument is None:
+      return (
+          'Take larger batches, whose noise heats it less; or start from a '
+          'trained model (start_epoch); or give a learning_rate.')
+    name, value = self._argument
     if factor > 1000.:
       return (
-          f'The steps are far too large: take a {self._name} smaller by a '
-          'factor of 10 or more, or start from a trained model (start_epoch).')
-    name, value = self._name, self._value
+          f'The steps are far too large: take a {name} smaller by a factor of '
+          '10 or more, or start from a trained model (start_epoch).')
     what = f'{name} smaller by a factor of {factor:.2g}'
     if isinstance(value, (int, float)):
       what = f'{name}={value / factor:.2g} (it is {value:.3g})'

@@ -65,6 +65,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
+from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
@@ -103,11 +104,12 @@ class SelfTuningResults(NamedTuple):
     heat: Scalar, K_0.
     temperature: Scalar, T_0.
     num_returns: `int32`, shape `chains`, how often the guard took a chain back.
+    num_late_returns: Likewise, those after the adaptation.
     weight_sum: Scalar, B; A is B / h^6.
     num_differences: Scalar, how many differences of gradients V is the mean of,
       at most 100.
 
-  And the method `failure(state)`; see `errors`.
+  And the methods `failure(state)`, see `errors`, and `finding()`.
   """
   inner_results: Any
   step_size: tf.Tensor
@@ -118,6 +120,7 @@ class SelfTuningResults(NamedTuple):
   heat: tf.Tensor
   temperature: tf.Tensor
   num_returns: tf.Tensor
+  num_late_returns: tf.Tensor
   weight_sum: tf.Tensor
   num_differences: tf.Tensor
 
@@ -136,6 +139,17 @@ class SelfTuningResults(NamedTuple):
         f'SelfTuning took the chain back {most} time(s), with half the step '
         'size each time. Start nearer to the mode, or take larger minibatches. '
         f'{errors.OTHER_CAUSES}.'))
+
+
+  def finding(self, estimator: Any = None) -> gradients_lib.Finding:
+    """How often the guard acted where draws are made, for the worst chain."""
+    del estimator
+    number = int(tf.reduce_max(self.num_late_returns))
+    return gradients_lib.Finding(
+        'times a chain was taken back after the adaptation', float(number),
+        number == 0, 'It has to be 0.' + ('' if number == 0 else (
+            ' Draws of the steps just before may be far from the posterior: '
+            'make the adaptation (burn-in) longer, or take larger batches.')))
 
 
 class _Seeds(NamedTuple):
@@ -280,7 +294,7 @@ class SelfTuning(kernel_lib.Kernel):
     """That of the inner kernel."""
     return self.inner_kernel.balances_noise
 
-  def tuned_kernel(self, results: SelfTuningResults) -> sgnht.SGNHT:
+  def adapted_kernel(self, results: SelfTuningResults) -> sgnht.SGNHT:
     """The inner kernel with what was found.
 
     Args:
@@ -317,6 +331,8 @@ class SelfTuning(kernel_lib.Kernel):
     dtype = _dtype(inner)
     rank = inner.target_log_prob.shape.rank
     zero = tf.zeros([], dtype)
+    none = tf.zeros(tf.shape(inner.target_log_prob), tf.int32)
+    temperature = self._temperature(inner.step, dtype)
     h = states.cast(self._start_size, dtype)
     power = _means(
         [tf.square(g) for g in inner.grads_target_log_prob], rank)
@@ -327,16 +343,16 @@ class SelfTuning(kernel_lib.Kernel):
         preconditioner=self._metric(power, self._share(inner, None)),
         noise_variance=[tf.zeros_like(v) for v in power],
         anchor=[tf.identity(part) for part in parts],
-        heat=zero,
-        temperature=self._temperature(inner.step, dtype),
-        num_returns=tf.zeros(
-            tf.shape(inner.target_log_prob), tf.int32),
+        heat=temperature,
+        temperature=temperature,
+        num_returns=none,
+        num_late_returns=none,
         weight_sum=zero,
         num_differences=zero)
 
   def _one_step(self, parts, previous, seeds):
     old = previous.inner_results
-    kernel = self.tuned_kernel(previous)
+    kernel = self.adapted_kernel(previous)
     new_parts, inner = kernel.one_step(parts, old, seed=seeds.inner)
     dtype = previous.step_size.dtype
     rank = inner.target_log_prob.shape.rank
@@ -518,7 +534,9 @@ class SelfTuning(kernel_lib.Kernel):
             previous.heat + (mean_heat - previous.heat) / window,
             previous.heat),
         temperature=largest,
-        num_returns=previous.num_returns + tf.cast(has_failed, tf.int32))
+        num_returns=previous.num_returns + tf.cast(has_failed, tf.int32),
+        num_late_returns=previous.num_late_returns + tf.cast(
+            has_failed & ~is_adapting, tf.int32))
 
 
 def _num_gradients(inner):

@@ -292,6 +292,17 @@ class SGNHT(base.LangevinKernel):
   def balances_noise(self):
     return True
 
+  def friction_of_noise(self, num_coordinates):
+    """A + gamma where each is one number above 0 in all, else None."""
+    del num_coordinates
+    values = [
+        checks.static_value(self._parameters[name])
+        for name in ('diffusion', 'friction')
+        if not isinstance(self._parameters[name], (list, tuple))]
+    if len(values) < 2 or any(v is None or v.ndim for v in values):
+      return None
+    return float(sum(values)) or None
+
   @property
   def why_no_shards(self):
     if self._parameters['thermostat'] != 'matrix':
