@@ -22,8 +22,8 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc.internal import compat
 
 __all__ = [
-    'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'findings', 'interval',
-    'judge']
+    'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'findings',
+    'interval', 'judge']
 
 FALSE_ALARM_RATE = 1e-3
 VERDICTS = ('fine', 'doubtful', 'wrong')
