@@ -142,9 +142,9 @@ def test_the_draws_last_weights_stay_within_an_execution():
 
 
 @pytest.mark.parametrize('arguments, wanted', [
-    (dict(kernel=None), "Pass learning_rate='temperature'"),
+    (dict(kernel=None), 'The step size was found in burn-in'),
     (dict(kernel=None, temperature='validation'),
-     "Pass a learning_rate below settings['learning_rate']"),
+     'Train longer with the optimizer first (start_epoch)'),
     (dict(learning_rate=30., momentum=0.9),
      "learning_rate=3 (it is 30), or learning_rate='temperature'"),
     (dict(kernel=SGLD, learning_rate=30.),
