@@ -66,9 +66,11 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   in place of a step of the compiled optimizer; how the loss reduces over
   examples makes no difference. Sample and class weights multiply an example's
-  log likelihood, loss weights an output's. All trainable weights are sampled,
-  and nothing else; the model runs as for prediction (`training=False`), so
-  that dropout is off and each example has a likelihood of its own.
+  log likelihood, loss weights an output's: a warning tells of sample weights
+  with a mean below 1/2 or above 2, by which the data count as N times this mean
+  against the prior. All trainable weights are sampled, and nothing else; the
+  model runs as for prediction (`training=False`), so that dropout is off and
+  each example has a likelihood of its own.
 
   The model keeps its `train_step`, optimizer and compile state: its train
   function is swapped only while a batch runs. Its weights after `fit` are the
