@@ -106,8 +106,8 @@ def test_of_what_a_mask_and_an_ignored_class_leave():
 def fitted(x, y, model, **arguments):
   sampling = models.make_sampling(
       sgmcmc.SGHMC, num_examples=len(x), learning_rate=0.05, momentum=0.9,
-      num_burnin_steps=100, num_steps_between_results=9, **arguments)
-  model.fit(x, y, batch_size=100, epochs=100, verbose=0, callbacks=[sampling])
+      num_burnin_steps=40, num_steps_between_results=3, **arguments)
+  model.fit(x, y, batch_size=200, epochs=60, verbose=0, callbacks=[sampling])
   return sampling
 
 
