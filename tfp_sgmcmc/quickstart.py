@@ -5,7 +5,7 @@
 A network 64-100-10 is trained with Adam by `model.fit`, and sampled by the same
 `model.fit`, for as many epochs, with one callback: `PosteriorSampling()`, which
 chooses all settings, at three temperatures. T = 1 is the posterior's own; T = 0
-averages predictions along the path of SGD with momentum; and one is chosen by a
+averages predictions along a path of descent with momentum; and one is chosen by a
 tenth of the training images, that are left out of training for it. It prints
 how good the predictions of each are, on test images as they are and on images
 unlike those it was trained on (turned, noisy), and writes a picture,
@@ -155,8 +155,8 @@ def fit_all(
         name, digits, arguments, sampling,
         len(digits.labels) // 10 if is_chosen else 0)
     predictors[name] = sampling.posterior
-    print(f'  {name}: {len(sampling.posterior)} networks drawn, learning rate '
-          f'{sampling.settings["learning_rate"]:g}')
+    print(f'  {name}: {len(sampling.posterior)} networks drawn, step size '
+          f'{sampling.settings["step_size"]:g}')
     if is_chosen:
       loss = model.history.history['loss']
       print('  temperatures tried on images left out, by NLL: ' + ', '.join(
