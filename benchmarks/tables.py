@@ -16,8 +16,9 @@ the classes).
 Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
 OUTPUT/tables.md has the means over splits.
 
-FOLDER has the data sets as `datasets.load_uci_regression` reads them, and bde/airfoil.csv.gz and bde/hour.csv.gz as
-sklearn-contrib-bde's benchmark has them. The digits come with scikit-learn.
+FOLDER has the data sets as `datasets.load_uci_regression` reads them, and
+bde/airfoil.csv.gz and bde/hour.csv.gz as sklearn-contrib-bde's benchmark has
+them. The digits come with scikit-learn.
 """
 
 import argparse
