@@ -37,30 +37,65 @@ def test_everything_left_out_is_chosen_and_said(capsys):
   with warnings.catch_warnings():
     warnings.simplefilter('error')  # Not even of a prior that is missing.
     fit(sampling, 10, model=models.classifier(), validates=False, verbose=2)
+  found = float(sampling.kernel_results.step_size)
+  assert 0.003 < found < 1.
   assert sampling.settings == dict(
-      kernel='SGHMC', learning_rate=0.1, momentum=0.9, temperature=None,
-      start_epoch=2, num_burnin_steps=8, num_steps_between_results=0)
+      kernel='SGNHT', step_size=float(f'{found:.3g}'), momentum=None,
+      temperature=None, start_epoch=2, num_burnin_steps=8,
+      num_steps_between_results=0)
   assert sampling.num_steps == 24  # Three an epoch, two epochs of SGD.
   assert sampling.posterior.steps == list(range(9, 25))
   said = capsys.readouterr().out
   for part in (
-      '2 epoch(s) of the compiled optimizer, then SGHMC with '
-      'learning_rate=0.1, momentum=0.9, temperature=1.0',
+      '2 epoch(s) of the compiled optimizer, then SGNHT with a step size that '
+      'is found in burn-in, temperature=1.0',
+      f'step_size={found:.3g} was found in 8 step(s).',
       'the prior is N(0, 1) for each weight, narrower where',
       '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
       '16 draws: R-hat of predictions', 'In all: '):
     assert part in said, (part, said)
 
 
-def test_what_is_chosen_is_the_kernel_with_these_settings():
-  chosen = sgmcmc.keras.PosteriorSampling(seed=0)
+def test_a_learning_rate_alone_has_the_momentum_of_sgd():
+  given = sgmcmc.keras.PosteriorSampling(learning_rate=0.02, seed=0)
   written_out = models.make_sampling(
-      sgmcmc.SGHMC, learning_rate=choices.LEARNING_RATE,
-      momentum=choices.MOMENTUM, start_epoch=1, num_burnin_steps=4)
-  a, b = (fit(s, 5, validates=False) for s in (chosen, written_out))
+      sgmcmc.SGHMC, learning_rate=0.02, momentum=choices.MOMENTUM,
+      start_epoch=1, num_burnin_steps=4)
+  a, b = (fit(s, 5, validates=False) for s in (given, written_out))
   for ours, theirs in zip(a.get_weights(), b.get_weights()):
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-  assert chosen.posterior.steps == written_out.posterior.steps
+  assert given.posterior.steps == written_out.posterior.steps
+
+
+def test_what_is_chosen_is_self_tuning_with_these_settings():
+  """A loop of its `one_step`, on the same batches with the same seeds."""
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0)
+  x, y = models.classes()
+  start = eager()
+  start.fit(x, y, epochs=1, batch_size=20, verbose=0, shuffle=False)
+  fit(sampling, 5, validates=False)
+  state = [tf.identity(v) for v in start.trainable_variables]
+
+  def kernel(k):
+    rows = [slice(0, 20), slice(20, 40), slice(40, 50)][k % 3]
+
+    def log_likelihood(hidden, logits, batch):
+      x, y = batch
+      return -tf.nn.sparse_softmax_cross_entropy_with_logits(
+          y, tf.tanh(x @ hidden) @ logits)
+
+    return sgmcmc.SelfTuning(choices.kernel()(sgmcmc.Posterior(
+        lambda *parts: -0.5 * sum(tf.reduce_sum(p**2) for p in parts),
+        log_likelihood, (x[rows], y[rows]), models.NUM_EXAMPLES)), 4)
+
+  results = kernel(0).bootstrap_results(state, seed=sampling.step_seed(0))
+  for k in range(12):
+    state, results = kernel(k).one_step(
+        state, results, seed=sampling.step_seed(k + 1))
+  np.testing.assert_allclose(
+      results.step_size, sampling.kernel_results.step_size, rtol=1e-3)
+  for ours, theirs in zip(sampling.posterior[-1], state):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-2, atol=1e-3)
 
 
 def test_the_prior_of_wide_kernels_is_narrower():
@@ -76,14 +111,6 @@ def test_the_prior_of_wide_kernels_is_narrower():
       [1., 1., 128. / 500., 1., 1., 1., 128. / 300., 1.], rtol=1e-5)
 
 
-def test_the_learning_rate_is_lowered_in_proportion_to_the_excess():
-  rate = choices.LearningRate()
-  assert not rate.suit(0.09) and not rate.suit(-1.) and not rate.suit(np.nan)
-  assert rate.value == 0.1
-  assert rate.suit(0.5) and rate.value == 0.02
-  np.testing.assert_allclose(rate(None), 0.02)
-
-
 def test_at_temperature_zero_nothing_is_hot():
   sampling = sgmcmc.keras.PosteriorSampling(
       num_examples=models.NUM_EXAMPLES, temperature=0., start_epoch=0)
@@ -91,26 +118,8 @@ def test_at_temperature_zero_nothing_is_hot():
   models.fit(
       models.classifier(), sampling, epochs=40, x=dataset().cache().repeat(),
       batch_size=None, steps_per_epoch=3)
-  assert sampling.settings['learning_rate'] == choices.LEARNING_RATE
+  assert 0.003 < sampling.settings['step_size'] < 1.
   assert len(sampling.posterior) >= 30
-
-
-@pytest.mark.slow
-def test_a_hot_chain_cools_in_burnin(tmp_path):
-  # At T = 0.001 the noise of minibatches is most of the heat.
-  sampling = sgmcmc.keras.PosteriorSampling(
-      temperature=0.001, start_epoch=0, directory=tmp_path)
-  history = keras.callbacks.History()
-  fit(sampling, 120, model=models.classifier(), validates=False,
-      callbacks=[history])
-  kinetic = np.asarray(history.history['kinetic_temperature'])
-  assert sampling.settings['learning_rate'] < 0.05
-  before, after = kinetic[10:20].mean(), kinetic[42:].mean()
-  assert after / 0.001 - 1. < 0.5 * (before / 0.001 - 1.)
-  again = sgmcmc.keras.PosteriorSampling(
-      temperature=0.001, start_epoch=0, directory=tmp_path)
-  fit(again, 120, model=models.classifier(), validates=False)
-  assert again.settings['learning_rate'] == sampling.settings['learning_rate']
 
 
 def test_thirty_draws_of_a_long_run():

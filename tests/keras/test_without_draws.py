@@ -142,9 +142,7 @@ def test_the_draws_last_weights_stay_within_an_execution():
 
 
 @pytest.mark.parametrize('arguments, wanted', [
-    (dict(kernel=None), "Pass learning_rate='temperature'"),
-    (dict(kernel=None, temperature='validation'),
-     "Pass a learning_rate below settings['learning_rate']"),
+    (dict(kernel=None), 'take larger batches, or give a learning_rate.'),
     (dict(learning_rate=30., momentum=0.9),
      "learning_rate=3 (it is 30), or learning_rate='temperature'"),
     (dict(kernel=SGLD, learning_rate=30.),

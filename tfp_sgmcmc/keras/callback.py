@@ -408,7 +408,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     rows = diagnostics.summary(self.posterior, x, y).rows
     heat = self._chain.heat
     if heat is not None:
-      rows += summary_lib.kinetic(heat, self._settings.search is not None),
+      rows += summary_lib.kinetic(
+          heat, self._settings.search is not None,
+          self._settings.finds_step),
     return verdicts.Summary(
         (*rows, *verdicts.findings(self.kernel_results)))
 
