@@ -154,9 +154,8 @@ def scores(
   end = time.process_time()
   return dict(
       adam=float(model.evaluate(table.x_test, table.y_test, verbose=0)),
-      posterior=float(
-          -np.mean(sampling.posterior.log_likelihood(
-              table.x_test, table.y_test))),
+      posterior=sampling.posterior.evaluate(
+          table.x_test, table.y_test)['nll'],
       constant=constant_nll(table),
       returns=int(np.max(sampling.kernel_results.num_returns)),
       step_size=sampling.settings['step_size'],

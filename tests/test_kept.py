@@ -41,9 +41,9 @@ def test_it_is_traced_once_for_each_form():
 def test_it_belongs_to_one_object():
   model = Model(3.)
   model.scaled(tf.ones([2]))
-  for copied in (
-      copy.copy(model), copy.deepcopy(model),
-      pickle.loads(pickle.dumps(model))):
+  by_pickle = lambda model: pickle.loads(pickle.dumps(model))
+  for make in (copy.copy, copy.deepcopy, by_pickle):
+    copied = make(model)
     copied.number = 5.
     assert not kept.of(copied)
     assert copied.scaled(1.) == 5.

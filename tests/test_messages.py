@@ -132,6 +132,100 @@ def test_states(start, state, error, message):
     start(state)
 
 
+def vector_posterior(prior=None, **arguments):
+  """Of a state of three coordinates; 20 examples."""
+  prior = prior or tfd.MultivariateNormalDiag(tf.zeros(3)).log_prob
+  return sgmcmc.Posterior(
+      prior, lambda w, x: -tf.square(tf.einsum('...nd,...d->...n', x, w)),
+      tf.ones([20, 3]), **arguments)
+
+
+def own_prior(w):
+  return -0.5 * tf.reduce_sum(w**2, axis=-1)
+
+
+@pytest.mark.parametrize('arguments, state, message', [
+    ({}, tf.zeros([4]), r'float32\[4\].*MultivariateNormalDiag over \[3\]: '),
+    ({}, 0., r'float32\[\].* over \[3\]'),
+    # It would be broadcast in silence.
+    ({}, tf.zeros([5, 1]), r'float32\[5, 1\].* over \[3\]'),
+    (dict(prior=own_prior), tf.zeros([4]),
+     r'^log_likelihood_fn raised \w+ for a state of \[float32\[4\]\] .*: '
+     r'Expected dimension .* 4\. Has the state another shape .* axes\.$'),
+    (dict(prior=own_prior, example_state=tf.zeros([3])), tf.zeros([4]),
+     r'They took \[float32\[3\]\], the example_state\.$'),
+    (dict(prior=own_prior), 0., '^log_prior_fn raised'),
+])
+def test_a_start_of_wrong_shape(arguments, state, message):
+  target = vector_posterior(**arguments)
+  with pytest.raises(ValueError, match=message):
+    sgmcmc.SGLD(target, 1e-3).bootstrap_results(state)
+
+
+def test_parts_of_wrong_shape():
+  prior = tfd.JointDistributionSequential(
+      [tfd.Normal(0., 1.), tfd.MultivariateNormalDiag(tf.zeros(3))])
+  target = sgmcmc.Posterior(
+      prior.log_prob, lambda mu, w, x: x - mu[..., tf.newaxis], tf.ones([20]))
+  kernel = sgmcmc.SGLD(target, 1e-3)
+  kernel.bootstrap_results([tf.zeros([5]), tf.zeros([5, 3])])
+  with pytest.raises(ValueError, match=r'over \[\], \[3\]: .* 2 part'):
+    kernel.bootstrap_results([tf.zeros([5]), tf.zeros([5, 4])])
+
+
+def test_a_prior_with_a_value_for_each_coordinate():
+  with pytest.raises(ValueError, match=r'tfd.Independent\(prior, 1\).log_prob'):
+    vector_posterior(tfd.Normal(tf.zeros(3), 1.).log_prob)
+
+
+@pytest.mark.parametrize('make', [
+    lambda: sgmcmc.SGLD(vector_posterior(), 1e-3),
+    lambda: sgmcmc.SGLD(lambda x: -x**2, 1e-3),
+    lambda: tfp.mcmc.HamiltonianMonteCarlo(lambda x: -x**2, 0.1, 2)])
+@pytest.mark.parametrize('shape', [[0], [0, 3], [3, 0]])
+def test_a_state_of_no_elements(make, shape):
+  with pytest.raises(ValueError, match='Part 0 .* which has no elements'):
+    sgmcmc.sample(make(), 2, tf.zeros(shape), seed=1)
+
+
+@pytest.mark.parametrize('results, error, message', [
+    (lambda make: sgmcmc.SGHMC(vector_posterior(), 0.1, friction=1.)
+     .bootstrap_results(tf.zeros([3])), ValueError,
+     'results is of type SGHMCResults, and of type SGLDResults is needed'),
+    (lambda make: make(gradients.SVRG(5, 10)).bootstrap_results(tf.zeros([3])),
+     ValueError, r'results\.gradient_estimator_results is of type SVRGResults'),
+    (lambda make: make().bootstrap_results(tf.zeros([2, 3])), ValueError,
+     r'results\.target_log_prob is float32\[2\], and float32\[\] is needed'),
+    (lambda make: tf.zeros([3]), ValueError,
+     r'is float32\[3\], and of type SGLDResults is needed for this SGLD'),
+    (lambda make: {}, ValueError, 'results is of type dict'),
+    (lambda make: sgmcmc.sample(make(), 2, tf.zeros([3]), seed=1), TypeError,
+     'are Draws: pass their kernel_results')])
+def test_kernel_results_of_another_kind(results, error, message):
+  def make(estimator=None):
+    return sgmcmc.SGLD(
+        vector_posterior(), 1e-3, estimator or gradients.Uniform(5))
+
+  with pytest.raises(error, match=message):
+    sgmcmc.sample(
+        make(), 2, tf.zeros([3]), seed=1, previous_kernel_results=results(make))
+
+
+@pytest.mark.parametrize('shape, error, message', [
+    ([-1], ValueError, r'sample_shape\[0\] is -1'),
+    ([2, 2.5], TypeError, r'sample_shape\[1\] is 2.5'),
+    ('a', TypeError, r"sample_shape\[0\] is 'a'")])
+def test_shapes_of_prior_draws(shape, error, message):
+  with pytest.raises(error, match=message):
+    vector_posterior().sample_prior(shape)
+
+
+def test_data_in_lists():
+  with pytest.raises(ValueError, match=r'data\[1\]\[0\]\[0\] .* make an array'):
+    sgmcmc.Posterior(
+        own_prior, lambda w, batch: batch[1], (tf.ones([2, 1]), [[1.], [2.]]))
+
+
 def test_a_part_more_than_a_plain_function_takes():
   with pytest.raises(ValueError, match='target_log_prob_fn does not take 2'):
     sgmcmc.SGLD(lambda x: -x**2, 1e-3).bootstrap_results([0., 0.])

@@ -152,7 +152,9 @@ def test_data_is_no_constant_of_a_graph():
     # The same on a given state:
     (dict(log_prior_fn=lambda theta: -theta**2, example_state=np.zeros(
         3, np.float32)), 'returned shape'),
-    (dict(example_state=np.zeros(4, np.float32)), 'raised'),
+    (dict(example_state=np.zeros(4, np.float32)), r'is \[float32\[4\]\]'),
+    (dict(log_prior_fn=lambda theta: -tf.reduce_sum(theta**2, axis=-1),
+          example_state=np.zeros(4, np.float32)), 'log_likelihood_fn raised'),
 ])
 def test_mistakes_are_errors_at_construction(arguments, message):
   with pytest.raises(ValueError, match=message):

@@ -275,7 +275,7 @@ def test_every_order_is_equally_likely(num_examples):
     assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
 
 
-@pytest.mark.parametrize('num_examples', [9, 10, 15, 25])
+@pytest.mark.parametrize('num_examples', [9, 10, 15])
 @pytest.mark.usefixtures('eagerly')
 def test_half_of_the_orders_are_odd(num_examples):
   """On 3 by 3 numbers a network of rounds alone makes even orders only."""

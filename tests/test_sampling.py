@@ -1,10 +1,15 @@
 """Tests of the driver: seeds, chunks, going on, disk, failures."""
 
+import gc
 import os
 import pathlib
+import pickle
+import signal
 import subprocess
 import sys
+import threading
 from typing import NamedTuple
+import weakref
 
 import numpy as np
 import pytest
@@ -16,6 +21,7 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sampling
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import array_files
+from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import one_kernel
 
 tfd = tfp.distributions
@@ -133,18 +139,86 @@ def test_chunk_size_does_not_change_the_draws(chunk_sizes, jit_compile):
     assert_same_draws(whole, run(chunk_size=chunk_size, **arguments))
 
 
-def test_is_compiled_once(monkeypatch):
+def traced_kernel(monkeypatch, **override):
+  """A kernel, and a list that grows when its step is traced."""
   traces = []
-  kernel = make_kernel()
+  kernel = make_kernel(**override)
   one_step = kernel.one_step
   monkeypatch.setattr(
       kernel, 'one_step',
       lambda *args, **kwargs: traces.append(0) or one_step(*args, **kwargs))
-  run(kernel, num_results=7, num_burnin_steps=5, chunk_size=3)
-  few = len(traces)
+  return kernel, traces
+
+
+def test_is_compiled_once(monkeypatch):
+  numbers = []
+  for arguments in (
+      dict(num_results=7, num_burnin_steps=5),
+      dict(num_results=50, num_burnin_steps=50)):
+    kernel, traces = traced_kernel(monkeypatch)
+    run(kernel, chunk_size=3, **arguments)
+    numbers.append(len(traces))
+  assert numbers[0] == numbers[1]
+
+
+def test_the_program_is_kept_with_the_kernel(monkeypatch, tmp_path):
+  kernel, traces = traced_kernel(monkeypatch)
+  scale = 2.
+
+  def sample(num_results, **arguments):
+    # A new function at each call, of the same line.
+    return run(kernel, num_results, **{
+        'trace_fn': lambda _, results: scale * results.target_log_prob,
+        **arguments})
+
+  sample(30)
   traces.clear()
-  run(kernel, num_results=50, num_burnin_steps=50, chunk_size=3)
-  assert len(traces) == few
+  for arguments in (
+      dict(num_results=30, seed=8), dict(num_results=3, num_burnin_steps=4),
+      dict(num_results=20, num_steps_between_results=2, state=[
+          tf.ones([3]), tf.ones([3, 2])])):
+    draws = sample(**arguments)
+    assert not traces
+    wanted = run(
+        make_kernel(), **arguments,
+        trace_fn=lambda _, results: 2. * results.target_log_prob)
+    assert_same_draws(draws, wanted)
+  for arguments in (
+      dict(state=start(2)), dict(trace_fn=trace_target),
+      dict(trace_fn=lambda *_: ()), dict(num_results=1000)):
+    sample(**{'num_results': 30, **arguments})
+    assert traces
+    traces.clear()
+  sample(30)
+  assert not traces
+  first = sample(4, directory=tmp_path / 'two')
+  scale = 3.
+  second = sample(4, directory=tmp_path / 'three')
+  np.testing.assert_allclose(second.trace, 1.5 * first.trace, rtol=1e-6)
+
+
+def test_few_programs_are_kept_and_they_end_with_the_kernel():
+  kernel = simple_kernel()
+  for k in range(12):
+    run(kernel, 2, tf.zeros([k + 1]))
+  assert 1 < len(kept.of(kernel)['programs']) < 10
+  again = pickle.loads(pickle.dumps(kernel))
+  assert not kept.of(again)
+  ended = weakref.ref(kernel)
+  del kernel
+  gc.collect()
+  assert ended() is None
+
+
+def test_memory_does_not_grow_with_the_number_of_calls():
+  """A program that XLA compiles takes 9 MiB, for ever."""
+  kernel = simple_kernel()
+  resident = []
+  for k in range(20):
+    run(kernel, 5, tf.zeros([2]), seed=k, jit_compile=True,
+        trace_fn=lambda state, _: state)
+    resident.append(resident_memory())
+  assert resident[-1] - resident[3] < 20
 
 
 def test_going_on_with_the_same_seed_is_the_same_chain():
@@ -273,7 +347,7 @@ def test_goes_on_after_stopping_at_any_write(
   def stop(source, target):
     nonlocal num_writes
     num_writes += 1
-    if num_writes == write:
+    if num_writes >= write:
       pathlib.Path(source).write_bytes(b'half of')
       raise KeyboardInterrupt
     replace(source, target)
@@ -422,27 +496,183 @@ def test_draws_are_not_taken_for_numbers_of_another_kind(tmp_path, monkeypatch):
     run(**arguments)
 
 
+def resident_memory():
+  """In MiB."""
+  if not pathlib.Path('/proc/self/statm').exists():
+    pytest.skip('The size of this process cannot be read here.')
+  pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
+  return int(pages) * os.sysconf('SC_PAGE_SIZE') / 2**20
+
+
 def test_memory_does_not_grow(tmp_path, monkeypatch):
   """100 chunks of 2 MB: without a directory this would be 200 MB."""
-  page = os.sysconf('SC_PAGE_SIZE')
   resident = []
   commit = store_lib.Store.commit
 
   def measure(self, *arguments):
     commit(self, *arguments)
-    pages = pathlib.Path('/proc/self/statm').read_text().split()[1]
-    resident.append(int(pages) * page / 2**20)
+    resident.append(resident_memory())
     for path in self.path.glob('draws_*'):
       path.unlink()
 
-  if not pathlib.Path('/proc/self/statm').exists():
-    pytest.skip('The size of this process cannot be read here.')
   monkeypatch.setattr(store_lib.Store, 'commit', measure)
   kernel = sgmcmc.SGLD(
       tfd.Independent(tfd.Normal(tf.zeros(50_000), 1.), 1).log_prob, 0.1)
   run(kernel, 1000, tf.zeros([50_000]), chunk_size=10, directory=tmp_path)
   assert len(resident) == 100
   assert max(resident[50:]) - min(resident[10:20]) < 30
+
+
+class Clock:
+  """Time as programs take it: so long for each step, and for each call."""
+
+  def __init__(self, monkeypatch, step=0., call=0.):
+    self.now, self.calls = 0., []
+    real = sampling._Program.__call__
+
+    def timed(program, *arguments):
+      outcome = real(program, *arguments)
+      self.now += call + step * outcome.num_steps
+      self.calls.append(outcome.num_steps)
+      return outcome
+
+    monkeypatch.setattr(sampling._Program, '__call__', timed)
+    monkeypatch.setattr(sampling.time, 'monotonic', lambda: self.now)
+
+
+def test_a_call_takes_half_a_second(monkeypatch):
+  """Of steps of 5 ms, whether they are burn-in, between draws, or draws."""
+  clock = Clock(monkeypatch, step=5e-3, call=1e-5)
+  run(simple_kernel(), 400, tf.zeros([2]), num_burnin_steps=600)
+  run(simple_kernel(), 3, tf.zeros([2]), num_steps_between_results=400)
+  assert sum(clock.calls) == 600 + 400 + 1 + 2 * 401
+  assert max(clock.calls) <= 100
+  assert len(clock.calls) < 80  # 50 chunks, some of several calls.
+  clock.calls.clear()
+  run(simple_kernel(), 4000, tf.zeros([2]))  # A chunk of 200 is three calls.
+  assert len(clock.calls) < 70
+
+
+def test_how_long_calls_are_does_not_change_the_draws(monkeypatch):
+  arguments = dict(
+      num_results=40, num_burnin_steps=9, num_steps_between_results=3,
+      chunk_size=7, trace_fn=trace_target)
+  whole = run(**arguments)
+  numbers = np.random.default_rng(0)
+  monkeypatch.setattr(
+      sampling._Pace, 'update', lambda self, *_: setattr(
+          self, 'num_steps', int(numbers.integers(1, 15))))
+  again = run(**arguments)
+  assert_same_draws(whole, again)
+  for draws in (whole, again):
+    assert [len(trace) for _, trace in draws.chunks()] == [7] * 5 + [5]
+
+
+def interrupt(monkeypatch, call, number=signal.SIGINT):
+  """Raises a signal in the midst of a call of the program."""
+  if threading.current_thread() is not threading.main_thread():
+    pytest.skip('Signals come to the main thread.')
+  real = sampling._Program.__call__
+  num_calls = 0
+
+  def interrupted(program, *arguments):
+    nonlocal num_calls
+    outcome = real(program, *arguments)
+    if num_calls == call:  # The call 0 compiles, and makes no steps.
+      signal.raise_signal(number)
+    num_calls += 1
+    return outcome
+
+  monkeypatch.setattr(sampling._Program, '__call__', interrupted)
+
+
+@pytest.mark.parametrize('call', [0, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize('on_disk', [False, True])
+def test_ctrl_c_keeps_the_draws(monkeypatch, tmp_path, call, on_disk):
+  arguments = dict(
+      state=tf.zeros([2]), num_burnin_steps=4, num_steps_between_results=4,
+      trace_fn=trace_target, num_results=200, chunk_size=200,
+      **(dict(directory=tmp_path) if on_disk else {}))
+  whole = run(simple_kernel(), **{**arguments, 'directory': None})
+  with monkeypatch.context() as patch:
+    patch.setattr(sampling, '_GROWTH', 4)
+    patch.setattr(sampling, '_SECONDS', 1e6)
+    interrupt(patch, call)
+    with pytest.raises(KeyboardInterrupt, match='Interrupted after') as error:
+      run(simple_kernel(), **arguments)
+  assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+  assert isinstance(error.value, sgmcmc.SamplingInterrupted)
+  draws, number = error.value.result, len(error.value.result)
+  assert error.value.step == (0, 1, 4, 20, 80, 335, 1000)[call]
+  assert number == len(range(5, error.value.step + 1, 5))
+  assert_same(draws.states, whole.states[:number])
+  assert_same(draws.trace, whole.trace[:number])
+  if number:
+    assert_same(draws.final_state, whole.states[number - 1])
+  if on_disk:
+    assert str(tmp_path) in str(error.value)
+    assert len(store_lib.Store(tmp_path, 'sample').draws) == number
+    assert_same_draws(run(simple_kernel(), **arguments), whole)
+  elif 0 < number < 200:  # The step after the last draw, and so on.
+    more = run(
+        simple_kernel(), 10, draws.final_state,
+        previous_kernel_results=draws.kernel_results)
+    assert_same(more.states[4::5], whole.states[number:number + 2])
+
+
+def test_sigterm_is_heard_where_it_is_asked_for(monkeypatch):
+  before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+  try:
+    with monkeypatch.context() as patch:
+      interrupt(patch, 3, signal.SIGTERM)
+      patch.setattr(sampling, '_SECONDS', 1e6)
+      with pytest.raises(sgmcmc.SamplingInterrupted) as error:
+        run(simple_kernel(), 1000, tf.zeros([2]))
+    assert len(error.value.result) == 1 + 8 + 41
+    assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_handlers_of_others_are_left_alone(monkeypatch):
+  heard = []
+  before = signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+  try:
+    with monkeypatch.context() as patch:
+      interrupt(patch, 2)
+      assert len(run(simple_kernel(), 100, tf.zeros([2]))) == 100
+    assert heard == [1]
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+def test_ctrl_c_is_heard_within_a_second():
+  """In a run of days, of draws that are 100,000 steps apart."""
+  script = '''
+import sys, threading, time, _thread
+import tensorflow as tf
+import tfp_sgmcmc as sgmcmc
+kernel = sgmcmc.SGLD(lambda x: -0.5 * x**2, 0.1)
+def interrupt():
+  time.sleep(15)
+  print('sent', time.monotonic(), flush=True)
+  _thread.interrupt_main()
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+  sgmcmc.sample(
+      kernel, 10**9, tf.zeros([]), num_steps_between_results=10**5, seed=1,
+      progress_bar=False)
+except KeyboardInterrupt as error:
+  print('heard', time.monotonic(), len(error.result), flush=True)
+'''
+  result = subprocess.run(
+      [sys.executable, '-c', script], check=False, text=True, timeout=120,
+      cwd=pathlib.Path(__file__).parent.parent, capture_output=True)
+  assert result.returncode == 0, result.stderr
+  _, sent, _, heard, number = result.stdout.split()
+  assert float(heard) - float(sent) < 5.
+  assert int(number) > 0
 
 
 class Logs(NamedTuple):

@@ -23,6 +23,7 @@ from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.errors import FireflyError
 from tfp_sgmcmc.errors import NonFiniteError
 from tfp_sgmcmc.errors import RateBoundError
+from tfp_sgmcmc.errors import SamplingInterrupted
 from tfp_sgmcmc.firefly import FireflyMonteCarlo
 from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.mcmc import AMAGOLD
@@ -56,6 +57,7 @@ __all__ = [
     'SGLD',
     'SGLRW',
     'SGNHT',
+    'SamplingInterrupted',
     'ShardedPosterior',
     'StochasticBarker',
     'StochasticBouncyParticleSampler',

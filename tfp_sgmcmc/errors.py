@@ -26,6 +26,7 @@ __all__ = [
     'NonFiniteError',
     'OTHER_CAUSES',
     'RateBoundError',
+    'SamplingInterrupted',
     'find_failure',
     'join_some',
     'name_chain',
@@ -49,8 +50,8 @@ class NonFiniteError(ArithmeticError):
     result: What was sampled before that step, as the function that raised it
       would have returned it (`Draws` of `sample`, a `Trajectory` of
       `Trajectory.from_chain`); None where nothing was kept. It ends at its last
-      draw; where the last chunk has none, and with `gradients.Stream`, where
-      that chunk begins.
+      draw; where there is none, and with `gradients.Stream`, up to a second of
+      steps before the failure.
   """
 
   def __init__(self, message: str, step: int, result: Any = None):
@@ -60,6 +61,30 @@ class NonFiniteError(ArithmeticError):
       message: What happened.
       step: The number of the step.
       result: What was sampled before.
+    """
+    super().__init__(message)
+    self.step = step
+    self.result = result
+
+
+class SamplingInterrupted(KeyboardInterrupt):
+  """Ctrl-C, or a signal that a script treats so, has ended `sample`.
+
+  `except KeyboardInterrupt` catches it too.
+
+  Attributes:
+    step: Python `int`, the number of steps made, burn-in included.
+    result: `Draws`, what was sampled. It ends at its last draw; where there is
+      none, in burn-in, at step `step`.
+  """
+
+  def __init__(self, message: str, step: int, result: Any):
+    """Makes the error.
+
+    Args:
+      message: What happened.
+      step: The number of steps made.
+      result: What was sampled.
     """
     super().__init__(message)
     self.step = step

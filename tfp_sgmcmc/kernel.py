@@ -100,13 +100,14 @@ class Kernel(tfp.mcmc.TransitionKernel):
 
     Raises:
       TypeError: If the state is not of floats.
-      ValueError: If the log density has a wrong shape, or the first log density
-        or gradient is not finite.
+      ValueError: If a part has no elements, the log density has a wrong shape,
+        or the first log density or gradient is not finite.
     """
     with tf.name_scope(f'{self._name}.bootstrap_results'):
+      parts = states.to_parts(init_state)
+      states.check_not_empty(parts)
       return self._bootstrap(
-          states.to_parts(init_state),
-          self._seeds([0, 0] if seed is None else seed))
+          parts, self._seeds([0, 0] if seed is None else seed))
 
   @tf.autograph.experimental.do_not_convert
   def one_step(

@@ -5,8 +5,10 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -55,6 +57,8 @@ class Posterior:
   # Whether, where code runs eagerly, data are searched for NaN and the value of
   # an example is tried on its own: not where a posterior is made at each step.
   _looks_at_values = True
+  # A state on which both functions were tried when this was made, in words.
+  _tried = None
 
   def __init__(
       self,
@@ -112,7 +116,9 @@ class Posterior:
     else:
       self._num_examples = self.num_rows
     if example_state is not None:
-      self.check_state(states.to_parts(example_state))
+      parts = states.to_parts(example_state)
+      self.check_state(parts)
+      self._tried = f'{model_checks.describe(parts)}, the example_state'
     else:
       self._check_prior_draw()
 
@@ -206,17 +212,22 @@ class Posterior:
     """Draws states from the prior, to start chains from.
 
     Args:
-      sample_shape: List of `int`, the axes of chains.
+      sample_shape: List of `int`, the axes of chains; an `int` for one axis.
       seed: Python `int` or a stateless seed. Default: another at each call.
 
     Returns:
       state: In the form of the state, `sample_shape` in front.
 
     Raises:
-      ValueError: If the prior is a function, of which no draws are to be had.
+      ValueError: If the prior is a function, of which no draws are to be had;
+        or a length is negative.
+      TypeError: If a length is no integer.
     """
-    return self._parameters.sample_prior(
-        list(sample_shape), seeds.to_stateless(seed))
+    shape = [
+        checks.non_negative_integer(f'sample_shape[{k}]', length)
+        for k, length in enumerate(
+            sample_shape if np.ndim(sample_shape) else [sample_shape])]
+    return self._parameters.sample_prior(shape, seeds.to_stateless(seed))
 
   @property
   def data(self) -> Any:
@@ -465,6 +476,7 @@ class Posterior:
       ValueError: If a function raises, or returns another shape than it has to.
     """
     model_checks.check_number(self._functions, state_parts)
+    model_checks.check_event(_prior_of(self._log_prior_fn), state_parts)
     if self.data is not None:
       self._try(state_parts)
 
@@ -482,21 +494,33 @@ class Posterior:
       self._try(state_parts)
     except model_checks.FunctionError:
       return  # The functions may be written for states with chain axes only.
+    self._tried = f'{model_checks.describe(state_parts)}, a draw of the prior'
 
   def _try(self, state_parts):
     """Both functions on a few examples; raises where a value is not right."""
     batch = model_checks.few_examples(self.data, state_parts)
-    try:
-      log_prior = self.log_prior(*state_parts)
-      log_likelihood = self.log_likelihood(*state_parts, batch=batch)
-    except Exception as error:
-      raise model_checks.FunctionError(
-          model_checks.describe_error(error, state_parts, batch)) from error
+    hint = model_checks.batch_hint(_prior_of(self._log_prior_fn)) or (
+        ' Has the state another shape than the functions are for? Chains are '
+        f'leading axes.{self._tried and f" They took {self._tried}." or ""}')
+    log_prior, log_likelihood = (
+        self._tried_out(name, call, state_parts, batch, hint)
+        for name, call in (
+            ('log_prior_fn', self.log_prior),
+            ('log_likelihood_fn',
+             functools.partial(self.log_likelihood, batch=batch))))
     model_checks.check_shapes(
-        self.data, state_parts, batch, log_prior, log_likelihood)
+        self.data, state_parts, batch, log_prior, log_likelihood,
+        model_checks.batch_hint(_prior_of(self._log_prior_fn)))
     if self._looks_at_values:
       model_checks.check_alone(
           self.log_likelihood, state_parts, batch, log_likelihood)
+
+  def _tried_out(self, name, call, state_parts, batch, hint):
+    try:
+      return call(*state_parts)
+    except Exception as error:
+      raise model_checks.FunctionError(model_checks.describe_error(
+          error, state_parts, batch, name, hint)) from error
 
   @property
   def _functions(self):

@@ -10,10 +10,14 @@ from collections.abc import Callable
 import contextlib
 import functools
 import inspect
+import math
 import os
+import time
+import types
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -29,6 +33,9 @@ from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import forks
+from tfp_sgmcmc.internal import forms
+from tfp_sgmcmc.internal import interrupts as interrupts_lib
+from tfp_sgmcmc.internal import kept as kept_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds
@@ -40,7 +47,14 @@ __all__ = ['sample']
 
 _CHUNK_BYTES = 64 * 2**20
 _NUM_CHUNKS = 20  # Where chunk_size is left out: so many, or more if large.
-_NUM_BURNIN_CALLS = 100
+_NUM_BURNIN_CHUNKS = 100
+# Of a call of the compiled program: how long it should take, by how much it may
+# be longer than the one before, and what room for draws it has at most, since
+# all of the room is written at each call.
+_SECONDS = 0.5
+_GROWTH = 8
+_ROOM_BYTES = 16 * 2**20
+_MOST_PROGRAMS = 8  # Kept with a kernel.
 # Of draws that one kernel makes: as many as take its arrays, which are small.
 _MAX_BLOCK = 64
 # Of chains that one kernel moves, along one axis or none: XLA's loops over many
@@ -74,14 +88,28 @@ def sample(
   all of them.
 
   The steps are compiled once (small ones as a single kernel, where there is no
-  accelerator), and run in chunks of `chunk_size` draws; how long a chunk is has
-  no influence on the draws. With a `directory` each chunk is on disk before the
-  next begins, memory does not grow with `num_results`, and after a kill the
-  same call goes on from the last chunk and ends with the same draws, bit for
-  bit, on the same machine. (Not with `gradients.Stream`, whose position in its
-  pipeline is not part of the chain.) The same call on a finished directory only
-  reads; with a larger `num_results` it adds draws of the same chain. One run at
-  a time writes to a directory.
+  accelerator), and run in calls of about half a second; how long a call or a
+  chunk is has no influence on the draws. With a `directory` draws are written
+  to disk chunk by chunk, memory does not grow with `num_results`, and after a
+  kill the same call goes on from the last chunk and ends with the same draws,
+  bit for bit, on the same machine. (Not with `gradients.Stream`, whose position
+  in its pipeline is not part of the chain.) The same call on a finished
+  directory only reads; with a larger `num_results` it adds draws of the same
+  chain. One run at a time writes to a directory.
+
+  The compiled program is kept with the kernel: a later call with the same
+  kernel object, states and kernel results of the same shapes and dtypes, and
+  the same `trace_fn` (or a function of the same line of code, with the same
+  values in its closure) does not compile again. As with `tf.function`, values
+  that your functions close over or take from their module are those at the
+  first call: make a new kernel if they change. Each new kernel takes its time
+  to compile, and some 9 MiB that TensorFlow keeps until the process ends.
+
+  Ctrl-C is heard between two calls of the program, and raises
+  `SamplingInterrupted`, a `KeyboardInterrupt` that holds the draws so far; in a
+  directory they are on disk, too. SIGTERM, which job schedulers send, does the
+  same in a script that says so before:
+  `signal.signal(signal.SIGTERM, signal.default_int_handler)`.
 
   Whether a call is the same is told by a description of its arguments, which
   is kept in the directory: all that makes the draws what they are, so neither
@@ -108,7 +136,8 @@ def sample(
     trace_fn: Callable of the state and the kernel results at a draw; returns
       nested tensors to keep. Default: none.
     chunk_size: Python `int`, the number of draws in a chunk. Default: a
-      twentieth of all, or as many as take 64 MiB.
+      twentieth of all, or as many as take 64 MiB; with a directory those that
+      are made in a second, or in 20 times as long as it takes to write them.
     directory: Where to keep the draws; made where it does not exist. Default:
       in memory.
     progress_bar: Python `bool`: show the bar that Keras' `fit` shows, of the
@@ -136,6 +165,7 @@ def sample(
     FireflyError: Likewise, where `FireflyMonteCarlo` cannot go on.
     RateBoundError: Likewise, where the reason is a violated bound on the rate
       of an exact continuous-time sampler.
+    SamplingInterrupted: After Ctrl-C. It holds the draws before.
     ValueError: If the directory holds the draws of a call with other arguments,
       or more than `num_results`, or is damaged; or an argument is out of its
       range.
@@ -177,7 +207,7 @@ def sample(
       checks.boolean('jit_compile', jit_compile) and compiles
       and strategy is None and bool(compat.jit_compile()))
   progress_bar = checks.boolean('progress_bar', progress_bar) and writes
-  store = _store(
+  store, described = _store(
       directory, sharded, num_results, fingerprint, kernel=kernel,
       current_state=current_state,
       previous_kernel_results=previous_kernel_results, trace_fn=trace_fn,
@@ -191,16 +221,20 @@ def sample(
         kernel, current_state, previous_kernel_results, stateless_seed,
         strategy)
     trace = None if trace_fn is None else _traced(trace_fn, start)
-    structure = _specs((start.state, trace))
+    structure = forms.specs((start.state, trace))
+    # The processes of a strategy have to make the same calls.
+    is_timed = strategy is None
+    ends_early = chunk_size is None and is_timed
     chunk_size = _chunk_size(chunk_size, num_results, structure)
     plan = _Plan(num_results, num_burnin_steps, thinning, chunk_size)
-    program = _Program(
-        kernel, trace_fn, start, structure, chunk_size, stateless_seed,
-        jit_compile, strategy)
-    # A Stream moves on at each read, so its steps cannot be repeated.
+    program = _program(
+        kernel, trace_fn, forms.specs(start), structure,
+        _room(chunk_size, structure), jit_compile, strategy, described)
     return _Run(
-        plan, program, store, start, structure, can_repeat=compiles,
-        writes=writes,
+        plan, program, store, start, structure, stateless_seed,
+        # A Stream moves on at each read, so its steps cannot be repeated.
+        can_repeat=compiles, writes=writes, is_timed=is_timed,
+        ends_early=ends_early,
     ).go(progress_bar)
 
 
@@ -224,18 +258,21 @@ def _check(kernel, trace_fn, seed, directory, fingerprint):
 
 
 def _store(directory, sharded, num_results, users_fingerprint, **arguments):
-  """Reads the directory of a call with these arguments; None without one."""
+  """Reads the directory of a call with these arguments, and describes them.
+
+  Without a directory both are None.
+  """
   if directory is None:
-    return None
+    return None, None
   if sharded is not None:
     sharded.wait()  # For what the first process has still to write.
     if not sharded.is_of_first_process:
-      return store_lib.Store(directory, 'sample')
+      return store_lib.Store(directory, 'sample'), None
   described = fingerprint_lib.of_run(
       'Another call on', directory, users_fingerprint, arguments)
   store = store_lib.Store(directory, 'sample', described)
   _check_not_longer(store, num_results)
-  return store
+  return store, described
 
 
 def _check_not_longer(store, num_results):
@@ -253,7 +290,14 @@ class _Position(NamedTuple):
 
 
 class _Plan(NamedTuple):
-  """How many steps to make, and which to keep."""
+  """Which steps to make, and which to keep.
+
+  Attributes:
+    num_results: The number of draws.
+    num_burnin_steps: The number of steps before.
+    thinning: The number of steps from draw to draw.
+    chunk_size: The largest number of draws in a chunk.
+  """
   num_results: int
   num_burnin_steps: int
   thinning: int
@@ -261,20 +305,53 @@ class _Plan(NamedTuple):
 
   @property
   def num_steps(self):
-    return self.num_burnin_steps + 1 + (self.num_results - 1) * self.thinning
+    return self._step_of(self.num_results - 1)
 
-  def next_call(self, step, num_draws):
-    """Steps before the first draw, and number of draws, of the next call.
+  def _step_of(self, draw):
+    """The number of the step that makes a draw, counted from 0."""
+    return self.num_burnin_steps + 1 + draw * self.thinning
 
-    Burn-in goes in calls of a single draw, which is not kept.
-    """
+  def end_of_chunk(self, step, num_draws):
+    """The last step of the chunk that begins after a step."""
     if step < self.num_burnin_steps:
       longest = max(
           self.chunk_size * self.thinning,
-          -(-self.num_burnin_steps // _NUM_BURNIN_CALLS))
-      return min(longest, self.num_burnin_steps - step), 1
-    first = self.thinning if num_draws else 1
-    return first, min(self.chunk_size, self.num_results - num_draws)
+          -(-self.num_burnin_steps // _NUM_BURNIN_CHUNKS))
+      return min(step + longest, self.num_burnin_steps)
+    return self._step_of(
+        min(num_draws + self.chunk_size, self.num_results) - 1)
+
+  def next_call(self, step, num_draws, num_steps, room):
+    """What to do in the next call of the program.
+
+    Args:
+      step: The number of steps made.
+      num_draws: The number of draws made.
+      num_steps: How many steps to make.
+      room: For how many draws there is room.
+
+    Returns:
+      first: How many steps to make to the first draw.
+      number: How many draws to make.
+      are_kept: Whether these are draws: False where so many steps end before
+        the next one.
+    """
+    first = self._step_of(num_draws) - step
+    if first > num_steps:
+      return num_steps, 1, False
+    return first, min(room, 1 + (num_steps - first) // self.thinning), True
+
+
+class _Pace:
+  """How many steps to make in a call, by how long the last one took."""
+
+  def __init__(self, is_timed):
+    self.num_steps = 1 if is_timed else math.inf
+
+  def update(self, num_steps, seconds):
+    within = num_steps * _SECONDS / max(seconds, 1e-6)
+    self.num_steps = max(1, int(min(within, _GROWTH * self.num_steps))) if (
+        math.isfinite(self.num_steps)) else self.num_steps
 
 
 class _Outcome(NamedTuple):
@@ -286,39 +363,91 @@ class _Outcome(NamedTuple):
   position: _Position
 
 
-class _Program:
-  """The steps of a chunk, compiled once."""
+def _program(
+    kernel, trace_fn, form, structure, room, jit_compile, strategy, described):
+  """The program that is kept with the kernel, or a new one."""
+  programs = kept_lib.of(kernel).setdefault('programs', [])
+  if described is not None:  # What the functions close over is known.
+    described = {
+        name: text for name, text in described.items()
+        if name.split('.')[0] in ('kernel', 'trace_fn')}
+  made_for = (
+      trace_fn, form, structure, jit_compile, strategy,
+      tf.config.functions_run_eagerly(), described)
+  for program in programs:
+    if program.room >= room and _is_same_use(program.made_for, made_for):
+      return program
+  program = _Program(kernel, made_for, room)
+  programs[:] = [program, *programs[:_MOST_PROGRAMS - 1]]
+  return program
 
-  def __init__(
-      self, kernel, trace_fn, start, structure, chunk_size, seed, jit_compile,
-      strategy):
-    state, trace = structure
+
+def _is_same_use(before, now):
+  """Whether a program made for the first serves for the second."""
+  return (
+      before[3:] == now[3:] and _is_same_function(before[0], now[0])
+      and forms.are_same(before[1:3], now[1:3]))
+
+
+def _is_same_function(one, other):
+  """Whether two functions do the same: those too that one line has made."""
+  if one is other:
+    return True
+  if not all(isinstance(fn, types.FunctionType) for fn in (one, other)):
+    return isinstance(one, types.MethodType) and one == other
+  if one.__code__ is not other.__code__ or one.__kwdefaults__ or (
+      other.__kwdefaults__):
+    return False
+  try:
+    values, others = (
+        [*(fn.__defaults__ or ()),
+         *(cell.cell_contents for cell in fn.__closure__ or ())]
+        for fn in (one, other))
+  except ValueError:  # A variable that has no value yet.
+    return False
+  return len(values) == len(others) and all(
+      a is b for a, b in zip(values, others))
+
+
+class _Program:
+  """The steps of a call, compiled once.
+
+  Attributes:
+    made_for: What it was made for, as `_program` has it.
+    room: For how many draws a call has room.
+    specs: The `TensorSpec` of each array of a draw, by name.
+  """
+
+  def __init__(self, kernel, made_for, room):
+    self.made_for, self.room = made_for, room
+    (self._trace_fn, self._form, (state, trace), self._jit_compile,
+     self._strategy, *_) = made_for
     self.specs = leaves_lib.named(state=state, trace=trace)
-    self._seed = seed
-    self._start = start
-    self._first_step = _steps_made(start.kernel_results)
-    self._strategy = strategy
-    self._kernel, self._trace_fn = kernel, trace_fn
-    self._chunk_size = chunk_size
-    self._jit_compile = jit_compile
+    self._kernel = kernel
     self._advance = None  # Until there is a step to make.
 
-  def _compile(self, leaves):
+  def prepare(self, position, seed):
+    """Compiles the steps, where that has not been done yet, and makes none."""
+    if self._advance is None:
+      leaves = tf.nest.flatten(position)
+      self._compile(leaves, seed)
+      self(position, seed, 0, 1, 1, 0)
+
+  def _compile(self, leaves, seed):
     """Compiles the steps, as one kernel where they are small."""
     steps = self._steps
     self._traced = self._one_kernel = None
     if self._jit_compile and not tf.config.functions_run_eagerly():
       number = tf.zeros([], tf.int64)
       self._traced = steps = one_kernel.trace(
-          steps, *leaves, self._seed, number, number)
-      chains = states.chain_shape(self._start.kernel_results)
+          steps, *leaves, seed, number, number)
+      chains = states.chain_shape(self._form.kernel_results)
       if chains.rank <= 1 and chains.num_elements() <= _MAX_CHAINS:
-        self._one_kernel = self._as_one_kernel(leaves, number)
+        self._one_kernel = self._as_one_kernel(leaves, seed, number)
     self._advance = self._compiled(
-        self._one_kernel or functools.partial(
-            self._draws, steps, self._chunk_size))
+        self._one_kernel or functools.partial(self._draws, steps, self.room))
 
-  def _as_one_kernel(self, leaves, number):
+  def _as_one_kernel(self, leaves, seed, number):
     """A function as `_draws` of which one kernel makes many steps, or None.
 
     The kernel makes a block of draws, since from kernel to kernel XLA takes as
@@ -328,29 +457,26 @@ class _Program:
     largest = max(
         spec.shape.num_elements() for spec in self.specs.values())
     size = min(
-        self._chunk_size, _MAX_BLOCK,
-        one_kernel.MOST_ELEMENTS // max(1, largest))
+        self.room, _MAX_BLOCK, one_kernel.MOST_ELEMENTS // max(1, largest))
     if size > 1:
       block = one_kernel.make(
           one_kernel.trace(
               lambda *arguments: tf.nest.flatten(self._draws(
                   self._traced, size, arguments[:-5], *arguments[-5:])),
-              *leaves, self._seed, *4 * [number]), self._start.state)
+              *leaves, seed, *4 * [number]), self._form.state)
       if block is not None:
         return functools.partial(self._in_blocks, block, size)
-    steps = one_kernel.make(self._traced, self._start.state)
-    return steps and functools.partial(self._draws, steps, self._chunk_size)
+    steps = one_kernel.make(self._traced, self._form.state)
+    return steps and functools.partial(self._draws, steps, self.room)
 
   def _compiled(self, draws):
     return tf.function(draws, autograph=False, jit_compile=self._jit_compile)
 
-  def __call__(self, position, step, first, thinning, num_draws) -> _Outcome:
-    numbers = (self._first_step + step, first, thinning, num_draws)
-    leaves = tf.nest.flatten(position)
-    if self._advance is None:
-      self._compile(leaves)
-    arguments = (leaves, self._seed, *(
-        tf.constant(number, tf.int64) for number in numbers))
+  def __call__(
+      self, position, seed, step, first, thinning, num_draws) -> _Outcome:
+    arguments = (tf.nest.flatten(position), seed, *(
+        tf.constant(number, tf.int64)
+        for number in (step, first, thinning, num_draws)))
     try:
       outcome = self._advance(*arguments)
     except tf.errors.OpError:
@@ -359,7 +485,7 @@ class _Program:
       # XLA may fail to make one kernel: make many. Other errors come again.
       self._one_kernel = None
       self._advance = self._compiled(functools.partial(
-          self._draws, self._traced, self._chunk_size))
+          self._draws, self._traced, self.room))
       outcome = self._advance(*arguments)
     num_steps, num_complete, is_finite, draws, leaves = outcome
     num_complete = int(num_complete)
@@ -367,14 +493,14 @@ class _Program:
       draws = [tf.identity(leaf[:num_complete]) for leaf in draws]
     return _Outcome(
         int(num_steps), num_complete, bool(is_finite), draws,
-        tf.nest.pack_sequence_as(self._start, leaves))
+        tf.nest.pack_sequence_as(self._form, leaves))
 
   def _steps(self, *leaves_seed_step_number):
     """Makes so many steps, fewer where a state is not finite."""
     *leaves, seed, step, number = leaves_seed_step_number
 
     def on_device(leaves, seed):
-      position = tf.nest.pack_sequence_as(self._start, leaves)
+      position = tf.nest.pack_sequence_as(self._form, leaves)
       with kernel_lib.failures_left_to_caller():
         return tf.nest.flatten(self._kernel.one_step(*position, seed=seed))
 
@@ -382,7 +508,7 @@ class _Program:
       del is_finite
       leaves = collectives.run(
           self._strategy, on_device, leaves, random.fold_in(seed, step + 1))
-      position = tf.nest.pack_sequence_as(self._start, leaves)
+      position = tf.nest.pack_sequence_as(self._form, leaves)
       return left - 1, step + 1, _is_finite(position.state), leaves
 
     _, step, is_finite, leaves = tf.while_loop(
@@ -416,7 +542,7 @@ class _Program:
       del is_finite
       step, is_finite, *leaves = steps(
           *leaves, seed, step, tf.where(draw == 0, first, thinning))
-      position = tf.nest.pack_sequence_as(self._start, leaves)
+      position = tf.nest.pack_sequence_as(self._form, leaves)
       kept = [position.state]
       if self._trace_fn is not None:
         kept.append(_traced(self._trace_fn, position))
@@ -435,7 +561,7 @@ class _Program:
       self, block, size, leaves, seed, step, first, thinning, num_draws):
     """As `_draws`, of a kernel that makes `size`; with room in whole blocks."""
     start_step = step
-    num_blocks = -(-self._chunk_size // size)
+    num_blocks = -(-self.room // size)
 
     def one_block(draw, step, is_finite, leaves, arrays):
       del is_finite
@@ -469,19 +595,38 @@ def _written(arrays, place, kept):
       for array, leaf in zip(arrays, kept)]
 
 
+class _At(NamedTuple):
+  """Where a run stands.
+
+  Attributes:
+    step: The number of steps made.
+    position: Where the chain stands.
+    last: Where it stood at the last draw; before the first one as `position`.
+    pieces: The draws of this chunk so far, one list of tensors for each call.
+  """
+  step: int
+  position: _Position
+  last: _Position
+  pieces: tuple[list[tf.Tensor], ...] = ()
+
+
 class _Run:
   """A run: where it stands, and what it has."""
 
   def __init__(
-      self, plan, program, store, start, structure, can_repeat, writes):
+      self, plan, program, store, start, structure, seed, can_repeat, writes,
+      is_timed, ends_early):
     self._plan = plan
-    self._can_repeat = can_repeat
+    self._can_repeat, self._ends_early = can_repeat, ends_early
     self._program = program
+    self._seed = seed
+    self._first_step = _steps_made(start.kernel_results)
     self._store = store
     self._structure = structure
-    self._position = start
+    self._pace = _Pace(is_timed)
+    self._interrupts = interrupts_lib.Interrupts()
+    self._at = _At(0, start, start)
     self._chunks = chunks_lib.Chunks() if store is None else store.draws
-    self._step = 0
     if store is not None and not store.is_new:
       self._go_on_from(store)
     if not writes:
@@ -495,63 +640,120 @@ class _Run:
           f'{store.path} holds draws of another form than this call makes: '
           f'{difference}. Make the same call to go on with it, or give another '
           'directory.')
-    specs = leaves_lib.named(**_specs(self._position)._asdict())
+    specs = leaves_lib.named(**forms.specs(self._at.position)._asdict())
     checkpoint = store.checkpoint(specs)
     with tf.device('CPU:0'):
-      self._position = tf.nest.pack_sequence_as(
-          self._position,
+      position = tf.nest.pack_sequence_as(
+          self._at.position,
           [tf.convert_to_tensor(checkpoint[name]) for name in specs])
-    self._step = store.step
+    self._at = _At(store.step, position, position)
 
   @property
   def _num_draws(self):
-    return len(self._chunks)
+    return len(self._chunks) + sum(
+        len(piece[0]) for piece in self._at.pieces)
 
   def go(self, progress_bar) -> Draws:
-    plan = self._plan
-    bar = Progress(plan.num_steps, self._step, progress_bar)
-    while self._num_draws < plan.num_results:
-      is_burnin = self._step < plan.num_burnin_steps
-      first, num_draws = plan.next_call(self._step, self._num_draws)
-      outcome = self._program(
-          self._position, self._step, first, plan.thinning, num_draws)
-      if not outcome.is_finite:
-        self._fail(outcome, is_burnin, first)
-      self._position = outcome.position
-      self._step += outcome.num_steps
-      if not is_burnin:
-        self._keep(outcome)
-      if self._store is not None:
-        self._store.commit(
-            self._step, leaves_lib.named(**self._position._asdict()))
-      bar.update(outcome.num_steps)
-    return self._draws([])
+    if self._num_draws < self._plan.num_results:
+      bar = Progress(self._plan.num_steps, self._at.step, progress_bar)
+      with self._interrupts:
+        try:
+          self._program.prepare(self._at.position, self._seed)
+          while self._num_draws < self._plan.num_results:
+            self._make_chunk(bar)
+        except KeyboardInterrupt:
+          raise self._interrupted() from None
+    return self._result(self._at.position)
 
-  def _keep(self, outcome):
-    keeper = self._chunks if self._store is None else self._store
-    keeper.append(dict(zip(self._program.specs, outcome.draws)))
+  def _make_chunk(self, bar):
+    end = self._plan.end_of_chunk(self._at.step, self._num_draws)
+    while self._at.step < end:
+      with self._interrupts.held():
+        num_steps = self._call(end)
+      bar.update(num_steps)
+      if self._ends_early and self._store is not None and (
+          self._store.commit_is_due):
+        break
+    with self._interrupts.held():
+      self._save(
+          not self._ends_early or self._store is not None and (
+              self._store.commit_is_due
+              or self._num_draws == self._plan.num_results))
 
-  def _draws(self, unfinished_chunks):
-    chunks = self._chunks.copy()
-    for leaves in unfinished_chunks:
-      chunks.append(dict(zip(self._program.specs, leaves)))
-    return Draws(
-        chunks, self._structure, *self._position,
-        num_chain_axes=states.chain_shape(self._position.kernel_results).rank)
-
-  def _fail(self, outcome, is_burnin, first):
-    """Raises `NonFiniteError`, with the draws before."""
-    step = self._step + outcome.num_steps
-    unfinished = []
-    if outcome.num_draws and not is_burnin:
-      unfinished = [outcome.draws]
+  def _call(self, end):
+    """Makes the next steps, and returns how many."""
+    at, plan, program = self._at, self._plan, self._program
+    first, number, are_kept = plan.next_call(
+        at.step, self._num_draws, min(self._pace.num_steps, end - at.step),
+        program.room)
+    step = self._first_step + at.step
+    start = time.monotonic()
+    outcome = program(
+        at.position, self._seed, step, first, plan.thinning, number)
+    self._pace.update(outcome.num_steps, time.monotonic() - start)
+    if not outcome.is_finite:
+      if not (are_kept and outcome.num_draws):
+        self._fail(outcome, (), at.last)
+      last = at.last
       if self._can_repeat:  # Makes the steps up to the last draw again.
-        self._position = self._program(
-            self._position, self._step, first, self._plan.thinning,
+        last = program(
+            at.position, self._seed, step, first, plan.thinning,
             outcome.num_draws).position
-    draws = self._draws(unfinished)
+      self._fail(outcome, (outcome.draws,), last)
+    step = at.step + outcome.num_steps
+    if are_kept:
+      self._at = _At(
+          step, outcome.position, outcome.position,
+          (*at.pieces, outcome.draws))
+    else:
+      last = at.last if self._num_draws else outcome.position
+      self._at = at._replace(step=step, position=outcome.position, last=last)
+    return outcome.num_steps
+
+  def _save(self, is_due):
+    """Makes a chunk of the pieces; on disk where that is due."""
+    at = self._at
+    if at.pieces:
+      keeper = self._chunks if self._store is None else self._store
+      keeper.append(self._joined(at.pieces))
+      self._at = at._replace(pieces=())
+    if self._store is not None and is_due and at.step > self._store.step:
+      self._store.commit(at.step, leaves_lib.named(**at.position._asdict()))
+
+  def _joined(self, pieces):
+    """The draws of several calls as one, by name."""
+    return {
+        name: leaves[0] if len(leaves) == 1 else np.concatenate(leaves)
+        for name, *leaves in zip(self._program.specs, *pieces)}
+
+  def _result(self, position, unfinished=()):
+    chunks = self._chunks.copy()
+    pieces = (*self._at.pieces, *unfinished)
+    if pieces:
+      chunks.append(self._joined(pieces))
+    return Draws(
+        chunks, self._structure, *position,
+        num_chain_axes=states.chain_shape(position.kernel_results).rank)
+
+  def _interrupted(self):
+    """The error for Ctrl-C, once all is saved."""
+    with self._interrupts.held():
+      self._save(is_due=True)
+      draws = self._result(self._at.last)
+    where = '' if self._store is None else (
+        f' and in {self._store.path}, from where the same call goes on')
+    return errors.SamplingInterrupted(
+        f'Interrupted after step {self._at.step:,} of {self._plan.num_steps:,}.'
+        f' The {len(draws):,} draws so far are in the .result of this error'
+        f'{where}.', self._at.step, draws)
+
+  def _fail(self, outcome, unfinished, last):
+    """Raises `NonFiniteError`, with the draws before."""
+    step = self._at.step + outcome.num_steps
+    draws = self._result(last, unfinished)
     phase = (
-        f'burn-in, which has {self._plan.num_burnin_steps:,}' if is_burnin
+        f'burn-in, which has {self._plan.num_burnin_steps:,}'
+        if step <= self._plan.num_burnin_steps
         else f'{self._plan.num_steps:,}')
     failure = errors.find_failure(
         outcome.position.kernel_results, outcome.position.state)
@@ -563,19 +765,47 @@ class _Run:
 
 def _start(kernel, current_state, kernel_results, seed, strategy):
   state = _to_tensors('current_state', current_state)
-  if kernel_results is None:
-    takes_seed = 'seed' in inspect.signature(
-        kernel.bootstrap_results).parameters
-    bootstrap = functools.partial(
-        kernel.bootstrap_results, state,
-        **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+  states.check_not_empty(state)
+  takes_seed = 'seed' in inspect.signature(kernel.bootstrap_results).parameters
+  bootstrap = functools.partial(
+      kernel.bootstrap_results, state,
+      **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
+  if kernel_results is not None:
+    if isinstance(kernel_results, Draws):
+      raise TypeError(
+          'previous_kernel_results are Draws: pass their kernel_results, and '
+          'their final_state as current_state.')
+    kernel_results = _to_tensors('previous_kernel_results', kernel_results)
+    if strategy is None:
+      _check_results(kernel, bootstrap, _Position(state, kernel_results))
+  else:
     if strategy is not None:  # Eagerly, replicas take turns.
       bootstrap = tf.function(
           functools.partial(collectives.run, strategy, bootstrap),
           autograph=False)
-    kernel_results = bootstrap()
-  return _Position(
-      state, _to_tensors('previous_kernel_results', kernel_results))
+    kernel_results = _to_tensors('What bootstrap_results made', bootstrap())
+  return _Position(state, kernel_results)
+
+
+def _check_results(kernel, bootstrap, position):
+  """Raises where results are not such as those that the kernel starts with."""
+  form = forms.specs(position)
+  if any(forms.are_same(program.made_for[1], form)
+         for program in kept_lib.of(kernel).get('programs', [])):
+    return
+  try:
+    wanted = tf.function(
+        bootstrap, autograph=False).get_concrete_function().structured_outputs
+  except Exception:  # pylint: disable=broad-except
+    return  # It says what is wrong where the chain is made.
+  difference = forms.difference(
+      wanted, form.kernel_results, 'previous_kernel_results')
+  if difference is not None:
+    raise ValueError(
+        f'{difference} for this {type(kernel).__name__} and this '
+        'current_state: pass the kernel_results and the final_state of an '
+        'earlier run of such a kernel, or leave previous_kernel_results out to '
+        'begin a chain.')
 
 
 def _traced(trace_fn, position):
@@ -593,20 +823,25 @@ def _to_tensors(name, structure):
       lambda leaf: checks.to_tensor(name, leaf), structure)
 
 
-def _specs(structure):
-  return tf.nest.map_structure(
-      lambda leaf: None if leaf is None else tf.TensorSpec(
-          leaf.shape, leaf.dtype), structure)
-
-
 def _chunk_size(chunk_size, num_results, structure):
   if chunk_size is not None:
     return min(checks.positive_integer('chunk_size', chunk_size), num_results)
+  return min(
+      -(-num_results // _NUM_CHUNKS), _within(_CHUNK_BYTES, structure))
+
+
+def _room(chunk_size, structure):
+  """For how many draws a program has room: one of few numbers, for reuse."""
+  return min(
+      2**math.ceil(math.log2(chunk_size)), _within(_ROOM_BYTES, structure))
+
+
+def _within(num_bytes, structure):
+  """How many draws take at most so many bytes; one at least."""
   bytes_per_draw = sum(
       spec.shape.num_elements() * spec.dtype.size
       for spec in tf.nest.flatten(structure) if spec is not None)
-  return max(1, min(
-      -(-num_results // _NUM_CHUNKS), _CHUNK_BYTES // max(1, bytes_per_draw)))
+  return max(1, num_bytes // max(1, bytes_per_draw))
 
 
 def _compiles(kernel):

@@ -95,6 +95,32 @@ def test_calibration_error_of_known_forecasts():
   assert float(error) == 0.5
 
 
+def test_labels_may_be_probabilities():
+  """Of one-hot labels all is as of the classes; of others by the sums."""
+  probabilities, labels = forecast()
+  names = ('accuracy', 'negative_log_likelihood', 'brier_score',
+           'expected_calibration_error', 'reliability_curve',
+           'risk_coverage_curve')
+  for name in names:
+    score = getattr(diagnostics, name)
+    for a, b in zip(*(
+        tf.nest.flatten(score(probabilities, y))
+        for y in (labels, np.eye(4)[labels]))):
+      np.testing.assert_allclose(a, b)
+  soft = np.random.default_rng(1).dirichlet(np.ones(4), len(labels))
+  accuracy, nll, brier, _, _, _ = (
+      getattr(diagnostics, name)(probabilities, soft) for name in names)
+  each = range(len(labels))
+  np.testing.assert_allclose(
+      accuracy, np.mean([soft[i, probabilities[i].argmax()] for i in each]))
+  np.testing.assert_allclose(nll, -np.mean([
+      np.sum(soft[i] * np.log(probabilities[i])) for i in each]))
+  np.testing.assert_allclose(brier, np.mean([
+      np.sum((soft[i] - probabilities[i])**2) for i in each]))
+  # A forecast of these labels themselves is right as often as it says.
+  assert float(diagnostics.expected_calibration_error(soft, soft)) < 1e-12
+
+
 def test_tensors_graphs_and_certain_forecasts():
   probabilities, labels = tf.eye(3), tf.constant([0, 1, 2], tf.int64)
   for name in ('accuracy', 'negative_log_likelihood', 'brier_score',
@@ -117,6 +143,9 @@ def test_tensors_graphs_and_certain_forecasts():
     ([[0.5, 0.5]], [2], ValueError, '0 to 1'),
     ([[0.5, 0.5]], [-1], ValueError, '0 to 1'),
     ([[0.5, 0.5]], [0.], TypeError, 'integers'),
+    ([[0.5, 0.5]], [[0, 1]], TypeError, 'floats'),
+    ([[0.5, 0.5]], [[0.5, 0.7]], ValueError, 'labels have to be at least 0'),
+    ([[0.5, 0.5]], [[0.5, 0.2, 0.3]], ValueError, r'labels \(1, 3\)'),
     ([[1, 0]], [0], TypeError, 'floats'),
     (np.zeros([0, 2]), np.zeros([0], np.int32), ValueError, 'no examples'),
 ])

@@ -122,7 +122,9 @@ def test_a_right_chain_is_fine():
   assert len(found.rows) == 10
   lines = str(found).splitlines()
   assert lines[0].split() == ['quantity', 'value', '+-', 'verdict']
-  assert len(lines) == 12 and lines[-1] == 'In all: fine.'
+  assert len(lines) == 14 and lines[-3] == 'In all: fine.'
+  assert 'whether draws and chains agree' in lines[-2]
+  assert lines[-1] == 'not about how good the predictions are.'
 
 
 def test_several_runs_and_one_elsewhere():

@@ -1,5 +1,6 @@
 """Draws are read into the model that they are of, or the difference is told."""
 
+import json
 import re
 import shutil
 import warnings
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import manifest
 
 
 def make_model(activation='tanh', frozen=1., moving=0., from_logits=True):
@@ -60,7 +62,8 @@ def test_load(kind, draws, recwarn):
   assert not np.allclose(other.predict(x), expected, rtol=1e-2)
   with pytest.warns(UserWarning, match='from_logits=True.*from_logits=False'):
     other = load(directory, make_model(from_logits=False))
-  assert not np.allclose(other.predict(x), expected, rtol=1e-2)
+  with pytest.raises(ValueError, match='probabilities, and they are none'):
+    other.predict(x)
   with pytest.raises(ValueError, match="another value of '.*dense.*/kernel'"):
     load(directory, make_model(frozen=1.001))
 
@@ -168,3 +171,43 @@ def test_concatenate():
   assert len(join([chain('tanh'), chain('tanh')])) == 8
   with pytest.raises(ValueError, match='other layers.*a Dense, was made with'):
     join([chain('tanh'), chain('relu')])
+
+
+class Bare(keras.Model):
+  """A model with a weight of its own, and no layers."""
+
+  def build(self, shape):
+    self.w = self.add_weight(name='w', shape=[4, 3])
+    self.built = True
+
+  def call(self, x):
+    return x @ self.w
+
+
+def test_a_record_whose_layers_are_none(tmp_path):
+  """Of a model without any; and one that has lost them."""
+  def bare():
+    model = Bare()
+    model.build([None, 4])
+    model.compile('sgd', models.classifier().loss)
+    return model
+
+  PosteriorSamples = sgmcmc.keras.PosteriorSamples
+  posterior = PosteriorSamples.from_arrays(bare(), [np.ones([2, 4, 3])])
+  posterior.save(tmp_path)
+  x, _ = models.classes()
+  np.testing.assert_array_equal(
+      PosteriorSamples.load(tmp_path, bare()).predict(x), posterior.predict(x))
+  with_layer = keras.Sequential([
+      keras.Input([4]), keras.layers.Dense(3, use_bias=False)])
+  with pytest.warns(UserWarning, match='had 0 layers, and there are 1'):
+    PosteriorSamples.load(tmp_path, with_layer)
+  path = tmp_path / manifest.NAME
+  for about in ({'layers': None}, {'x': '1'}, {'layers': ''}):
+    content = json.loads(path.read_text())
+    del content['digest']
+    content['about'] = about
+    path.write_text(json.dumps(
+        {**content, 'digest': manifest.digest(content)}))
+    with pytest.raises(ValueError, match='where a text is needed.*damaged'):
+      PosteriorSamples.load(tmp_path, bare())

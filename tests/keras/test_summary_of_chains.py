@@ -66,7 +66,7 @@ def test_draws_of_separate_fits():
   assert [row.quantity for row in found.rows] == [
       f'{what} of {name}'
       for name in ('predictions', 'the log likelihood', 'the weights')
-      for what in ('rank R-hat', 'effective draws')]
+      for what in ('rank R-hat', 'effective draws')] + ['NLL of predictions']
   runs[2] = samples_of(linear, rng, shift=5., num_draws=40)
   found = sgmcmc.diagnostics.summary(runs, x)
   assert found.verdict == 'wrong' and len(found.rows) == 4, str(found)

@@ -142,7 +142,9 @@ def test_the_draws_last_weights_stay_within_an_execution():
 
 
 @pytest.mark.parametrize('arguments, wanted', [
-    (dict(kernel=None), 'take larger batches, or give a learning_rate.'),
+    (dict(kernel=None), 'The step size was found in burn-in'),
+    (dict(kernel=None, temperature='validation'),
+     'Train longer with the optimizer first (start_epoch)'),
     (dict(learning_rate=30., momentum=0.9),
      "learning_rate=3 (it is 30), or learning_rate='temperature'"),
     (dict(kernel=SGLD, learning_rate=30.),

@@ -1,8 +1,11 @@
 """How good a run is, and how good the predictions made with its draws.
 
 Pictures of it are in `diagnostics.plots`, which needs matplotlib (the extra
-`plots`) and is imported by name: `from tfp_sgmcmc.diagnostics import plots`.
+`plots`) and is imported when it is first used.
 """
+
+import importlib
+from typing import Any
 
 from tfp_sgmcmc.diagnostics.calibration import ReliabilityCurve
 from tfp_sgmcmc.diagnostics.calibration import RiskCoverageCurve
@@ -39,3 +42,10 @@ __all__ = [
     'summary',
     'trace_energies',
 ]
+
+
+def __getattr__(name: str) -> Any:
+  """Imports `plots`, which needs matplotlib, where it is asked for."""
+  if name == 'plots':
+    return importlib.import_module(f'{__name__}.plots')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

@@ -47,6 +47,10 @@ def reliability(
   Returns:
     axes: The same.
 
+  Raises:
+    TypeError: If these are no axes, or no dictionary of such curves.
+    ValueError: If there are no curves.
+
   #### Examples
 
   >>> import matplotlib.figure
@@ -58,6 +62,8 @@ def reliability(
   >>> axes.get_ylabel()
   'accuracy'
   """
+  _check_axes(axes)
+  _check_curves(curves, calibration.ReliabilityCurve)
   axes.plot([0, 1], [0, 1], **_GREY)
   for k, (name, curve) in enumerate(curves.items()):
     confidence, accuracy, count = (np.asarray(value) for value in curve)
@@ -95,6 +101,10 @@ def risk_coverage(
   Returns:
     axes: The same.
 
+  Raises:
+    TypeError: If these are no axes, or no dictionary of such curves.
+    ValueError: If there are no curves.
+
   #### Examples
 
   >>> import matplotlib.figure
@@ -106,6 +116,8 @@ def risk_coverage(
   >>> axes.get_ylabel()
   'share of errors among them'
   """
+  _check_axes(axes)
+  _check_curves(curves, calibration.RiskCoverageCurve)
   for k, (name, curve) in enumerate(curves.items()):
     axes.plot(*curve, color=f'C{k}', linewidth=1.5, label=name)
     axes.plot(
@@ -146,6 +158,10 @@ def kinetic_temperature(
   Returns:
     axes: The same.
 
+  Raises:
+    TypeError: If these are no axes, or an argument holds no real numbers.
+    ValueError: If there are no steps, or T or the steps are of another number.
+
   #### Examples
 
   >>> import matplotlib.figure
@@ -155,11 +171,18 @@ def kinetic_temperature(
   >>> axes.get_yscale()
   'linear'
   """
+  _check_axes(axes)
   window = checks.positive_integer('window', window)
   kinetic = checks.real_array('kinetic', kinetic)
-  ratio = np.reshape(kinetic, [len(kinetic), -1]).mean(axis=1) / np.asarray(
-      temperature, np.float64)
-  steps = np.arange(1, len(ratio) + 1) if steps is None else np.asarray(steps)
+  if not kinetic.ndim or not kinetic.size:
+    raise ValueError(
+        f'kinetic has shape {kinetic.shape}: [n] or [n, chains] is needed, '
+        'with one step at least.')
+  number = len(kinetic)
+  temperature = _of_length('temperature', temperature, number, or_one=True)
+  steps = np.arange(1, number + 1) if steps is None else _of_length(
+      'steps', steps, number)
+  ratio = np.reshape(kinetic, [number, -1]).mean(axis=1) / temperature
   window = min(window, len(ratio))
   smooth = np.convolve(ratio, np.full(window, 1. / window), mode='valid')
   axes.axhspan(0.9, 1.1, color='0.9', linewidth=0., zorder=0)
@@ -194,7 +217,8 @@ def r_hat(
     axes: The same.
 
   Raises:
-    ValueError: If there are fewer than 12 draws.
+    TypeError: If these are no axes, or the predictions are no real numbers.
+    ValueError: If there are fewer than 12 draws, or no chains or numbers.
 
   #### Examples
 
@@ -205,8 +229,9 @@ def r_hat(
   >>> axes.get_ylabel()
   'rank R-hat of predictions'
   """
+  _check_axes(axes)
   values = checks.real_array('predictions', predictions)
-  if values.ndim < 2 or values.shape[1] < 12:
+  if values.ndim < 2 or values.shape[1] < 12 or not values.size:
     raise ValueError(
         f'predictions have shape {values.shape}: [chain, draw, ...] with 12 '
         'draws at least is needed.')
@@ -257,6 +282,10 @@ def shifts(
   Returns:
     axes: The same.
 
+  Raises:
+    TypeError: If these are no axes, or no dictionary of dictionaries.
+    ValueError: If forecasts have other shifts than each other, or no examples.
+
   #### Examples
 
   >>> import matplotlib.figure
@@ -267,7 +296,10 @@ def shifts(
   >>> [label.get_text() for label in axes.get_xticklabels()]
   ['none', 'noise']
   """
-  names = list(next(iter(entropies.values())))
+  _check_axes(axes)
+  names = _check_shifts(entropies)
+  if num_classes is not None:
+    num_classes = checks.positive_integer('num_classes', num_classes)
   top = 0. if num_classes is None else np.log(num_classes)
   width = 0.7 / len(entropies)
   for k, (forecast, by_shift) in enumerate(entropies.items()):
@@ -293,3 +325,66 @@ def shifts(
   axes.set(ylabel='entropy of the prediction, nats', ylim=(0., 1.25 * top))
   axes.legend(loc='upper left', edgecolor='none', ncols=len(entropies))
   return axes
+
+
+def _check_axes(axes):
+  if not isinstance(axes, matplotlib.axes.Axes):
+    raise TypeError(
+        f'axes is of type {type(axes).__name__}: the axes of one picture are '
+        'needed, such as matplotlib.pyplot.subplots()[1].')
+
+
+def _check_curves(curves, kind):
+  function = {
+      calibration.ReliabilityCurve: 'reliability_curve',
+      calibration.RiskCoverageCurve: 'risk_coverage_curve'}[kind]
+  way_out = (
+      f"pass {{'posterior': diagnostics.{function}(probabilities, labels)}}.")
+  if not isinstance(curves, Mapping):
+    raise TypeError(
+        f'curves is of type {type(curves).__name__}: a dictionary of curves by '
+        f'name is needed, {way_out}')
+  for name, curve in curves.items():
+    if not isinstance(curve, kind):
+      raise TypeError(
+          f'curves[{name!r}] is of type {type(curve).__name__}: a '
+          f'{kind.__name__} is needed, {way_out}')
+  if not curves:
+    raise ValueError(f'There are no curves: {way_out}')
+
+
+def _of_length(name, value, number, or_one=False):
+  """An array `[number]`, or one number, or an error that names it."""
+  array = checks.real_array(name, value)
+  if array.shape != (number,) and not (or_one and not array.ndim):
+    raise ValueError(
+        f'{name} has shape {array.shape}, and there are {number} steps: '
+        f'[{number}] is needed{", or one number" if or_one else ""}.')
+  return array
+
+
+def _check_shifts(entropies):
+  """The names of the shifts, which all forecasts have."""
+  wanted = (
+      "arrays by the name of the shift for each forecast are needed, "
+      "{'posterior': {'none': entropy}}.")
+  if not isinstance(entropies, Mapping) or not all(
+      isinstance(by_shift, Mapping) for by_shift in entropies.values()):
+    raise TypeError(
+        'entropies is no dictionary of dictionaries: ' + wanted)
+  shifts = {forecast: list(by_shift) for forecast, by_shift in
+            entropies.items()}
+  names = next(iter(shifts.values()), [])
+  if not names or any(set(names) != set(other) for other in shifts.values()):
+    raise ValueError(
+        f'The forecasts have the shifts {shifts}: {wanted} All need the same '
+        'shifts, one at least.')
+  for forecast, by_shift in entropies.items():
+    for name in names:
+      array = checks.real_array(
+          f'entropies[{forecast!r}][{name!r}]', by_shift[name])
+      if array.ndim != 1 or not array.size:
+        raise ValueError(
+            f'entropies[{forecast!r}][{name!r}] has shape {array.shape}: [n] '
+            'is needed, with one example at least.')
+  return names

@@ -59,6 +59,10 @@ def summary(
     times taken back     by the guard of `SelfTuning`, after the adaptation:
                          doubtful from 1
     violated bounds      share of proposals: doubtful from 1%, wrong from 5%
+    NLL of predictions   of a Keras model on given data, in nats: wrong where a
+                         constant prediction is better, doubtful where the
+                         posterior is not better than that, or where the
+                         weights before sampling are better by 0.01
 
   A number is held against a run only as far as its standard error does not
   explain it, at a false alarm rate of 1e-3 a row (of normal errors); where the
@@ -77,7 +81,11 @@ def summary(
       (Of the draws of a Keras model, or of `PosteriorSampling` after `fit`, the
       summary is one of their predictions on given inputs: `summary(result, x)`;
       of several chains, pooled or a list of separate fits, `summary(results, x,
-      y)` compares these.) With
+      y)` compares these. With targets y it has the row of the NLL: of the
+      weights before sampling where they were kept, as `fit` does; of a constant
+      prediction for crossentropies, "poisson", `GaussianLikelihood` and
+      `LaplaceLikelihood`, for other densities no formula gives the best one.)
+      With
       `trace_fn=diagnostics.trace_energies` (or a trace with a field
       `target_log_prob`, and `momentum` or `mean_squared_momentum`) the rows of
       the log density and of the kinetic temperature can be had.

@@ -21,10 +21,17 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import compat
 
-__all__ = ['FALSE_ALARM_RATE', 'Row', 'Summary', 'findings', 'judge']
+__all__ = [
+    'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'findings',
+    'interval', 'judge']
 
 FALSE_ALARM_RATE = 1e-3
 VERDICTS = ('fine', 'doubtful', 'wrong')
+# The row that compares predictions with simpler ones.
+NLL = 'NLL of predictions'
+_ABOUT = (
+    'It is about whether draws and chains agree and are at the temperature,')
+_NOT_ABOUT = 'not about how good the predictions are.'
 _RUN_LONGER = 'Too few draws to tell: run longer, or more chains.'
 
 
@@ -59,6 +66,8 @@ class Summary(NamedTuple):
   quantity                 value  +-    verdict
   kinetic temperature / T  1.02   0.01  fine     It has to be 1.
   In all: fine.
+  It is about whether draws and chains agree and are at the temperature,
+  not about how good the predictions are.
   """
   rows: tuple[Row, ...]
 
@@ -79,7 +88,34 @@ class Summary(NamedTuple):
         '  '.join(cell.ljust(width) for cell, width in zip(line, widths))
         for line in table]
     return '\n'.join([
-        *(line.rstrip() for line in lines), f'In all: {self.verdict}.'])
+        *(line.rstrip() for line in lines), f'In all: {self.verdict}.',
+        _ABOUT, 'and about how the predictions compare with simpler ones.'
+        if any(row.quantity == NLL for row in self.rows) else _NOT_ABOUT])
+
+
+def about() -> str:
+  """What a verdict without the row `NLL` is about, in a sentence."""
+  return f'{_ABOUT} {_NOT_ABOUT}'
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+  """Between what the mean of independent values lies, but for false alarms.
+
+    mean - z s / sqrt(n),  mean + z s / sqrt(n)
+
+  Args:
+    values: Array `[n]`.
+
+  Returns:
+    low: Python `float`; -inf of a single value.
+    high: Python `float`; inf of a single value.
+  """
+  if len(values) < 2:
+    return -np.inf, np.inf
+  mean = np.mean(values)
+  error = _quantile(FALSE_ALARM_RATE) * np.std(values, ddof=1) / len(
+      values)**0.5
+  return float(mean - error), float(mean + error)
 
 
 def judge(

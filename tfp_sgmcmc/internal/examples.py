@@ -43,9 +43,11 @@ def to_tensors(data: Any, looks_for_nan: bool = True) -> Any:
     tensors = [checks.to_tensor(*pair) for pair in zip(names, leaves)]
   shapes = [tensor.shape for tensor in tensors]
   if any(shape.rank == 0 for shape in shapes):
+    name = names[[shape.rank for shape in shapes].index(0)]
     raise ValueError(
-        f'The data have leaves of shapes {[str(s) for s in shapes]}: each leaf '
-        'needs a leading axis of examples.')
+        f'{name} is a single number, and each leaf of the data needs a leading '
+        'axis of examples. Lists and tuples are structures of leaves: of '
+        'numbers in lists make an array, np.array(...).')
   lengths = [shape[0] for shape in shapes]
   if len(set(lengths)) > 1:
     raise ValueError(

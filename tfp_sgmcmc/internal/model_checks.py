@@ -3,17 +3,24 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 import inspect
+import re
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+_Joint = tfp.distributions.JointDistribution
 # How far the value of an example alone may be from that in a batch, relatively:
 # much more than rounding, also where large terms cancel.
 _TOLERANCE = 0.01
 # The length of a batch to try: long enough for rows to differ.
 _FEW = 8
+
+
+# What TensorFlow adds to its messages about its own insides.
+_OF_TENSORFLOW = re.compile(
+    r'\{\{function_node [^}]*\}\} ?| ?\[Op:\w+\]( name: *)?$|\.?\s*$')
 
 
 class FunctionError(ValueError):
@@ -33,7 +40,7 @@ def check_number(
   for name, (fn, more) in functions.items():
     if not _takes(fn, number + more):
       raise ValueError(
-          f'The state has {number} part(s), {_describe(state_parts)}, and '
+          f'The state has {number} part(s), {describe(state_parts)}, and '
           f'{name} does not take {number + more} argument(s): each part of '
           f'the state is one{", the batch the last" if more else ""}. Pass '
           'a state with a part for each argument, or a function that takes '
@@ -87,19 +94,63 @@ def few_examples(data: Any, state_parts: Sequence[tf.Tensor]) -> Any:
   return tf.nest.map_structure(lambda leaf: leaf[:batch_size], data)
 
 
+def check_event(prior: Any, state_parts: Sequence[tf.Tensor]) -> None:
+  """Raises where a state is not of the shapes that a prior is a density of.
+
+  A distribution would broadcast a state that is too small.
+
+  Args:
+    prior: Distribution whose `log_prob` is the log prior; None for a function.
+    state_parts: List of tensors.
+  """
+  if prior is None:
+    return
+  wanted = prior.event_shape
+  if isinstance(wanted, dict):  # Its order is not that of the arguments.
+    return
+  wanted = list(wanted) if isinstance(prior, _Joint) else [wanted]
+  if not all(isinstance(shape, tf.TensorShape) for shape in wanted):
+    return
+  given = [part.shape for part in state_parts]
+  if len(given) == len(wanted) and all(
+      event.rank is None or shape.rank >= event.rank
+      and shape[shape.rank - event.rank:].is_compatible_with(event)
+      for shape, event in zip(given, wanted)):
+    return
+  raise ValueError(
+      f'The state is {describe(state_parts)}, and log_prior_fn is the '
+      f'log_prob of a {type(prior).__name__} over '
+      f'{", ".join(str(shape.as_list()) for shape in wanted)}: start from a '
+      f'state of {len(wanted)} part(s) of that shape, with the axes of the '
+      'chains in front.')
+
+
+def batch_hint(prior: Any) -> str:
+  """What to say of a prior that has a value for each coordinate, if so."""
+  if prior is None or isinstance(prior, _Joint) or not prior.batch_shape.rank:
+    return ''
+  rank = prior.batch_shape.rank
+  return (
+      f' log_prior_fn is the log_prob of a {type(prior).__name__} with batch '
+      f'shape {prior.batch_shape}, which returns a value for each of these: if '
+      'they are the coordinates of one state, pass '
+      f'tfd.Independent(prior, {rank}).log_prob.')
+
+
 def check_shapes(
     data: Any,
     state_parts: Sequence[tf.Tensor],
     batch: Any,
     log_prior: tf.Tensor,
-    log_likelihood: tf.Tensor) -> None:
+    log_likelihood: tf.Tensor,
+    hint: str = '') -> None:
   """Raises where the shapes are not `chains` and `chains + [n]`."""
   chains = log_prior.shape
   if any(not part.shape[:chains.rank].is_compatible_with(chains)
          or part.shape.rank < chains.rank for part in state_parts):
     raise ValueError(
         f'log_prior_fn returned shape {chains} for a state of '
-        f'{_describe(state_parts)}. It has to return one value a chain: the '
+        f'{describe(state_parts)}. It has to return one value a chain: the '
         'leading axes that all parts of the state share, [] for a single '
         'chain. A prior over a vector has to sum over it: '
         'tfd.Independent(...), tfd.Sample(...) or tf.reduce_sum.')
@@ -114,21 +165,24 @@ def check_shapes(
     raise ValueError(
         f'log_likelihood_fn returned shape {log_likelihood.shape}, and '
         f'{wanted} is needed: chains {chains} (the shape of the log prior) '
-        f'and one value for each example. The state was '
-        f'{_describe(state_parts)}, the batch {_describe(batch)}. Do not sum '
+        f'and one value for each example.{hint} The state was '
+        f'{describe(state_parts)}, the batch {describe(batch)}. Do not sum '
         'or average over examples; for several outputs an example, sum over '
         'these; for several chains, let the chains be leading axes '
         "(tf.einsum('...nd,...d->...n', x, theta)).")
 
 
 def describe_error(
-    error: Exception, state_parts: Sequence[tf.Tensor], batch: Any) -> str:
+    error: Exception, state_parts: Sequence[tf.Tensor], batch: Any,
+    name: str = 'log_prior_fn or log_likelihood_fn', hint: str = '') -> str:
   """What to say of an error that a function of the user's has raised.
 
   Args:
     error: The error.
     state_parts: List of tensors that the functions got.
     batch: The examples that they got.
+    name: Which function it was.
+    hint: What else to say, where the dtypes are not the reason.
 
   Returns:
     message: `str`.
@@ -136,7 +190,6 @@ def describe_error(
   floats = {
       leaf.dtype for leaf in tf.nest.flatten(batch) if leaf.dtype.is_floating}
   others = floats - {part.dtype for part in state_parts}
-  hint = ''
   if others:
     wanted = state_parts[0].dtype.name
     hint = (
@@ -144,9 +197,9 @@ def describe_error(
         f'convert them once, tf.cast(..., tf.{wanted}) (in a pipeline, '
         'dataset.map(...)), or start from a state of their dtype.')
   return (
-      'log_prior_fn or log_likelihood_fn raised '
-      f'{type(error).__name__} for a state of {_describe(state_parts)} and '
-      f'a batch of {_describe(batch)}: {error}{hint}')
+      f'{name} raised {type(error).__name__} for a state of '
+      f'{describe(state_parts)} and a batch of {describe(batch)}: '
+      f'{_OF_TENSORFLOW.sub("", str(error)).strip()}.{hint}')
 
 
 def _takes(fn, number):
@@ -154,7 +207,7 @@ def _takes(fn, number):
   distribution = getattr(fn, '__self__', None)
   if isinstance(distribution, tfp.distributions.Distribution) and (
       fn.__name__ == 'log_prob'
-      and not isinstance(distribution, tfp.distributions.JointDistribution)):
+      and not isinstance(distribution, _Joint)):
     return number == 1  # Its other arguments are no parts.
   try:
     signature = inspect.signature(fn)
@@ -167,7 +220,7 @@ def _takes(fn, number):
   return True
 
 
-def _describe(tensors):
+def describe(tensors: Any) -> str:
   """Shapes and dtypes of nested tensors, for a message."""
   described = tf.nest.map_structure(
       lambda t: f'{t.dtype.name}{t.shape.as_list()}', tensors)

@@ -6,6 +6,7 @@ cost does not depend on N.
 
 A round adds to one half what depends on the other. Where a, b are odd and
 a b = N that is an even permutation, so half of the keys swap 0 and 1 besides.
+(Not of more than 20 numbers, of which there are more orders than keys.)
 
 Not `tf.random.experimental.index_shuffle`: XLA can't compile it, unless the
 seed is a constant, and its pairs of positions are not equally likely.
@@ -20,6 +21,7 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import word32
 
 _GOLDEN_RATIO = 0x9E3779B9
+_MOST_WITH_ALL_ORDERS = 20  # 20! < 2^64 < 21!
 
 
 def permute(
@@ -42,7 +44,7 @@ def permute(
     x = on_rectangles(
         x, key, n, word32.constant(a), word32.constant(b), _num_rounds(a),
         a * b == size)
-  if a * b > size or size == 1 or size % 2 == 0:
+  if a * b > size or size % 2 == 0 or size > _MOST_WITH_ALL_ORDERS:
     return x
   return with_odd_orders(x, key, n, word32.constant(a * b))
 
@@ -65,7 +67,8 @@ def with_odd_orders(
     x: `uint32` tensor.
   """
   one = word32.constant(1)
-  is_even = (area == size) & (size & one == one) & (size > one)
+  is_even = (area == size) & (size & one == one) & (size > one) & (
+      size <= word32.constant(_MOST_WITH_ALL_ORDERS))
   swaps = is_even & (word32.right(key[1], 31) == one) & (x <= one)
   return tf.where(swaps, x ^ one, x)
 

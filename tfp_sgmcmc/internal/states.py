@@ -60,6 +60,20 @@ def to_parts(state: Any, name: str = 'state') -> list[tf.Tensor]:
   return parts
 
 
+def check_not_empty(state: Any) -> None:
+  """Raises where a part of a state has no elements.
+
+  Args:
+    state: Tensor or nested tensors.
+  """
+  for k, part in enumerate(tf.nest.flatten(state)):
+    if part.shape.num_elements() == 0:
+      raise ValueError(
+          f'Part {k} of the state has shape {part.shape.as_list()}, which has '
+          'no elements: there is nothing to sample. Start from a state with at '
+          'least one chain and one coordinate.')
+
+
 def like(state: Any, parts: Sequence[tf.Tensor]) -> Any:
   """Packs `parts` as `state` is packed: a tensor, a list or a tuple."""
   if not isinstance(state, (list, tuple)):

@@ -66,9 +66,11 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   in place of a step of the compiled optimizer; how the loss reduces over
   examples makes no difference. Sample and class weights multiply an example's
-  log likelihood, loss weights an output's. All trainable weights are sampled,
-  and nothing else; the model runs as for prediction (`training=False`), so
-  that dropout is off and each example has a likelihood of its own.
+  log likelihood, loss weights an output's: a warning tells of sample weights
+  with a mean below 1/2 or above 2, by which the data count as N times this mean
+  against the prior. All trainable weights are sampled, and nothing else; the
+  model runs as for prediction (`training=False`), so that dropout is off and
+  each example has a likelihood of its own.
 
   The model keeps its `train_step`, optimizer and compile state: its train
   function is swapped only while a batch runs. Its weights after `fit` are the
@@ -77,26 +79,30 @@ class PosteriorSampling(keras.callbacks.Callback):
   with the same callback once more goes on with the chain, from the model's
   weights.
 
-  `PosteriorSampling()` chooses all: SGHMC with learning rate 0.1 and momentum
-  0.9; N(0, 1), for kernels of more than 128 inputs N(0, 128 / inputs), as the
-  prior of a model without regularisers; a fifth of the epochs for the compiled
-  optimizer first; a third of the other steps as burn-in; and 30 draws evenly
-  spaced over the rest. What is given in place of
-  one of these is not chosen; with a `kernel` none is but the temperature, where
-  asked. The temperature is 1, the posterior's own. `fit` prints what was chosen
-  (unless `verbose=0`), and `settings` holds it. The learning rate is a rule,
-  tried with batches of about a hundred and mean losses: where the chain is more
-  than a tenth hotter than T in the second quarter of burn-in it is lowered,
-  once, in proportion. For a loss that sums over pixels, or batches of ten, it
-  may be too large to get there: `learning_rate='temperature'` starts at 10^-6
-  and finds, in the first three quarters of burn-in, the rate at which the chain
-  is hotter than T by `target_excess`, a tenth; there it stays, in the logs and
-  in `settings`. So it may be with a kernel, SGHMC ("euler") or SGLD. It takes
-  some hundred steps, and the chain near the posterior: one that is on its way
-  there is hot, which holds the rate down (`TemperatureStepSizeAdaptation`).
+  Arguments you pass are used as given; `PosteriorSampling()` chooses the rest:
 
-  At T = 1 and this prior a network's posterior often predicts no better than
-  the optimizer does, for the prior is wrong. `temperature='validation'` chooses
+  * A fifth of the epochs is for the compiled optimizer, a third of the other
+    steps is burn-in, and 30 draws are spaced evenly over what is left.
+  * The kernel is `SGNHT`, whose step size, friction and scale of each weight
+    `SelfTuning` finds in burn-in. A chain that blows up goes back to where it
+    was up to 100 steps before, with half the step size: such returns are
+    counted, and a row of `summary`.
+  * The prior of a model without regularisers is N(0, 1), for kernels of more
+    than 128 inputs N(0, 128 / inputs). The temperature is 1.
+
+  `fit` prints what was chosen (unless `verbose=0`), and `settings` holds it. If
+  you pass a `kernel`, only the temperature can still be chosen for you. With a
+  `learning_rate` and no kernel it is SGHMC with momentum 0.9.
+
+  `learning_rate='temperature'` finds the rate of SGHMC ("euler") or SGLD: it
+  starts at 10^-6, and grows in the first three quarters of burn-in until the
+  chain is hotter than T by `target_excess`, a tenth
+  (`TemperatureStepSizeAdaptation`). This takes some hundred steps near the
+  posterior. A chain that has not converged is hot, so the rate found is then
+  too small.
+
+  Where the prior is wrong, a lower temperature may predict better.
+  `temperature='validation'` chooses
   T of 0.001, 0.01, 0.1 and 1 by `fit`'s validation data: a fifth of the epochs
   at T = 0.001, then a twenty-fifth at each of them, upwards, until two in a row
   are worse by the negative log likelihood of five pooled draws; the rest is for
@@ -106,8 +112,9 @@ class PosteriorSampling(keras.callbacks.Callback):
   same order each time. `validation_scores` holds the scores. The noise of
   minibatches heats the chain beside T, and at such temperatures may be most of
   the heat: so the draws are of no posterior that can be written down, and no
-  warning tells of that heat.
-  A chain that dies in a trial ends `fit`.
+  warning tells of that heat. (Below T = 0.05 the default kernel has friction
+  enough to hold that heat at about 0.05.) A chain that dies in a trial ends
+  `fit`.
 
   Step t = 1, 2, ... of the chain has the seed `random.fold_in(seed, t)`, and
   `bootstrap_results`, on the first batch, `random.fold_in(seed, 0)`: so a loop
@@ -217,8 +224,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   >>> history = model.fit(
   ...     x, y, batch_size=50, epochs=10, verbose=0, callbacks=[chosen],
   ...     validation_split=0.1)
-  >>> chosen.settings['kernel'], chosen.settings['learning_rate']
-  ('SGHMC', 0.1)
+  >>> chosen.settings['kernel'], chosen.settings['step_size'] > 0.
+  ('SGNHT', True)
   >>> len(chosen.validation_scores) >= 3
   True
   """
@@ -388,19 +395,24 @@ class PosteriorSampling(keras.callbacks.Callback):
   def summary(self, x: Any, y: Any = None) -> verdicts.Summary:
     """How good the draws are, by their predictions and the temperature.
 
-    The same as `diagnostics.summary(sampling, x, y)`; `fit` shows it in two
+    The same as `diagnostics.summary(sampling, x, y)`; `fit` shows it in three
     lines at its end, for inputs of the training data, where it has 12 draws.
+    Without `y` it says whether draws agree and are at the temperature, and
+    nothing of how good predictions are.
 
     Args:
-      x: Inputs, as `posterior.predict` takes them.
-      y: Their targets; with these of their log likelihood too.
+      x: Inputs, as `posterior.predict` takes them; with `y`, arrays.
+      y: Their targets; with these of their log likelihood too. Take data that
+        were not trained on.
 
     Returns:
       summary: `diagnostics.Summary` of R-hat and effective draws of the
         predictions, from the halves of the run, or of several chains as
-        `diagnostics.summary` compares them; and, for kernels with momentum, of
-        the kinetic temperature after burn-in (that of the hottest chain);
-        and how often the guard of `SelfTuning` acted after burn-in.
+        `diagnostics.summary` compares them; with `y` of the NLL beside that of
+        the weights before sampling and of a constant prediction; for kernels
+        with momentum, of the kinetic temperature after burn-in (that of the
+        hottest chain); and how often the guard of `SelfTuning` acted after
+        burn-in.
 
     Raises:
       ValueError: If there are fewer than 12 draws.

@@ -538,12 +538,12 @@ class Chain:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     self._inputs = x
     y_pred = model(x)
+    if not self._has_looked:
+      inspection.look(self._likelihood, y, y_pred, sample_weight)
     model.compute_loss(x, y, y_pred, sample_weight)
     model.compute_metrics(x, y, y_pred, sample_weight)
     model.reset_metrics()
     self._check_weights()
-    if not self._has_looked:
-      inspection.look(self._likelihood, y, y_pred, sample_weight)
     self._prior = priors.chosen(
         self._prior, self._has_default_prior, bool(model.losses), self._say)
     network.build_moving_average(model)

@@ -203,6 +203,8 @@ def look(
   """
   if np.max(faults(likelihood, outputs), initial=0) == _NO_PROBABILITY:
     raise ValueError(_no_probabilities(likelihood))
+  if y is None:  # Of which the likelihood tells.
+    return
   check_class_numbers(likelihood, y, outputs)
   flat = likelihood.flat_outputs(outputs)
   for term in likelihood.terms(outputs):

@@ -96,9 +96,10 @@ class KernelMaker:
     if self._tuner is not None:
       self._tuner.around(made)  # Which refuses what it cannot adapt.
     self._name = type(made).__name__
-    self._made_with = made.parameters
+    inner = _inner(made)
+    self._made_with = inner.parameters
     self._stores_kicked_momentum = getattr(
-        made, 'stores_kicked_momentum', False)
+        inner, 'stores_kicked_momentum', False)
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
 
   @property
@@ -384,6 +385,7 @@ class KernelMaker:
       raise TypeError(
           f'kernel made {made!r} of type {type(made).__name__}: it has to make '
           'a transition kernel, such as sgmcmc.SGHMC.')
+    made = _inner(made)
     parameters = made.parameters
     # A kernel of another library is taken where it may be: an exact one has to
     # see all the data.
@@ -395,6 +397,11 @@ class KernelMaker:
           'StochasticBouncyParticleSampler, or sample it with '
           'tfp.mcmc.sample_chain.')
     _check_estimator(parameters['gradient_estimator'])
+
+
+def _inner(kernel):
+  """The kernel that `SelfTuning` tunes; others as they are."""
+  return kernel.inner_kernel if isinstance(kernel, mcmc.SelfTuning) else kernel
 
 
 def _check_estimator(estimator):

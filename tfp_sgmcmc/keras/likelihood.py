@@ -89,9 +89,11 @@ class Term(NamedTuple):
     if isinstance(self.loss, keras.losses.Poisson):
       y_true = tf.reshape(y_true, tf.shape(y_pred))
       values += tf.reduce_sum(tf.math.lgamma(y_true + 1.), axis=-1)
-    for factor in (mask, sample_weight):
+    for name, factor in (
+        ("mask of the model's output has", mask),
+        ('sample weights have', sample_weight)):
       if factor is not None:
-        values *= _expand(tf.cast(factor, dtype), values)
+        values *= _expand(name, tf.cast(factor, dtype), values)
     values = -tf.reduce_sum(values, axis=range(1, values.shape.rank))
     # XLA has one sum for this and for the mean loss, but for a product with 1.
     return values if self.weight == 1. else self.weight * values
@@ -373,14 +375,15 @@ def _resolve(loss):
       f'there is no posterior to sample. {_WAY_OUT}{hint}')
 
 
-def _expand(weight, values):
+def _expand(name, weight, values):
   """Weights in a shape that broadcasts with the values from the left."""
   if weight.shape.rank > values.shape.rank and weight.shape[-1] == 1:
     weight = tf.squeeze(weight, axis=-1)
   if weight.shape.rank > values.shape.rank:
     raise ValueError(
-        f'The sample weights have shape {weight.shape} and the losses '
-        f'{values.shape}: pass one weight an example, [n].')
+        f'The {name} shape {weight.shape} and the losses {values.shape}: one '
+        'value for each example is needed, [n]. (Losses of this package are '
+        'sums over the elements of an example.)')
   while weight.shape.rank < values.shape.rank:
     weight = weight[..., tf.newaxis]
   return weight

@@ -300,8 +300,8 @@ class PosteriorSamples:
     posterior's. They are kept with the draws, in memory or on disk.
 
     Returns:
-      start: `PosteriorSamples`; None where they are not known, as of
-        `from_arrays`.
+      start: `PosteriorSamples`; None where those of a chain are not known, as
+        with `from_arrays`.
     """
     numbers = list(dict.fromkeys(self._chain_numbers()))
     arrays = self._draws.start

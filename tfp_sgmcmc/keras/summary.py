@@ -34,6 +34,7 @@ from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import runs as runs_lib
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.keras import baselines
 from tfp_sgmcmc.keras import samples as samples_lib
 
 __all__ = [
@@ -170,7 +171,7 @@ def in_words(
     posterior: samples_lib.PosteriorSamples,
     x: Any,
 ) -> str | None:
-  """How good the draws of a `fit` are, in two lines.
+  """How good the draws of a `fit` are, in three lines.
 
   Args:
     summary: Callable of inputs.
@@ -194,7 +195,8 @@ def in_words(
   worst = next(r for r in found.rows if r.verdict == found.verdict)
   return f'{len(posterior)} draws: {numbers}.\nIn all: ' + (
       'fine.' if found.verdict == 'fine'
-      else f'{found.verdict}. {worst.quantity}: {worst.advice}')
+      else f'{found.verdict}. {worst.quantity}: {worst.advice}') + (
+          f'\n{verdicts.about()} For that, .summary(x, y) on held-out data.')
 
 
 def rows_of_chains(
@@ -250,11 +252,6 @@ def _predictions(posterior, x):
           posterior.predict(x, return_samples=True))], axis=-1)
 
 
-def _log_likelihood(posterior, x, y):
-  """The mean over examples, `[draws, 1]`."""
-  return np.mean(posterior.log_likelihood(x, y), axis=1, keepdims=True)
-
-
 def _weights(posterior):
   """Some coordinates of the weights, `[draws, d]`."""
   total = sum(w.size for w in posterior[0])
@@ -271,9 +268,11 @@ def _(result: samples_lib.PosteriorSamples, x, y=None):
     return runs_lib.summary_of_runs(result, [result], x, y)
   rows = rows_of_predictions(result, x)
   if y is not None:
-    rows += tuple(_rows_of(
-        'the log likelihood', _log_likelihood(_some(result, len(result)), x, y)[
-            np.newaxis]))
+    values = _some(result, len(result)).log_likelihood(x, y)
+    rows += (
+        *_rows_of('the log likelihood', np.mean(
+            values, axis=1, keepdims=True)[np.newaxis]),
+        baselines.row([result], values, x, y))
   return verdicts.Summary(rows)
 
 
@@ -287,9 +286,13 @@ def _(first: samples_lib.PosteriorSamples, runs, x, y=None):
   runs = [chain for run in runs for chain in run.chains]
   number = min(len(run) for run in runs)
   runs = [_some(run, number) for run in runs]
-  return verdicts.Summary(tuple(rows_of_chains(
+  values = None if y is None else np.stack([
+      run.log_likelihood(x, y) for run in runs])
+  rows = rows_of_chains(
       np.stack([_predictions(run, x) for run in runs]),
-      None if y is None else np.stack([
-          _log_likelihood(run, x, y) for run in runs]),
+      None if y is None else np.mean(values, axis=2, keepdims=True),
       np.stack([_weights(run) for run in runs]),
-      sum(len(v.shape) > 1 for v in first.model.trainable_variables) > 1)))
+      sum(len(v.shape) > 1 for v in first.model.trainable_variables) > 1)
+  if y is not None:
+    rows.append(baselines.row(runs, np.concatenate(values), x, y))
+  return verdicts.Summary(tuple(rows))
