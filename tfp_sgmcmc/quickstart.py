@@ -155,8 +155,8 @@ def fit_all(
         name, digits, arguments, sampling,
         len(digits.labels) // 10 if is_chosen else 0)
     predictors[name] = sampling.posterior
-    print(f'  {name}: {len(sampling.posterior)} networks drawn, learning rate '
-          f'{sampling.settings["learning_rate"]:g}')
+    print(f'  {name}: {len(sampling.posterior)} networks drawn, step size '
+          f'{sampling.settings["step_size"]:g}')
     if is_chosen:
       loss = model.history.history['loss']
       print('  temperatures tried on images left out, by NLL: ' + ', '.join(
