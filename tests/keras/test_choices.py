@@ -37,22 +37,35 @@ def test_everything_left_out_is_chosen_and_said(capsys):
   with warnings.catch_warnings():
     warnings.simplefilter('error')  # Not even of a prior that is missing.
     fit(sampling, 10, model=models.classifier(), validates=False, verbose=2)
-  settings = dict(sampling.settings)
-  assert settings.pop('step_size') > 0.
-  assert settings == dict(
-      kernel='SGNHT', momentum=None, temperature=None,
-      start_epoch=2, num_burnin_steps=8, num_steps_between_results=0)
+  found = float(sampling.kernel_results.step_size)
+  assert 0.003 < found < 1.
+  assert sampling.settings == dict(
+      kernel='SGNHT', step_size=float(f'{found:.3g}'), momentum=None,
+      temperature=None, start_epoch=2, num_burnin_steps=8,
+      num_steps_between_results=0)
   assert sampling.num_steps == 24  # Three an epoch, two epochs of SGD.
   assert sampling.posterior.steps == list(range(9, 25))
   said = capsys.readouterr().out
   for part in (
-      '2 epoch(s) of the compiled optimizer, then SGNHT with a step size '
-      'that is found in burn-in, temperature=1.0',
+      '2 epoch(s) of the compiled optimizer, then SGNHT with a step size that '
+      'is found in burn-in, temperature=1.0',
+      f'step_size={found:.3g} was found in 8 step(s).',
       'the prior is N(0, 1) for each weight, narrower where',
       '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
       '16 draws: R-hat of predictions', 'In all: ',
       'not about how good the predictions are.'):
     assert part in said, (part, said)
+
+
+def test_a_learning_rate_alone_has_the_momentum_of_sgd():
+  given = sgmcmc.keras.PosteriorSampling(learning_rate=0.02, seed=0)
+  written_out = models.make_sampling(
+      sgmcmc.SGHMC, learning_rate=0.02, momentum=choices.MOMENTUM,
+      start_epoch=1, num_burnin_steps=4)
+  a, b = (fit(s, 5, validates=False) for s in (given, written_out))
+  for ours, theirs in zip(a.get_weights(), b.get_weights()):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+  assert given.posterior.steps == written_out.posterior.steps
 
 
 def test_what_is_chosen_is_the_kernel_with_these_settings():
@@ -89,6 +102,7 @@ def test_at_temperature_zero_nothing_is_hot():
   models.fit(
       models.classifier(), sampling, epochs=40, x=dataset().cache().repeat(),
       batch_size=None, steps_per_epoch=3)
+  assert 0.003 < sampling.settings['step_size'] < 1.
   assert len(sampling.posterior) >= 30
 
 

@@ -5,7 +5,6 @@ from typing import Any
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import adapted_rate
-from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import settings as settings_lib
 
@@ -42,7 +41,7 @@ learning_rate='temperature', which finds a rate in burn-in."
         "learning_rate='temperature' has to start near the posterior: train "
         'longer with the optimizer first (start_epoch), or give the learning '
         'rate as a number.')
-  if isinstance(settings.rate, choices.FoundStep):
+  if settings.finds_step:
     return _WHERE_FOUND
   name, value = settings.make_kernel.step_argument
   if isinstance(rate, str):

@@ -102,12 +102,11 @@ class PosteriorSampling(keras.callbacks.Callback):
   too small.
 
   Where the prior is wrong, a lower temperature may predict better.
-  `temperature='validation'` chooses
-  T of 0.001, 0.01, 0.1 and 1 by `fit`'s validation data: a fifth of the epochs
-  at T = 0.001, then a twenty-fifth at each of them, upwards, until two in a row
-  are worse by the negative log likelihood of five pooled draws; the rest is for
-  the lowest T that is as good as the best, up to the standard error of the
-  difference. Eight epochs at least are needed, one for each of these parts; the
+  `temperature='validation'` chooses T of 0.001, 0.01, 0.1 and 1 by `fit`'s
+  validation data: a fifth of the epochs at T = 0.001, then a twenty-fifth at
+  each of them, upwards, until two in a row are worse by the negative log
+  likelihood of five pooled draws; the rest is for the lowest T that is as good
+  as the best, up to the standard error of the difference. Eight epochs at least are needed, one for each of these parts; the
   data for the test are not to be the validation data, which have to come in the
   same order each time. `validation_scores` holds the scores. The noise of
   minibatches heats the chain beside T, and at such temperatures may be most of
@@ -179,10 +178,9 @@ class PosteriorSampling(keras.callbacks.Callback):
   batch (`side_by_side`). Where XLA compiles the step, or the network is small,
   they step together where TensorFlow can vectorise that (dense layers and the
   like, see `together`), else one after the other. The number of steps, burn-in
-  and `max_results` are those of each chain, and so is a learning rate that is
-  found (`settings` has the mean); T and a rate that is lowered are for all. The
-  model in `fit`, and so validation and what callbacks do to its weights, is
-  chain 0; metrics are means over the chains. `posterior.chains` are the chains,
+  and `max_results` are those of each chain, and each finds its own step size or
+  learning rate (`settings` has the mean); T is for all. The model in `fit`, and
+  so validation and what callbacks do to its weights, is chain 0; metrics are means over the chains. `posterior.chains` are the chains,
   and `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
   from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
   `sample_chains` each has a process, or a machine, of its own.
@@ -420,7 +418,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     rows = diagnostics.summary(self.posterior, x, y).rows
     heat = self._chain.heat
     if heat is not None:
-      rows += summary_lib.kinetic(heat, self._settings.search is not None),
+      rows += summary_lib.kinetic(
+          heat, self._settings.search is not None,
+          self._settings.finds_step),
     return verdicts.Summary(
         (*rows, *verdicts.findings(self.kernel_results)))
 

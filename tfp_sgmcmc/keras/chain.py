@@ -15,7 +15,6 @@ from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
-from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import judge
@@ -606,7 +605,7 @@ class Chain:
   @property
   def _step_argument(self):
     """The argument that the user may lower; None where the step is found."""
-    if isinstance(self._rate, choices.FoundStep):
+    if self._settings.finds_step:
       return None
     return self._make_kernel.step_argument
 

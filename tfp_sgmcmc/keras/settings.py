@@ -64,6 +64,11 @@ class Settings:
   fingerprint: str | None
 
   @property
+  def finds_step(self) -> bool:
+    """Whether the step size is found in burn-in, without a learning rate."""
+    return isinstance(self.rate, choices.FoundStep)
+
+  @property
   def has_default_prior(self) -> bool:
     """Whether `bounded_normal` is the prior of a model without regularisers."""
     return self.chooses and self.prior is None
@@ -120,7 +125,7 @@ class Settings:
     name, value = self.make_kernel.step_argument
     temperature = self.given['temperature']
     how = f'{name}={value}, momentum={self.make_kernel.momentum}'
-    if isinstance(self.rate, choices.FoundStep):
+    if self.finds_step:
       how = 'a step size that is found in burn-in'
     return settings, (
         f'{first} epoch(s) of the compiled optimizer, then '

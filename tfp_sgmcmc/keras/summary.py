@@ -123,23 +123,28 @@ def rows_of_predictions(
               ' Run longer, with draws further apart.'))))
 
 
-def kinetic(ratio: float, is_chosen: bool) -> verdicts.Row:
+def kinetic(
+    ratio: float, is_chosen: bool, is_found: bool = False) -> verdicts.Row:
   """The row of the mean kinetic temperature after burn-in, over T.
 
   Args:
     ratio: Python `float`.
     is_chosen: Python `bool`, whether T was chosen by validation data. Then what
       was judged holds the heat, and it is doubtful at most.
+    is_found: Python `bool`, whether the step size was found in burn-in.
 
   Returns:
     row: `Row`.
   """
+  what = (
+      'Make burn-in longer (more epochs)' if is_found else
+      'Take a smaller learning rate or step size')
   return temperatures.kinetic_row(
       ratio, 0., (
           'The noise of minibatches is a part of the temperature, as it was '
           'when T was chosen: the draws are not of the posterior at T, but '
           'their predictions were judged as they are.' if is_chosen else
-          'Take a smaller learning rate or step size, or larger batches.'),
+          f'{what}, or take larger batches.'),
       is_judged=not is_chosen)._replace(standard_error=None)
 
 
