@@ -108,7 +108,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   likelihood of five pooled draws; the rest is for the lowest T that is as good
   as the best, up to the standard error of the difference. Eight epochs at least
   are needed, one for each of these parts; the data for the test are not to be
-  the validation data, which have to come in the same order each time. `validation_scores` holds the scores. The noise of
+  the validation data, which have to come in the same order each time.
+  `validation_scores` holds the scores. The noise of
   minibatches heats the chain beside T, and at such temperatures may be most of
   the heat: so the draws are of no posterior that can be written down, and no
   warning tells of that heat. (Below T = 0.05 the default kernel has friction
@@ -181,7 +182,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   and `max_results` are those of each chain, and each finds its own step size or
   learning rate (`settings` has the mean); T is for all. The model in `fit`, and
   so validation and what callbacks do to its weights, is chain 0; metrics are
-  means over the chains. `posterior.chains` are the chains, and `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
+  means over the chains. `posterior.chains` are the chains, and
+  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
   from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
   `sample_chains` each has a process, or a machine, of its own.
 
