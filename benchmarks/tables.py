@@ -16,9 +16,9 @@ the classes).
 Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
 OUTPUT/tables.md has the means over splits.
 
-FOLDER has the data sets as `datasets.load_uci_regression`, `load_a9a` and
-`load_covertype` read them, and bde/airfoil.csv.gz and bde/hour.csv.gz as
-sklearn-contrib-bde's benchmark has them. The digits come with scikit-learn.
+FOLDER has the data sets as `datasets.load_uci_regression` reads them, and
+bde/airfoil.csv.gz and bde/hour.csv.gz as sklearn-contrib-bde's benchmark has
+them. The digits come with scikit-learn.
 """
 
 import argparse
@@ -206,11 +206,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   path = arguments.output / 'tables.jsonl'
   about = dict(
       epochs=arguments.epochs, batch_size=arguments.batch_size,
-      hidden=arguments.hidden, temperature=arguments.temperature)
+      hidden=arguments.hidden, temperature=arguments.temperature,
+      **({'tiny': True} if arguments.tiny else {}))
   for name in arguments.sets:
     for split in range(arguments.splits):
       key = dict(set=name, split=split, **about)
-      if any(key.items() <= line.items() for line in uncertainty.read(path)):
+      if any(key == {k: line.get(k) for k in key} and (
+          'tiny' in line) == arguments.tiny for line in uncertainty.read(path)):
         continue
       table = SETS[name](arguments.data, split)
       if arguments.tiny:

@@ -117,6 +117,11 @@ def _bounded(kernel_class):
 _PRECISION = oracle.GaussianModel().precision
 _BOUND = pdmp.GaussianBound(_PRECISION)
 
+def _self_tuning(posterior, **arguments):
+  return sgmcmc.SelfTuning(
+      sgmcmc.SGNHT(posterior, 0.01, 0., thermostat='part', **arguments), 100)
+
+
 KERNELS = {
     'sgld': _minibatches(sgmcmc.SGLD, step_size=0.05),
     'psgld': _minibatches(
@@ -154,11 +159,9 @@ KERNELS = {
     'amagold': _exact(functools.partial(
         sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
         gradient_estimator=UNIFORM)),
-    'self tuning': Kernel(lambda posterior: sgmcmc.SelfTuning(
-        sgmcmc.SGNHT(
-            posterior, 0.01, 0., gradient_estimator=UNIFORM,
-            thermostat='part'), 100),
-                          takes_any_target=False),
+    'self tuning': Kernel(
+        functools.partial(_self_tuning, gradient_estimator=UNIFORM),
+        in_fit=_self_tuning, takes_any_target=False),
     'firefly': _exact(
         _firefly, num_parts=1, model=functools.partial(
             families.Logistic, num=8, dim=2, scale=1.),

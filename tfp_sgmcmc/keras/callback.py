@@ -256,8 +256,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       kernel: Callable of the target; returns a kernel: `functools.partial` of
         `SGLD`, `SGHMC`, `SGNHT` or `StochasticBouncyParticleSampler` with its
         arguments, or one of the first three where `learning_rate` gives them.
-        The batches come from `fit`: leave `gradient_estimator` out. None for
-        SGHMC, with all else that is left out chosen (see above).
+        The batches come from `fit`: leave `gradient_estimator` out. None to
+        have it chosen, with all else that is left out (see above).
       num_examples: Python `int`, N, the number of training examples: how much
         the data weigh against the prior. None to count the rows of the data,
         by a pass over them or in the first epoch of the compiled optimizer;

@@ -111,16 +111,17 @@ class Judge:
     if 'kinetic_temperature' in logs:
       self._heat.add(
           num_steps, logs['kinetic_temperature'], logs['temperature'])
-    said = None if self._rate is None else self._rate.watch(
-        before, num_steps, heat=self._heat, logs=logs)
-    if said is not None:
-      self.forget()
-      self._say(said)
+    is_searching = self._search is not None and not self._search.is_over
+    said = None if self._rate is None or is_searching else self._rate.watch(
+        before, num_steps, logs=logs)
     burnin = self._schedule.num_burnin_steps
     if burnin and before < burnin <= num_steps and not self._search:
       _warn(self._heat.warning(
           'of the second half of burn-in', burnin // 2 + 1,
           float(logs['loss'])))
+    if said is not None:
+      self.forget()
+      self._say(said)
 
   def end_epoch(
       self, num_steps: int, num_draws: int, loss: float | None) -> None:

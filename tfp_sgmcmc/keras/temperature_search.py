@@ -80,7 +80,7 @@ class TemperatureSearch:
     self._losses, self._weights = [], []
     self._num_epochs = 1
     self._epochs_left = 1
-    self._trial = None
+    self._trial, self._steps_of_trial = None, 0
     self._draws = []
     self._ends = []
     self._is_over = False
@@ -108,8 +108,8 @@ class TemperatureSearch:
   @property
   def most_steps(self) -> int:
     """The number of steps of the search if all temperatures are tried."""
-    end, spacing = self._trial
-    return end + 2 * (len(TEMPERATURES) - 1) * _NUM_DRAWS * spacing
+    end, _ = self._trial
+    return end + (len(TEMPERATURES) - 1) * self._steps_of_trial
 
   @property
   def temperature(self) -> float:
@@ -153,8 +153,9 @@ class TemperatureSearch:
       steps: Python `int`, the number of steps in an epoch.
     """
     if not self._is_over and self._trial is None:
+      self._steps_of_trial = steps * self._num_epochs
       self._trial = first + steps * self._epochs_left, max(
-          1, steps * self._num_epochs // 2 // _NUM_DRAWS)
+          1, self._steps_of_trial // 2 // _NUM_DRAWS)
 
   def is_due(self, step: int) -> bool:
     """Whether a step makes a draw of a trial."""

@@ -189,9 +189,9 @@ class SelfTuning(kernel_lib.Kernel):
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). All chains share what is found. It takes one more
   gradient in each of the first 100 steps of the adaptation, and in a tenth to a
-  fifth of the others. With the exact gradient there is no noise to learn scales
-  from, and G = 1: give the posterior's parameters one scale, by
-  `Posterior.transform`.
+  fifth of its others (on several replicas in each step, of all the run). With
+  the exact gradient there is no noise to learn scales from, and G = 1: give the
+  posterior's parameters one scale, by `Posterior.transform`.
 
   The inner kernel's step size is only the start; its `diffusion` is best 0, so
   that the thermostat makes up for unknown noise alone.
@@ -237,7 +237,7 @@ class SelfTuning(kernel_lib.Kernel):
         one to start from: a positive number. Without `preconditioner`,
         `noise_estimate` and `friction`, which are found.
       num_adaptation_steps: n: Python `int`, or a scalar tensor or variable of
-        integers. Zero leaves all as it is given, and the guard on.
+        integers. Zero leaves the step size as it is given, and the guard on.
       name: Python `str`, the name of the operations.
 
     Raises:
@@ -269,6 +269,12 @@ class SelfTuning(kernel_lib.Kernel):
             'SelfTuning finds: leave it out.')
     if inner_kernel.experimental_shard_axis_names is not None:
       raise ValueError(self.why_no_shards)
+    estimator = inner_kernel.gradient_estimator
+    if not estimator.follows_seed:
+      raise ValueError(
+          f'gradient_estimator is {estimator!r}, whose minibatch cannot be had '
+          'twice, and SelfTuning compares two positions on one minibatch. Take '
+          'Uniform, or another estimator of data in memory.')
     if not (tf.is_tensor(num_adaptation_steps)
             or isinstance(num_adaptation_steps, tf.Variable)):
       checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
@@ -288,6 +294,11 @@ class SelfTuning(kernel_lib.Kernel):
   def is_calibrated(self) -> bool:
     """False, as that of the inner kernel."""
     return self.inner_kernel.is_calibrated
+
+  @property
+  def lives_on_batches(self) -> bool:
+    """That of the inner kernel."""
+    return self.inner_kernel.lives_on_batches
 
   @property
   def balances_noise(self) -> bool:
@@ -335,12 +346,13 @@ class SelfTuning(kernel_lib.Kernel):
     temperature = self._temperature(inner.step, dtype)
     h = states.cast(self._start_size, dtype)
     power = _means(
-        [tf.square(g) for g in inner.grads_target_log_prob], rank)
+        [tf.square(tf.cast(g, dtype)) for g in inner.grads_target_log_prob],
+        rank)
     return SelfTuningResults(
         inner_results=inner,
         step_size=h,
         friction=self._friction(h),
-        preconditioner=self._metric(power, self._share(inner, None)),
+        preconditioner=self._metric(power, self._share(inner)),
         noise_variance=[tf.zeros_like(v) for v in power],
         anchor=[tf.identity(part) for part in parts],
         heat=temperature,
@@ -371,7 +383,7 @@ class SelfTuning(kernel_lib.Kernel):
         lambda: _nothing(previous))
     results = previous._replace(inner_results=inner)
     results = self._with_step_size(results, measured, is_adapting)
-    results = self._with_metric(results, measured, step, old)
+    results = self._with_metric(results, measured, step)
     results = results._replace(
         friction=tf.where(
             is_adapting, self._friction(results.step_size), results.friction))
@@ -400,7 +412,7 @@ class SelfTuning(kernel_lib.Kernel):
     return tf.where(
         number > 0., tf.clip_by_value(
             _RELAXATION / (tf.maximum(number, 1.) * step_size),
-            _LEAST_FRICTION, _LARGEST_FRICTION), 0.)
+            _LEAST_FRICTION, _LARGEST_FRICTION), 1.)
 
   def _with_step_size(self, results, measured, is_adapting):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size."""
@@ -421,7 +433,7 @@ class SelfTuning(kernel_lib.Kernel):
             results.step_size),
         weight_sum=weight_sum)
 
-  def _with_metric(self, results, measured, step, old):
+  def _with_metric(self, results, measured, step):
     """V, of the differences up to now, and G, while it is being found."""
     count = tf.minimum(
         results.num_differences + measured.is_measured, _MOST_FOR_VARIANCE)
@@ -435,7 +447,7 @@ class SelfTuning(kernel_lib.Kernel):
         tf.where(is_finding, new, g) for g, new in zip(
             results.preconditioner,
             self._metric(
-                variance, self._share(results.inner_results, old),
+                variance, self._share(results.inner_results),
                 self._noise_share(step)))]
     return results._replace(
         preconditioner=metric, noise_variance=variance, num_differences=count)
@@ -456,13 +468,16 @@ class SelfTuning(kernel_lib.Kernel):
     return tf.where(
         is_cold, 0., _NOISE / tf.maximum(temperature, _LEAST_TEMPERATURE))
 
-  def _share(self, inner, old):
-    """b / N, how many of the examples an estimate takes; 0 for all of them."""
-    used = _num_gradients(inner)
-    if old is not None:
-      used -= _num_gradients(old)
-    share = tf.cast(used, tf.float32) / tf.cast(
-        self.inner_kernel.target_num_examples, tf.float32)
+  def _share(self, inner):
+    """b / N, the mean over all steps up to now; 0 where that is all of them.
+
+    The mean, for the last batch of an epoch may be a small one.
+    """
+    used = tf.cast(tf.reduce_max(
+        inner.gradient_estimator_results.num_gradients), tf.float32)
+    share = used / (
+        tf.cast(inner.step + 1, tf.float32)
+        * tf.cast(self.inner_kernel.target_num_examples, tf.float32))
     return tf.where(share < 1., share, tf.zeros_like(share))
 
   def _guard(
@@ -539,11 +554,6 @@ class SelfTuning(kernel_lib.Kernel):
             has_failed & ~is_adapting, tf.int32))
 
 
-def _num_gradients(inner):
-  """How many gradients of examples a chain has used."""
-  return tf.reduce_max(inner.gradient_estimator_results.num_gradients)
-
-
 def _measure(kernel, parts, old, inner, seed, heat, target):
   """`_Measured`, by the gradient at the old position on the new minibatch."""
   before = kernel.estimate_at(parts, old, seed)
@@ -563,7 +573,8 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
   weight = tf.where(
       is_usable, tf.exp(-tf.square(tf.math.log(x) / _WIDTH) / 2.), 0.)
   difference = [
-      _mean_where(has_two, tf.square(a - b) / 2.) for a, b in zip(
+      _mean_where(has_two, tf.square(tf.cast(a - b, dtype)) / 2.)
+      for a, b in zip(
           before.grads_target_log_prob, old.grads_target_log_prob)]
   return _Measured(
       tf.reduce_mean(weight * x), tf.reduce_mean(weight), difference,
