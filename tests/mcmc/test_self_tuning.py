@@ -433,7 +433,7 @@ def test_few_steps_of_adaptation(num_steps):
   h = float(results.step_size)
   assert (h == np.float32(0.003)) == (num_steps < 2)  # One is not measured.
   assert 0.0029 < h < 0.5
-  assert (float(results.friction) == 0.) == (num_steps == 0)
+  assert (float(results.friction) == 1.) == (num_steps == 0)
 
 
 # Its arguments.
