@@ -156,6 +156,10 @@ def test_the_relaxation_where_the_friction_is_tiny_negative_or_large(dtype):
   h, a, t, v = 0.1, 1.5, 0.7, 2.
   e, c = sgnht.relaxation(
       *(tf.constant(x, dtype) for x in (xi, h, a, t, v, 0.)))
+  # A friction beside the thermostat adds to xi and to A.
+  beside = sgnht.relaxation(
+      *(tf.constant(x, dtype) for x in (xi - 0.25, h, a - 0.25, t, v, 0.25)))
+  np.testing.assert_allclose((e, c), beside, rtol=1e-5)
   wide = xi.astype(np.longdouble)
   with np.errstate(invalid='ignore', divide='ignore'):
     full = a * t * np.where(
@@ -173,14 +177,16 @@ def test_the_relaxation_where_the_friction_is_tiny_negative_or_large(dtype):
 @functools.cache
 def gaussian(thermostat, integrator):
   """Chains of a Gaussian, compiled once for all numbers."""
-  def make_kernel(h, a, noise, estimate):
+  def make_kernel(h, a, noise, estimate, gamma=None):
     share = tf.constant([0.2, 0.6, 1., 1.4, 1.8], tf.float64)**0.5
     scale = noise * share
     return sgmcmc.SGNHT(
         log_prob_of(SCALES), h, a, thermostat=thermostat,
         integrator=integrator, gradient_estimator=NoisyByPart(
             [scale[:2], scale[2:]]),
-        noise_estimate=[estimate * scale[:2]**2, estimate * scale[2:]**2])
+        noise_estimate=[estimate * scale[:2]**2, estimate * scale[2:]**2],
+        **({} if gamma is None else dict(
+            friction=[gamma * share[:2]**2, gamma * share[2:]**2])))
 
   return functools.partial(
       oracle.compile_chains(make_kernel), start(20_000))
@@ -205,10 +211,11 @@ class NoisyByPart(gradients.GradientEstimator):
             estimate.grads_target_log_prob, self._scales, noise)]), results
 
 
-def run(thermostat, integrator, h, a=2., noise=0., estimate=0., time=30.):
+def run(thermostat, integrator, h, a=2., noise=0., estimate=0., time=30.,
+        **friction):
   """theta, relative to the density's sds, the momentum and xi."""
   state, results = gaussian(thermostat, integrator)(
-      int(time / h), h=h, a=a, noise=noise, estimate=estimate)
+      int(time / h), h=h, a=a, noise=noise, estimate=estimate, **friction)
   return (np.concatenate(state, axis=-1) / SCALES,
           np.concatenate(results.momentum, axis=-1), results.thermostat)
 
@@ -257,6 +264,33 @@ def test_the_noise_that_is_known_is_not_added_again():
   unknown, _, xi = run(estimate=0., **numbers)
   assert abs(np.mean(xi) - 2.8) < 0.2
   assert np.all(np.abs(unknown.var(axis=0)[[0, 1, 3, 4]] - 1.) > 0.06)
+
+
+def test_a_friction_beside_the_thermostat():
+  """gamma from 0.4 to 3.6 by coordinate, and A = 0.
+
+  Then xi is the noise that is not known: 0 with none, or with known noise; and
+  h V / 2 = 0.4, on average over the coordinates, with unknown noise.
+  """
+  numbers = dict(
+      thermostat='scalar', integrator='badodab', h=0.2, a=0., gamma=2.)
+  for noise, estimate in ((0., 0.), (2., 1.)):
+    theta, _, xi = run(noise=noise, estimate=estimate, **numbers)
+    np.testing.assert_allclose(theta.var(axis=0), 1., rtol=0.06)
+    assert abs(np.mean(xi)) < 0.1
+  _, _, xi = run(noise=2., **numbers)
+  assert abs(np.mean(xi) - 0.4) < 0.1
+
+
+@pytest.mark.parametrize('arguments, message', [
+    (dict(integrator='euler'), 'integrator is "euler"'),
+    (dict(thermostat='matrix'), 'thermostat is "matrix"'),
+    (dict(friction=-1.), 'friction'),
+    (dict(friction=[1., -1.]), 'friction'),
+])
+def test_a_friction_that_is_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    sgmcmc.SGNHT(log_prob_of(SCALES), 0.1, 1., **{'friction': 1., **arguments})
 
 
 def test_an_estimate_that_is_too_large_leaves_a_twentieth_of_the_noise():
@@ -451,6 +485,8 @@ def test_the_integrator_where_none_is_named():
 
 @pytest.mark.parametrize('arguments, message', [
     (dict(noise_estimate=[1.]), 'list of 1, and the state has 2'),
+    (dict(friction=[1.]), 'friction is a list of 1, and the state has 2'),
+    (dict(friction=tf.ones([4, 3])), r'friction has shape \(4, 3\)'),
     (dict(noise_estimate=tf.ones([4, 3])), r'shape \(4, 3\) for part 0'),
     (dict(preconditioner=preconditioners.Diagonal([1., 2., 3.])),
      'list of 3, and the state has 2'),
