@@ -96,7 +96,8 @@ class FoundStep:
     Returns:
       what: What there is to say, None where there is nothing.
     """
-    if not before < self._num_steps <= step:
+    del before  # A search may end the adaptation at a step that has been made.
+    if self._found is not None or not 0 < self._num_steps <= step:
       return None
     self._found = float(f'{float(logs["step_size"]):.3g}')
     return f'step_size={self._found:g} was found in {self._num_steps} step(s).'
