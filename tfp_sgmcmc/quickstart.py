@@ -5,8 +5,8 @@
 A network 64-100-10 is trained with Adam by `model.fit`, and sampled by the same
 `model.fit`, for as many epochs, with one callback: `PosteriorSampling()`, which
 chooses all settings, at three temperatures. T = 1 is the posterior's own; T = 0
-averages predictions along a path of descent with momentum; and one is chosen by a
-tenth of the training images, that are left out of training for it. It prints
+averages predictions along a path of descent with momentum; and one is chosen by
+a tenth of the training images, that are left out of training for it. It prints
 how good the predictions of each are, on test images as they are and on images
 unlike those it was trained on (turned, noisy), and writes a picture,
 `quickstart.png`.

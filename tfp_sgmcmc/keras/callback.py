@@ -109,11 +109,12 @@ class PosteriorSampling(keras.callbacks.Callback):
   as the best, up to the standard error of the difference. Eight epochs at least
   are needed, one for each of these parts; the data for the test are not to be
   the validation data, which have to come in the same order each time.
-  `validation_scores` holds the scores. The noise of minibatches heats the chain
-  beside T, and at such temperatures may be most of the heat: so the draws are
-  of no posterior that can be written down, and no warning tells of that heat.
-  (Below T = 0.05 the default kernel has friction enough to hold that heat at
-  about 0.05.) A chain that dies in a trial ends `fit`.
+  `validation_scores` holds the scores. The noise of
+  minibatches heats the chain beside T, and at such temperatures may be most of
+  the heat: so the draws are of no posterior that can be written down, and no
+  warning tells of that heat. (Below T = 0.05 the default kernel has friction
+  enough to hold that heat at about 0.05.) A chain that dies in a trial ends
+  `fit`.
 
   Step t = 1, 2, ... of the chain has the seed `random.fold_in(seed, t)`, and
   `bootstrap_results`, on the first batch, `random.fold_in(seed, 0)`: so a loop
@@ -182,8 +183,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   learning rate (`settings` has the mean); T is for all. The model in `fit`, and
   so validation and what callbacks do to its weights, is chain 0; metrics are
   means over the chains. `posterior.chains` are the chains, and
-  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on from a
-  `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
+  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
+  from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
   `sample_chains` each has a process, or a machine, of its own.
 
   The logs hold, at the end of an epoch, `draws`, the number of draws (of all
