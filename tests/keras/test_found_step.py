@@ -177,3 +177,9 @@ def test_a_found_step_is_taken_over():
   other.restore(step.checkpoint())
   assert other.value == step.value == 0.0123
   assert step.watch(20, 21, logs=logs) is None
+  # A search that ends early, at a step that has been made.
+  other = choices.FoundStep()
+  other.plan(100)
+  assert other.watch(29, 30, logs=logs) is None
+  other.plan(30)
+  assert other.watch(30, 31, logs=logs) is not None and other.value == 0.0123

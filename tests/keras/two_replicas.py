@@ -108,7 +108,8 @@ def compare(name, one, two):
   theirs.append(others.posterior.predict(x))
   for arrays, chain in ((ours, sampling), (theirs, others)):
     arrays.append(
-        chain.kernel_results.gradient_estimator_results.num_gradients)
+        compat.find_result(
+            chain.kernel_results, 'gradient_estimator_results').num_gradients)
   difference = max(
       np.max(np.abs(np.subtract(a, b))) for a, b in zip(ours, theirs))
   print(f'{name}: {difference:.1e}', flush=True)
@@ -153,7 +154,10 @@ def main():
   two = tf.distribute.MirroredStrategy(DEVICES)
   for name, arguments in KERNELS.items():
     assert compare(name, *(
-        run(strategy, **arguments) for strategy in (one, two))) < 1e-5
+        run(strategy, **arguments) for strategy in (one, two))) < (
+            # A step is found by its error in the energy, a small difference of
+            # large numbers, of which rounding leaves fewer digits.
+            1e-3 if arguments.get('temperature') == 'validation' else 1e-5)
   for name, make_model, compile_arguments in (
       ('batch normalisation', normalising, {}),
       ('run_eagerly', models.classifier, dict(run_eagerly=True)),
