@@ -170,20 +170,6 @@ for an excess of a tenth, or larger batches.
     quarter = len(ratios) // 4
     return np.median(ratios[-quarter:]) >= np.median(ratios[:quarter])
 
-  def excess(self, since: int) -> float | None:
-    """By how much the kinetic temperature is above T since a step, over T.
-
-    Less what chance and a falling loss explain; None for fewer than ten steps,
-    and where T is zero.
-    """
-    ratios = self._since(since)
-    if len(ratios) < _FEWEST_STEPS or not np.any(ratios):
-      return None
-    tau = self._steps_of_correlation
-    chance = 2. * np.sqrt(2. * tau / (self._num_weights * len(ratios)))
-    return float(
-        np.mean(ratios) - 1. - chance - max(self._drift(since, None) or 0., 0.))
-
   def mean_ratio(self, since: int) -> float | None:
     """The mean over steps, from one on, of kinetic temperature over T.
 
@@ -373,10 +359,6 @@ class HeatWatches:
         if watch.is_hot(since))
     return f'of chain {chain} {watch.stop_reason(since)}'
 
-  def excess(self, since: int) -> float | None:
-    """The mean over chains of by how much each is above T, over T."""
-    return _mean([watch.excess(since) for watch in self._watches])
-
   def mean_ratio(self, since: int) -> float | None:
     """The kinetic temperature over T of the hottest chain."""
     found = [watch.mean_ratio(since) for watch in self._watches]
@@ -409,7 +391,3 @@ def watch(num_chains: int, *arguments: Any) -> HeatWatch | HeatWatches:
   """
   watches = [HeatWatch(*arguments) for _ in range(num_chains)]
   return watches[0] if num_chains == 1 else HeatWatches(watches)
-
-
-def _mean(values):
-  return None if None in values else float(np.mean(values))

@@ -320,9 +320,8 @@ class SelfTuning(kernel_lib.Kernel):
     temperature = tf.maximum(
         self._temperature(results.step, h.dtype), _LEAST_TEMPERATURE)
     friction = [
-        tf.maximum(
-            tf.cast(results.friction, v.dtype),
-            tf.cast(h / (2. * temperature), v.dtype) * v) for v in variance]
+        tf.maximum(results.friction, h / (2. * temperature) * v)
+        for v in variance]
     return self.inner_kernel.copy(
         step_size=h,
         preconditioner=preconditioners.Diagonal(list(results.preconditioner)),
@@ -333,10 +332,6 @@ class SelfTuning(kernel_lib.Kernel):
     return tf.reduce_mean(
         states.cast(value(step) if callable(value) else value, dtype))
 
-  @property
-  def _start_size(self):
-    return self.inner_kernel.parameters['step_size']
-
   def _bootstrap(self, parts, seeds):
     inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.inner)
     dtype = _dtype(inner)
@@ -344,7 +339,7 @@ class SelfTuning(kernel_lib.Kernel):
     zero = tf.zeros([], dtype)
     none = tf.zeros(tf.shape(inner.target_log_prob), tf.int32)
     temperature = self._temperature(inner.step, dtype)
-    h = states.cast(self._start_size, dtype)
+    h = states.cast(self.inner_kernel.parameters['step_size'], dtype)
     power = _means(
         [tf.square(tf.cast(g, dtype)) for g in inner.grads_target_log_prob],
         rank)
