@@ -12,6 +12,8 @@ REQUIREMENTS = {
     # The last JAX that SGMCMCJax runs on.
     'old_jax': ('SGMCMCJax==0.2.13', 'jax==0.4.25', 'jaxlib==0.4.25',
                 'numpy==1.26.4', 'scipy==1.12.0'),
+    'bde': ('sklearn-contrib-bde==1.0.2', 'blackjax==1.2.2', 'jax==0.10.2',
+            'jaxlib==0.10.2', 'numpy==2.4.6'),
     'torch': ('posteriors==0.1.3', 'torch==2.13.0', 'numpy==2.4.6'),
 }
 

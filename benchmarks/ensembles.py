@@ -1,0 +1,161 @@
+"""Ten networks of a table, beside those who sell that: predictions and time.
+
+  python -m benchmarks.ensembles --data FOLDER [--sets airfoil ...]
+      [--methods sample bde ...] [--seeds 5] [--passes 2000] [--tiny]
+      [--output benchmarks/results]
+
+The benchmark that sklearn-contrib-bde publishes: perceptrons with four hidden
+layers of 16 units, which learn a mean and a scale, ten of them, N(0, 1) for each
+weight, T = 1; the split, standardisation and scores are those of its benchmark.
+
+  Adam     ten networks, each stopped early by its own last 15% of the rows
+  sample   from these, ten chains of `SelfTuning(SGNHT)` by `sgmcmc.sample`,
+           with minibatches of 128
+  fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
+  bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
+           warm-up and 1,000 of draws, as published (two gradients a step)
+  bde, short   the same with 10,000 steps of warm-up
+
+`--passes` is how often each chain of ours goes through the rows. NLL is that of
+test rows, in nats of standardised targets: of the mixture of all draws' normals,
+and of the normal with the mixture's mean and variance. Each run is a process of
+its own, with its wall time and processor seconds (of all its threads, imports
+and compiling included), and a line of OUTPUT/ensembles.jsonl, which is not run
+again; OUTPUT/ensembles.md has the means over seeds. The split stays the same.
+"""
+
+import argparse
+from collections.abc import Sequence
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks import environments
+from benchmarks import tables
+from benchmarks import uncertainty
+
+# Of each method: where it runs, the module that does, and what it is told.
+METHODS = {
+    'Adam': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='Adam')),
+    'sample': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='sample')),
+    'fit': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit')),
+    'bde, short': ('bde', 'bde_regressor', dict(num_warmup_steps=10_000)),
+    'bde': ('bde', 'bde_regressor', dict(num_warmup_steps=50_000)),
+}
+SETS = ('airfoil', 'hour', 'concrete')
+
+
+def run(
+    method: str, table: tables.Table, seed: int, arguments: argparse.Namespace,
+) -> dict[str, Any]:
+  """Predictions of a method, scored, with the time that it took."""
+  environment, module, told = METHODS[method]
+  interpreter = environments.python(environment)
+  with tempfile.TemporaryDirectory() as folder:
+    case, predictions = (
+        os.path.join(folder, name) for name in ('case.npz', 'predictions.npz'))
+    np.savez(
+        case, x=np.float32(table.x), y=np.float32(table.y[:, 0]),
+        x_test=np.float32(table.x_test), seed=seed, passes=arguments.passes,
+        tiny=arguments.tiny, **told)
+    before, begin = os.times(), time.monotonic()
+    subprocess.run(
+        [interpreter, '-m', f'benchmarks.sides.{module}', case, predictions],
+        check=True, stdout=sys.stderr,
+        cwd=pathlib.Path(__file__).parent.parent)
+    wall, after = time.monotonic() - begin, os.times()
+    with np.load(predictions) as found:
+      scored = scores(found['means'], found['scales'], table.y_test[:, 0])
+  return dict(
+      **scored, wall=round(wall, 1), cpu=round(
+          after.children_user + after.children_system
+          - before.children_user - before.children_system, 1))
+
+
+def scores(
+    means: np.ndarray, scales: np.ndarray, y: np.ndarray) -> dict[str, float]:
+  """Of normals `[draw, row]`: NLL of their mixture, and of its two moments."""
+  log_probs = -0.5 * np.square((y - means) / scales) - np.log(
+      np.sqrt(2. * np.pi) * scales)
+  mean = np.mean(means, axis=0)
+  variance = np.mean(np.square(scales) + np.square(means), axis=0) - mean**2
+  return dict(
+      mixture=float(-np.mean(
+          np.logaddexp.reduce(log_probs, axis=0) - np.log(len(means)))),
+      normal=float(np.mean(
+          0.5 * np.log(2. * np.pi * variance)
+          + 0.5 * np.square(y - mean) / variance)),
+      rmse=float(np.sqrt(np.mean(np.square(y - mean)))))
+
+
+def report(lines: Sequence[dict[str, Any]]) -> str:
+  """The means over seeds, in Markdown."""
+  groups = {}
+  for line in lines:
+    groups.setdefault(
+        (line['set'], line['method'], line.get('passes')), []).append(line)
+  rows = [['table', 'method', 'seeds', 'NLL, mixture', 'NLL, normal', 'RMSE',
+           'processor s', 'wall s']]
+  rows.append(['---'] * len(rows[0]))
+  for (name, method, passes), group in sorted(
+      groups.items(), key=lambda item: (item[0][0], str(item[0]))):
+    rows.append([
+        name, method if passes is None else f'{method}, {passes:,} passes',
+        str(len(group)), *(
+            uncertainty.cell([line[what] for line in group])
+            for what in ('mixture', 'normal', 'rmse')), *(
+                f'{np.median([line[what] for line in group]):.0f}'
+                for what in ('cpu', 'wall'))])
+  return (
+      '# Ten networks of a table\n\nTest rows, mean ± standard error over '
+      'seeds; median times. See `python -m benchmarks.ensembles --help`.\n\n'
+      f'{uncertainty.table(rows)}\n')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.ensembles', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--data', type=pathlib.Path, required=True)
+  parser.add_argument('--sets', nargs='+', default=SETS, choices=SETS)
+  parser.add_argument(
+      '--methods', nargs='+', default=list(METHODS), choices=METHODS)
+  parser.add_argument('--seeds', type=int, default=5)
+  parser.add_argument('--passes', type=int, default=2000)
+  parser.add_argument('--tiny', action='store_true')
+  parser.add_argument(
+      '--output', type=pathlib.Path,
+      default=pathlib.Path(__file__).parent / 'results')
+  arguments = parser.parse_args(argv)
+  arguments.output.mkdir(parents=True, exist_ok=True)
+  path = arguments.output / 'ensembles.jsonl'
+  for name in arguments.sets:
+    table = tables.SETS[name](arguments.data, 0)
+    if arguments.tiny:
+      table = tables.Table(*(values[:64] for values in table))
+    for seed in range(arguments.seeds):
+      for method in arguments.methods:
+        key = dict(set=name, method=method, seed=seed)
+        if method in ('sample', 'fit'):
+          key['passes'] = arguments.passes
+        if any(key.items() <= line.items() for line in uncertainty.read(path)):
+          continue
+        line = {**key, **run(method, table, seed, arguments)}
+        with path.open('a') as file:
+          file.write(json.dumps(line) + '\n')
+        print(f'{name}, {method}, seed {seed}: NLL {line["mixture"]:.3f} in '
+              f'{line["cpu"]:.0f} s', flush=True)
+  (arguments.output / 'ensembles.md').write_text(
+      report(uncertainty.read(path)))
+  return 0
+
+
+if __name__ == '__main__':
+  raise SystemExit(main())
