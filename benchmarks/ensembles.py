@@ -5,8 +5,8 @@
       [--output benchmarks/results]
 
 The benchmark that sklearn-contrib-bde publishes: perceptrons with four hidden
-layers of 16 units, which learn a mean and a scale, ten of them, N(0, 1) for each
-weight, T = 1; the split, standardisation and scores are those of its benchmark.
+layers of 16 units, which learn a mean and a scale, ten of them, N(0, 1) for
+each weight, T = 1; split, standardisation and scores are as there.
 
   Adam     ten networks, each stopped early by its own last 15% of the rows
   sample   from these, ten chains of `SelfTuning(SGNHT)` by `sgmcmc.sample`,
@@ -17,8 +17,8 @@ weight, T = 1; the split, standardisation and scores are those of its benchmark.
   bde, short   the same with 10,000 steps of warm-up
 
 `--passes` is how often each chain of ours goes through the rows. NLL is that of
-test rows, in nats of standardised targets: of the mixture of all draws' normals,
-and of the normal with the mixture's mean and variance. Each run is a process of
+test rows, in nats of standardised targets: of the mixture of the draws, and of
+the normal with the mixture's mean and variance. Each run is a process of
 its own, with its wall time and processor seconds (of all its threads, imports
 and compiling included), and a line of OUTPUT/ensembles.jsonl, which is not run
 again; OUTPUT/ensembles.md has the means over seeds. The split stays the same.

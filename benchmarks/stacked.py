@@ -1,0 +1,121 @@
+"""Several networks of one shape, stacked: their posterior, and a start by Adam.
+
+The kernels have the shape `[networks, inputs, outputs]`, the biases
+`[networks, outputs]`: each network is a chain.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
+
+LEARNING_RATE, PATIENCE, MOST_EPOCHS, BATCH_SIZE = 1e-3, 20, 1200, 32
+MOST_BATCHES = 100  # Of an epoch of Adam.
+
+
+class Perceptron(NamedTuple):
+  """A perceptron with rectified hidden layers.
+
+  Attributes:
+    sizes: The numbers of units, of inputs and outputs too.
+    is_classifier: Whether outputs are logits; else two, a mean and what
+      softplus makes a scale.
+  """
+  sizes: Sequence[int]
+  is_classifier: bool = False
+
+  def initial_weights(self, num: int, seed: int) -> list[tf.Tensor]:
+    """Glorot's kernels, and biases of zero."""
+    weights = []
+    for k, (rows, columns) in enumerate(zip(self.sizes, self.sizes[1:])):
+      limit = math.sqrt(6. / (rows + columns))
+      weights += [
+          limit * (2. * sgmcmc.random.uniform(
+              [num, rows, columns], [seed, k]) - 1.),
+          tf.zeros([num, columns])]
+    return weights
+
+  def outputs(self, weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
+    """Outputs `[networks, n, outputs]`."""
+    layers = list(zip(weights[::2], weights[1::2]))
+    for kernel, bias in layers[:-1]:
+      x = tf.nn.relu(tf.matmul(x, kernel) + bias[..., tf.newaxis, :])
+    kernel, bias = layers[-1]
+    return tf.matmul(x, kernel) + bias[..., tf.newaxis, :]
+
+  def distribution(
+      self, weights: Sequence[tf.Tensor], x: tf.Tensor) -> tfd.Distribution:
+    """Of the targets `[networks, n]`."""
+    outputs = self.outputs(weights, x)
+    if self.is_classifier:
+      return tfd.Categorical(logits=outputs)
+    return tfd.Normal(outputs[..., 0], tf.nn.softplus(outputs[..., 1]))
+
+  def posterior(self, x: np.ndarray, y: np.ndarray) -> sgmcmc.Posterior:
+    """With a standard normal prior of each weight."""
+    def log_prior(*weights):
+      return -0.5 * sum(
+          tf.reduce_sum(w**2, axis=[-2, -1] if k % 2 == 0 else [-1])
+          for k, w in enumerate(weights))
+
+    def log_likelihood(*weights_and_batch):
+      *weights, (x, y) = weights_and_batch
+      return self.distribution(weights, x).log_prob(y)
+
+    return sgmcmc.Posterior(log_prior, log_likelihood, (x, y))
+
+  def by_adam(
+      self, x: np.ndarray, y: np.ndarray, num: int, seed: int,
+  ) -> list[tf.Tensor]:
+    """Networks stopped early, each where its last 15% are predicted best."""
+    weights = [tf.Variable(w) for w in self.initial_weights(num, seed)]
+    optimizer = keras.optimizers.Adam(LEARNING_RATE)
+    optimizer.build(weights)
+    held = max(1, int(0.15 * len(x)))
+    held_x, held_y, x, y = map(
+        tf.constant, (x[:held], y[:held], x[held:], y[held:]))
+    size = min(max(BATCH_SIZE, len(x) // MOST_BATCHES), len(x))
+
+    @tf.function(jit_compile=True)
+    def epoch(order):
+      for k in tf.range(len(order)):
+        rows = order[k]
+        with tf.GradientTape() as tape:
+          loss = -tf.reduce_sum(tf.reduce_mean(self.distribution(
+              weights, tf.gather(x, rows)).log_prob(tf.gather(y, rows)), -1))
+        optimizer.apply(tape.gradient(loss, weights))
+      return -tf.reduce_mean(
+          self.distribution(weights, held_x).log_prob(held_y), axis=-1)
+
+    rng = np.random.default_rng(seed)
+    best, since = np.full(num, np.inf), np.zeros(num)
+    kept = [w.numpy() for w in weights]
+    for _ in range(MOST_EPOCHS):
+      order = rng.permutation(len(x))[:len(x) // size * size]
+      found = epoch(tf.constant(order.reshape([-1, size]))).numpy()
+      for w, value in zip(kept, weights):
+        w[found < best] = value.numpy()[found < best]
+      since = np.where(found < best, 0, since + 1)
+      best = np.minimum(found, best)
+      if np.all(since > PATIENCE):
+        break
+    return [tf.constant(w) for w in kept]
+
+
+def tuned(
+    posterior: sgmcmc.Posterior, batch_size: int, num_steps: int,
+) -> sgmcmc.SelfTuning:
+  """The default of `PosteriorSampling`, for `sample`."""
+  return sgmcmc.SelfTuning(
+      sgmcmc.SGNHT(
+          posterior, step_size=0.003, diffusion=0., thermostat='part',
+          gradient_estimator=sgmcmc.gradients.Uniform(batch_size)),
+      num_adaptation_steps=num_steps)
