@@ -31,6 +31,7 @@ from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.mcmc import AdaptiveTime
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc import SelfTuning
 from tfp_sgmcmc.mcmc import StochasticBarker
@@ -45,6 +46,7 @@ from tfp_sgmcmc.sharding import shard
 
 __all__ = [
     'AMAGOLD',
+    'AdaptiveTime',
     'BouncyParticleSampler',
     'Draws',
     'FireflyError',

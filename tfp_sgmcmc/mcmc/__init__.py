@@ -1,5 +1,7 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.adaptive_time import AdaptiveTime
+from tfp_sgmcmc.mcmc.adaptive_time import AdaptiveTimeResults
 from tfp_sgmcmc.mcmc.amagold import AMAGOLD
 from tfp_sgmcmc.mcmc.amagold import AMAGOLDResults
 from tfp_sgmcmc.mcmc.barker import StochasticBarker
@@ -26,6 +28,8 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 __all__ = [
     'AMAGOLD',
     'AMAGOLDResults',
+    'AdaptiveTime',
+    'AdaptiveTimeResults',
     'Excess',
     'LangevinKernel',
     'MicrocanonicalLangevin',
