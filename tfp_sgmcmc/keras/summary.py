@@ -235,14 +235,15 @@ def _rows_of(name, values):
 
 
 def _some(posterior, number):
-  """Of the last draws, so many or fewer, evenly spaced."""
+  """Of the last draws, so many or fewer, evenly spaced, at equal weights."""
   if number < FEWEST_DRAWS:
     raise ValueError(
         f'There are {number} draws, and {FEWEST_DRAWS} at least are needed to '
         'tell anything of a run: raise epochs, or lower '
         'num_steps_between_results.')
   every = max(1, number // _MOST_DRAWS)
-  return posterior[len(posterior) - number + number % every::every]
+  some = posterior[len(posterior) - number + number % every::every]
+  return some.resampled()
 
 
 def _predictions(posterior, x):

@@ -1,7 +1,7 @@
 """Step sizes that follow the size of the gradient, and weights that undo it.
 
 With g_k the estimate of the gradient at the state theta_k, s its typical size
-in a coordinate, d the number of coordinates and h the step size as it was given,
+in a coordinate, d the number of coordinates and h the step size that was given,
 
   zeta_{k+1} = rho zeta_k + (1 - rho) |g_k|^2 / (d s^2)
   psi(zeta)  = m (zeta^r + M) / (zeta^r + m)                  m < psi < M
@@ -92,13 +92,16 @@ class AdaptiveTime(kernel_lib.Kernel):
   with an error of order h from the steps and from minibatch noise, as that of
   the inner kernel. Without the weights the mean is wrong at any h.
 
-  `sample` and `fit` keep `log_weight = log psi` with each draw, and `Draws.mean`
-  and the predictions of `PosteriorSamples` use it. With
+  `sample` and `fit` keep `log_weight = log psi` with each draw, and
+  `Draws.mean` and the predictions of `PosteriorSamples` use it. In
   `tfp.mcmc.sample_chain` trace it: `trace_fn=lambda _, results:
   results.log_weight`.
 
   It pays where curvature differs much between places, as in a funnel or beside
   a sharp wall. Where it does not, the weights only make means less precise.
+  Since a step is chosen by the gradients before it, a long one may lead up a
+  wall, and only the next is short: M h has to be stable near where gradients
+  are small.
 
   #### Examples
 

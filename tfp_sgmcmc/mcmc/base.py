@@ -54,8 +54,8 @@ class LangevinKernel(kernel.GradientKernel):
   `_one_step` on lists of state parts. What others have to know of it, it
   declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
   `excess`, `why_no_excess`, `why_no_adaptive_time` and `why_no_shards`: where
-  that is None, noise comes of `_noise` and `_uniform`, and sums over coordinates
-  of `collectives.totals`.
+  that is None, noise comes of `_noise` and `_uniform`, and sums over
+  coordinates of `collectives.totals`.
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
