@@ -88,7 +88,7 @@ def to_arviz(chains: Sequence[Any], x: Any, y: Any, batch_size: int) -> Any:
   number = min((len(chain) for chain in chains), default=0)
   if not number:
     raise ValueError('There are no draws to export.')
-  chains = [chain[len(chain) - number:].resampled() for chain in chains]
+  chains = [chain[len(chain) - number:] for chain in chains]
 
   def stacked(fn):
     return keras.tree.map_structure(

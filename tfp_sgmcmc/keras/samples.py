@@ -617,7 +617,7 @@ class PosteriorSamples:
       ImportError: If ArviZ is not installed.
       ValueError: If there are no draws, or targets without inputs.
     """
-    return exports.to_arviz(self.chains, x, y, batch_size)
+    return exports.to_arviz(self.resampled().chains, x, y, batch_size)
 
   def _chain_numbers(self):
     numbers = self._draws.chain_numbers

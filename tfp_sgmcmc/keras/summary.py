@@ -11,6 +11,8 @@ These are Gelman and Rubin's R-hat and the number of independent draws whose
 halves would differ as much. One number for all predictions: the worst of many
 R-hats from a few tens of draws would say nothing.
 
+Draws with weights are judged at equal weights, `resampled()`.
+
 Several chains are compared by ArviZ' rank R-hat and effective draws
 (`diagnostics.chains`): of those 20 of the predicted numbers that vary most
 within chains, which says nothing of how they differ between them; of the log
@@ -107,7 +109,8 @@ def rows_of_predictions(
   """
   if posterior.num_chains > 1:
     return runs_lib.summary_of_runs(posterior, [posterior], x).rows
-  found = agreement(_predictions(_some(posterior, len(posterior)), x))
+  even = posterior.resampled()
+  found = agreement(_predictions(_some(even, len(even)), x))
   is_mixed, is_enough = found.r_hat <= 1.05, found.effective_draws >= _ENOUGH
   return (
       verdicts.Row(
@@ -235,15 +238,14 @@ def _rows_of(name, values):
 
 
 def _some(posterior, number):
-  """Of the last draws, so many or fewer, evenly spaced, at equal weights."""
+  """Of the last draws, so many or fewer, evenly spaced."""
   if number < FEWEST_DRAWS:
     raise ValueError(
         f'There are {number} draws, and {FEWEST_DRAWS} at least are needed to '
         'tell anything of a run: raise epochs, or lower '
         'num_steps_between_results.')
   every = max(1, number // _MOST_DRAWS)
-  some = posterior[len(posterior) - number + number % every::every]
-  return some.resampled()
+  return posterior[len(posterior) - number + number % every::every]
 
 
 def _predictions(posterior, x):
@@ -267,6 +269,7 @@ def _weights(posterior):
 def _(result: samples_lib.PosteriorSamples, x, y=None):
   if result.num_chains > 1:
     return runs_lib.summary_of_runs(result, [result], x, y)
+  result = result.resampled()
   rows = rows_of_predictions(result, x)
   if y is not None:
     values = _some(result, len(result)).log_likelihood(x, y)
@@ -284,7 +287,7 @@ def _(first: samples_lib.PosteriorSamples, runs, x, y=None):
     raise ValueError(
         f'The draws are of weights of shapes {" and ".join(sorted(shapes))}: '
         'draws of one model are needed.')
-  runs = [chain for run in runs for chain in run.chains]
+  runs = [chain for run in runs for chain in run.resampled().chains]
   number = min(len(run) for run in runs)
   runs = [_some(run, number) for run in runs]
   values = None if y is None else np.stack([
