@@ -154,6 +154,9 @@ KERNELS = {
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
     )._replace(num_wide=200, num_kept_numbers=3 * 3),
     'sglrw': _minibatches(sgmcmc.SGLRW, step_size=0.05),
+    'replica exchange': _minibatches(
+        sgmcmc.ReplicaExchangeSGLD, step_size=0.05, swap_every=2,
+        temperature_ratios=(1., 3., 8.)),
     'barker': _minibatches(sgmcmc.StochasticBarker, step_size=0.05),
     'barker of known noise': _minibatches(
         sgmcmc.StochasticBarker, step_size=0.05, noise_scale=2.),

@@ -10,6 +10,8 @@ from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
+from tfp_sgmcmc.mcmc.replica_exchange import ReplicaExchangeSGLD
+from tfp_sgmcmc.mcmc.replica_exchange import ReplicaExchangeSGLDResults
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuningResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
@@ -34,6 +36,8 @@ __all__ = [
     'LangevinKernel',
     'MicrocanonicalLangevin',
     'MicrocanonicalLangevinResults',
+    'ReplicaExchangeSGLD',
+    'ReplicaExchangeSGLDResults',
     'SGHMC',
     'SGHMCResults',
     'SGLD',
