@@ -114,6 +114,15 @@ def _bounded(kernel_class):
       wide_posterior(size), rate_bound=lambda start: pdmp.AffineRate(1e4))
 
 
+def _adaptive_time(inner):
+  def make(posterior, **arguments):
+    return sgmcmc.AdaptiveTime(inner(posterior, step_size=0.05, **arguments))
+
+  return Kernel(
+      functools.partial(make, gradient_estimator=UNIFORM), in_fit=make,
+      takes_any_target=False)
+
+
 _PRECISION = oracle.GaussianModel().precision
 _BOUND = pdmp.GaussianBound(_PRECISION)
 
@@ -145,6 +154,9 @@ KERNELS = {
         sgmcmc.SGNHT, step_size=0.1, diffusion=1., thermostat='matrix',
     )._replace(num_wide=200, num_kept_numbers=3 * 3),
     'sglrw': _minibatches(sgmcmc.SGLRW, step_size=0.05),
+    'replica exchange': _minibatches(
+        sgmcmc.ReplicaExchangeSGLD, step_size=0.05, swap_every=2,
+        temperature_ratios=(1., 3., 8.)),
     'barker': _minibatches(sgmcmc.StochasticBarker, step_size=0.05),
     'barker of known noise': _minibatches(
         sgmcmc.StochasticBarker, step_size=0.05, noise_scale=2.),
@@ -156,6 +168,9 @@ KERNELS = {
     'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
         sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
                       takes_any_target=False),
+    'adaptive time': _adaptive_time(sgmcmc.SGLD),
+    'adaptive baoab': _adaptive_time(functools.partial(
+        sgmcmc.SGHMC, friction=1., integrator='baoab')),
     'amagold': _exact(functools.partial(
         sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
         gradient_estimator=UNIFORM)),

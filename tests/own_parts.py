@@ -281,6 +281,8 @@ def check_numbers(strategy):
       'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
           target, 0.3, gradient_estimator=gradients.Exact()),
       'adapted SGHMC': adapted,
+      'adaptive time': lambda target: sgmcmc.AdaptiveTime(sghmc(
+          lambda: target)),
   }
   for name, make in makers.items():
     of_posterior = lambda make=make: make(posterior())
@@ -296,7 +298,7 @@ def check_numbers(strategy):
         difference = distance(found, wanted)
         say(f'numbers of {name}', difference < 1e-4, difference)
       if name in ('SGNHT', 'SGNHT by part', 'SGNHT, a schedule',
-                  'microcanonical', 'adapted SGHMC'):
+                  'microcanonical', 'adapted SGHMC', 'adaptive time'):
         with without_sums_over_replicas():
           found = on_replicas(strategy, of_posterior, 4, 5)
         difference = distance(found, wanted)
@@ -307,7 +309,7 @@ def distance(found, wanted):
   """Between states, and what of the results is one for all coordinates."""
   def numbers(draws, results):
     names = ('thermostat', 'energy_error', 'log_factor', 'excess',
-             'target_log_prob')
+             'log_weight', 'target_log_prob')
     rest = [getattr(results, name, 0.) for name in names]
     return [draws, *(x for x in rest if not isinstance(x, list))]
 

@@ -303,6 +303,8 @@ KERNELS = {
     'AMAGOLD': lambda target: sgmcmc.AMAGOLD(target, 1e-3, 1., 2),
     'SGLRW': lambda target: sgmcmc.SGLRW(target, 1e-3),
     'Barker': lambda target: sgmcmc.StochasticBarker(target, 1e-3),
+    'replica exchange': lambda target: sgmcmc.ReplicaExchangeSGLD(
+        target, 1e-3),
     'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
         target, 1e-3),
     'bouncy': lambda target: sgmcmc.BouncyParticleSampler(

@@ -31,7 +31,9 @@ from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.mcmc import AdaptiveTime
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
+from tfp_sgmcmc.mcmc import ReplicaExchangeSGLD
 from tfp_sgmcmc.mcmc import SelfTuning
 from tfp_sgmcmc.mcmc import StochasticBarker
 from tfp_sgmcmc.mcmc import TemperatureStepSizeAdaptation
@@ -45,6 +47,7 @@ from tfp_sgmcmc.sharding import shard
 
 __all__ = [
     'AMAGOLD',
+    'AdaptiveTime',
     'BouncyParticleSampler',
     'Draws',
     'FireflyError',
@@ -53,6 +56,7 @@ __all__ = [
     'NonFiniteError',
     'Posterior',
     'RateBoundError',
+    'ReplicaExchangeSGLD',
     'SGHMC',
     'SGLD',
     'SGLRW',

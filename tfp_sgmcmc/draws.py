@@ -10,8 +10,11 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
+from tfp_sgmcmc.internal import resampling
 
-__all__ = ['Draws']
+__all__ = ['Draws', 'leaves_of']
+
+_GROUPS = ('state', 'trace', 'log_weight')
 
 
 class Draws:
@@ -19,6 +22,10 @@ class Draws:
 
   Made by `sample`. Where that was given a directory the draws stay on disk:
   `chunks()` reads them one chunk at a time, `states` and `trace` all at once.
+
+  The draws of some kernels have weights (`AdaptiveTime`): then `log_weights`
+  holds their logarithms, `states` are not to be averaged as they are, `mean`
+  uses the weights, and `resampled` gives draws at equal weights.
 
   Attributes:
     final_state: The state after the last draw's step.
@@ -45,6 +52,7 @@ class Draws:
       final_state: Any,
       kernel_results: Any,
       num_chain_axes: int,
+      log_weight: tf.TensorSpec | None = None,
   ):
     """Holds the parts together.
 
@@ -55,9 +63,11 @@ class Draws:
       final_state: State to go on from.
       kernel_results: Kernel results to go on from.
       num_chain_axes: Python `int`, how many leading axes of a state are chains.
+      log_weight: That of the logarithm of a draw's weight; None for draws that
+        all count the same.
     """
     self._chunks = chunks
-    self._structure = structure
+    self._structure = (*structure, log_weight)
     self._num_chain_axes = num_chain_axes
     self.final_state = final_state
     self.kernel_results = kernel_results
@@ -85,6 +95,14 @@ class Draws:
     """What `trace_fn` returned, with a leading axis of draws; None without."""
     return self._all()[1]
 
+  @property
+  def log_weights(self) -> tf.Tensor | None:
+    """The logarithm of each draw's weight, `[draws] + chains`.
+
+    None where all count the same.
+    """
+    return self._all()[2]
+
   def chunks(self) -> Iterator[tuple[Any, Any]]:
     """Goes through the draws, a chunk at a time.
 
@@ -93,18 +111,107 @@ class Draws:
       trace: In the form of what `trace_fn` returned, likewise; None without.
     """
     for arrays in self._chunks:
-      yield self._pack(arrays)
+      yield self._pack(arrays)[:2]
+
+  def mean(self, fn: Callable[[Any], Any] | None = None) -> Any:
+    """The mean over all draws and chains, by their weights if they have some.
+
+      sum_k w_k f(theta_k) / sum_k w_k
+
+    It goes through the draws a chunk at a time.
+
+    Args:
+      fn: Callable of states, with leading axes of draws and chains; returns
+        nested tensors with the same leading axes. By default the states
+        themselves.
+
+    Returns:
+      mean: Nested tensors, without these axes.
+
+    Raises:
+      ValueError: If there are no draws, or what `fn` returns has not these
+        axes.
+    """
+    if not len(self):
+      raise ValueError('There are no draws to take the mean of.')
+    axes = list(range(1 + self._num_chain_axes))
+    total, sums, form = 0., None, None
+    for arrays in self._chunks:
+      states, _, log_weights = self._pack(arrays)
+      first = tf.nest.flatten(states)[0]
+      lead = first.shape[:len(axes)]
+      weights = tf.ones(lead, tf.float64) if log_weights is None else tf.exp(
+          tf.cast(log_weights, tf.float64))
+      form = states if fn is None else fn(states)
+      values = tf.nest.flatten(form)
+      for value in values:
+        if tf.convert_to_tensor(value).shape[:len(axes)] != lead:
+          raise ValueError(
+              f'fn returned shape {tf.convert_to_tensor(value).shape}, and the '
+              f'states have leading axes {lead} of draws and chains: they have '
+              'to stay, so that each draw has its value.')
+      new = [tf.tensordot(weights, tf.cast(value, tf.float64), [axes, axes])
+             for value in values]
+      sums = new if sums is None else [a + b for a, b in zip(sums, new)]
+      total += tf.reduce_sum(weights)
+    dtypes = [tf.convert_to_tensor(v).dtype for v in tf.nest.flatten(form)]
+    return tf.nest.pack_sequence_as(form, [
+        tf.cast(s / total, dtype if dtype.is_floating else tf.float64)
+        for s, dtype in zip(sums, dtypes)])
+
+  def resampled(self, seed: int = 0) -> 'Draws':
+    """Draws at equal weights, in memory: each comes as often as its weight.
+
+    In each chain by itself, by systematic resampling, so that draws stay in
+    their order, and the number of effective draws and R-hat of them are those
+    of weighted means, about.
+
+    Args:
+      seed: Python `int`.
+
+    Returns:
+      draws: `Draws`, as many; the draws themselves where they have no weights.
+        What was not traced for each chain stays as it is, where there are
+        several.
+    """
+    structure = self._structure
+    if structure[-1] is None or not len(self):
+      return self
+    log_weights = self.log_weights.numpy()
+    number, lead = len(self), log_weights.shape
+    columns = log_weights.reshape([number, -1]).T
+    # Other numbers in each chain, from one seed.
+    index = np.stack([
+        resampling.systematic(column, [seed, k])
+        for k, column in enumerate(columns)], axis=1)
+
+    def chosen(leaf):
+      if leaf.shape[:len(lead)] != lead:
+        return leaf
+      flat = leaf.reshape([number, len(columns), -1])
+      return np.take_along_axis(
+          flat, index[..., np.newaxis], axis=0).reshape(leaf.shape)
+
+    arrays, chunks = self._joined(), chunks_lib.Chunks()
+    chunks.append({
+        name: chosen(arrays[name]) for name in leaves_of(*structure[:2], None)})
+    return Draws(
+        chunks, structure[:2], self.final_state, self.kernel_results,
+        self._num_chain_axes)
 
   def _all(self):
+    return self._pack(self._joined())
+
+  def _joined(self):
+    """All draws as arrays by name."""
     chunks = list(self._chunks)
     if not chunks:
-      state, trace = self._structure
-      return self._pack({
+      return {
           name: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype)
-          for name, spec in leaves_lib.named(state=state, trace=trace).items()})
-    return self._pack({
+          for name, spec in leaves_of(*self._structure).items()}
+    return {
         name: np.concatenate([arrays[name] for arrays in chunks])
-        for name in chunks[0]})
+        for name in chunks[0]}
 
   def _pack(self, arrays):
     with tf.device('CPU:0'):
@@ -112,7 +219,7 @@ class Draws:
           None if structure is None else tf.nest.pack_sequence_as(structure, [
               tf.convert_to_tensor(arrays[name])
               for name in leaves_lib.named(**{group: structure})])
-          for group, structure in zip(('state', 'trace'), self._structure))
+          for group, structure in zip(_GROUPS, self._structure))
 
   def to_arviz(
       self,
@@ -122,7 +229,8 @@ class Draws:
     """Exports the draws, all at once, to ArviZ.
 
     What was traced for each chain becomes `sample_stats`, `target_log_prob`
-    under ArviZ's name `lp`.
+    under ArviZ's name `lp`. Draws with weights are exported at equal weights,
+    `resampled()`.
 
     Args:
       var_names: A name for each part of the state. By default the keys of a
@@ -143,7 +251,7 @@ class Draws:
     except ImportError as error:
       raise ImportError(
           'to_arviz needs ArviZ: pip install "tfp_sgmcmc[arviz]".') from error
-    states, trace = self._all()
+    states, trace, _ = self.resampled()._all()
     if transform is not None:
       states = transform(states)
     parts = tf.nest.flatten(states)
@@ -170,6 +278,11 @@ class Draws:
     event = leaf.shape[axes:]
     leaf = tf.reshape(leaf, [leaf.shape[0], -1, *event])
     return tf.experimental.numpy.swapaxes(leaf, 0, 1).numpy()
+
+
+def leaves_of(state: Any, trace: Any, log_weight: Any) -> dict[str, Any]:
+  """The tensors that are kept of a draw, by the names of their arrays."""
+  return leaves_lib.named(**dict(zip(_GROUPS, (state, trace, log_weight))))
 
 
 def _names(states):

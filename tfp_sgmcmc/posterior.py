@@ -260,6 +260,14 @@ class Posterior:
     return self.num_rows
 
   @property
+  def population(self) -> Any:
+    """The number of examples that a minibatch is a sample of: `total_rows`.
+
+    Of a batch in `fit`, which is a sample itself, `num_examples`.
+    """
+    return self.total_rows
+
+  @property
   def has_examples(self) -> bool:
     """Whether it is a sum over examples; a plain function is none."""
     return True

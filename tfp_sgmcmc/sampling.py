@@ -22,12 +22,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import collectives
+from tfp_sgmcmc import draws as draws_lib
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc import store as store_lib
-from tfp_sgmcmc.draws import Draws
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import compat
@@ -76,7 +76,7 @@ def sample(
     previous_kernel_results: Any = None,
     jit_compile: bool = True,
     fingerprint: str | None = None,
-) -> Draws:
+) -> draws_lib.Draws:
   """Runs a chain in compiled chunks, with progress, on disk if need be.
 
   As `tfp.mcmc.sample_chain`: `num_burnin_steps` steps are made and forgotten,
@@ -157,7 +157,9 @@ def sample(
       is another.
 
   Returns:
-    draws: `Draws`, with `states`, `trace`, `final_state`, `kernel_results`.
+    draws: `Draws`, with `states`, `trace`, `final_state`, `kernel_results`; of
+      a kernel whose results have a `log_weight` (`AdaptiveTime`) also
+      `log_weights`.
 
   Raises:
     NonFiniteError: If a state becomes NaN or infinite. It says at which step
@@ -221,7 +223,7 @@ def sample(
         kernel, current_state, previous_kernel_results, stateless_seed,
         strategy)
     trace = None if trace_fn is None else _traced(trace_fn, start)
-    structure = forms.specs((start.state, trace))
+    structure = forms.specs((start.state, trace, _log_weight(start)))
     # The processes of a strategy have to make the same calls.
     is_timed = strategy is None
     ends_early = chunk_size is None and is_timed
@@ -420,9 +422,9 @@ class _Program:
 
   def __init__(self, kernel, made_for, room):
     self.made_for, self.room = made_for, room
-    (self._trace_fn, self._form, (state, trace), self._jit_compile,
+    (self._trace_fn, self._form, structure, self._jit_compile,
      self._strategy, *_) = made_for
-    self.specs = leaves_lib.named(state=state, trace=trace)
+    self.specs = draws_lib.leaves_of(*structure)
     self._kernel = kernel
     self._advance = None  # Until there is a step to make.
 
@@ -546,6 +548,9 @@ class _Program:
       kept = [position.state]
       if self._trace_fn is not None:
         kept.append(_traced(self._trace_fn, position))
+      log_weight = _log_weight(position)
+      if log_weight is not None:
+        kept.append(log_weight)
       return (draw + tf.cast(is_finite, tf.int64), step, is_finite, leaves,
               _written(arrays, draw, tf.nest.flatten(kept)))
 
@@ -653,7 +658,7 @@ class _Run:
     return len(self._chunks) + sum(
         len(piece[0]) for piece in self._at.pieces)
 
-  def go(self, progress_bar) -> Draws:
+  def go(self, progress_bar) -> draws_lib.Draws:
     if self._num_draws < self._plan.num_results:
       bar = Progress(self._plan.num_steps, self._at.step, progress_bar)
       with self._interrupts:
@@ -731,9 +736,11 @@ class _Run:
     pieces = (*self._at.pieces, *unfinished)
     if pieces:
       chunks.append(self._joined(pieces))
-    return Draws(
-        chunks, self._structure, *position,
-        num_chain_axes=states.chain_shape(position.kernel_results).rank)
+    *structure, log_weight = self._structure
+    return draws_lib.Draws(
+        chunks, structure, *position,
+        num_chain_axes=states.chain_shape(position.kernel_results).rank,
+        log_weight=log_weight)
 
   def _interrupted(self):
     """The error for Ctrl-C, once all is saved."""
@@ -771,7 +778,7 @@ def _start(kernel, current_state, kernel_results, seed, strategy):
       kernel.bootstrap_results, state,
       **({'seed': random.fold_in(seed, 0)} if takes_seed else {}))
   if kernel_results is not None:
-    if isinstance(kernel_results, Draws):
+    if isinstance(kernel_results, draws_lib.Draws):
       raise TypeError(
           'previous_kernel_results are Draws: pass their kernel_results, and '
           'their final_state as current_state.')
@@ -816,6 +823,11 @@ def _traced(trace_fn, position):
         f'trace_fn returned {trace!r}: it has to return what to keep of a '
         'draw, tensors and no None. For no trace leave trace_fn out.')
   return _to_tensors('What trace_fn returned', trace)
+
+
+def _log_weight(position):
+  """The logarithm of the weight of a state; None where all count the same."""
+  return compat.find_result(position.kernel_results, 'log_weight')
 
 
 def _to_tensors(name, structure):

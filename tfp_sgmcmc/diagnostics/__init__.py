@@ -15,6 +15,11 @@ from tfp_sgmcmc.diagnostics.calibration import expected_calibration_error
 from tfp_sgmcmc.diagnostics.calibration import negative_log_likelihood
 from tfp_sgmcmc.diagnostics.calibration import reliability_curve
 from tfp_sgmcmc.diagnostics.calibration import risk_coverage_curve
+from tfp_sgmcmc.diagnostics.learning_coefficient import LearningCoefficient
+from tfp_sgmcmc.diagnostics.learning_coefficient import (
+    local_learning_coefficient,
+)
+from tfp_sgmcmc.diagnostics.learning_coefficient import localized
 from tfp_sgmcmc.diagnostics.stein import SteinDiscrepancy
 from tfp_sgmcmc.diagnostics.stein import kernel_stein_discrepancy
 from tfp_sgmcmc.diagnostics.step_sizes import compare_step_sizes
@@ -26,6 +31,7 @@ from tfp_sgmcmc.diagnostics.verdicts import Summary
 
 __all__ = [
     'EnergyTrace',
+    'LearningCoefficient',
     'ReliabilityCurve',
     'RiskCoverageCurve',
     'Row',
@@ -36,6 +42,8 @@ __all__ = [
     'compare_step_sizes',
     'expected_calibration_error',
     'kernel_stein_discrepancy',
+    'local_learning_coefficient',
+    'localized',
     'negative_log_likelihood',
     'reliability_curve',
     'risk_coverage_curve',

@@ -107,7 +107,7 @@ def _half(schedule, step):
 
 def _answers(draws, fn):
   """By name, `[chain, draw, d]` whose means are the answers."""
-  rank = draws.num_chain_axes
+  draws, rank = draws.resampled(), draws.num_chain_axes
   if fn is None:
     values = np.concatenate([
         _chains_first(part, rank) for part in states.to_parts(draws.states)],

@@ -74,6 +74,9 @@ def summary(
   log density where it was traced. A run that is fine may still have missed a
   mode, or be too wide in a direction across coordinates.
 
+  Draws with weights (`AdaptiveTime`) are judged at equal weights, as
+  `resampled()` gives them; a kernel's step size then counts as it was given.
+
   Args:
     result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`; or a list
       of `Draws`, of separate runs of one posterior: then all their chains are
@@ -160,6 +163,7 @@ def _(result: draws_lib.Draws, kernel=None, num_gradients=1000,
 @runs_lib.summary_of_runs.register
 def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
       max_coordinates=20, seed=0):
+  runs = [run.resampled() for run in runs]
   rank = first.num_chain_axes
   parts, traces = _of_one_length(
       [_parts(run.states) for run in runs],

@@ -2,6 +2,7 @@
 
 from tfp_sgmcmc.keras.callback import PosteriorSampling
 from tfp_sgmcmc.keras.draw_schedule import late_in_cycle
+from tfp_sgmcmc.keras.learning_coefficient import prior_around
 from tfp_sgmcmc.keras.losses import DistributionLoss
 from tfp_sgmcmc.keras.losses import GaussianLikelihood
 from tfp_sgmcmc.keras.losses import LaplaceLikelihood
@@ -31,5 +32,6 @@ __all__ = [
     'he_normal',
     'late_in_cycle',
     'learned_scale',
+    'prior_around',
     'sample_chains',
 ]

@@ -471,7 +471,10 @@ class Chain:
           self._chains.stacked(self._model.trainable_variables))
 
   def _keep(self):
-    self._draws.append(self._num_steps, self._chains)
+    log_weight = self._step.log_weight_variables
+    self._draws.append(
+        self._num_steps, self._chains,
+        *self._chains.stacked(log_weight) if log_weight else [])
     self._before = []
 
   @property

@@ -32,8 +32,9 @@ class ModelDraws:
 
   The array of a weight is called `state/<path>`; that of a moving statistic,
   which predictions with these weights need, `extra/<path>`; `step` holds
-  the number of the step at which each draw was made, and `chain`, where there
-  are several chains, that of the chain.
+  the number of the step at which each draw was made; `chain`, where there are
+  several chains, that of the chain; and `log_weight`, where draws have weights,
+  the logarithm of the draw's.
   """
 
   def __init__(
@@ -89,6 +90,13 @@ class ModelDraws:
     if 'chain' not in self.chunks.specs:
       return [0 for _ in every]
     return self.chunks.read(every, ['chain'])['chain'].tolist()
+
+  @property
+  def log_weights(self) -> np.ndarray | None:
+    """The logarithm of each draw's weight, None where all count the same."""
+    if 'log_weight' not in self.chunks.specs:
+      return None
+    return self.chunks.read(range(len(self)), ['log_weight'])['log_weight']
 
   def __len__(self) -> int:
     return len(self.chunks)
@@ -162,17 +170,21 @@ class ModelDraws:
     """The extras with their names: those of the draws before, if any."""
     return self._named_extras() if len(self) else extras_lib.named(self._extras)
 
-  def append(self, step: int, chains: Any) -> None:
+  def append(
+      self, step: int, chains: Any, log_weights: np.ndarray | None = None,
+  ) -> None:
     """Adds the model's trainable weights as they are now, and the extras.
 
     Args:
       step: Python `int`, the number of the step.
       chains: `SideBySide`, or `Alone` of a single chain: a draw of each.
+      log_weights: The logarithm of the weight of each of these draws; None
+        where all draws count the same.
     """
     keeper = self._chunks if self._store is None else self._store
-    keeper.append(self._now(step, chains))
+    keeper.append(self._now(step, chains, log_weights))
 
-  def _now(self, step, chains):
+  def _now(self, step, chains, log_weights=None):
     """The arrays of a draw of each chain, of the model as it is now."""
     stacked, number = chains.stacked, chains.num_chains
     extras = self._kept_extras()
@@ -180,7 +192,7 @@ class ModelDraws:
         dict(zip(self.names, stacked(self._model.trainable_variables))),
         dict(zip((name for name, _ in extras),
                  stacked([variable for _, variable in extras]))),
-        [step] * number, range(number) if number > 1 else None)
+        [step] * number, range(number) if number > 1 else None, log_weights)
 
   def open(self) -> None:
     """Makes a directory ready to be written to, after `close`."""
@@ -207,6 +219,7 @@ def to_arrays(
     extras: dict[str, np.ndarray],
     steps: Sequence[int],
     chains: Sequence[int] | None = None,
+    log_weights: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
   """What a store keeps of some draws.
 
@@ -215,13 +228,17 @@ def to_arrays(
     extras: The extras likewise.
     steps: The number of each draw's step.
     chains: The number of each draw's chain, None of a single one.
+    log_weights: The logarithm of each draw's weight, None where all count the
+      same.
 
   Returns:
     arrays: All of them by name.
   """
   return {
       **weights, **extras, 'step': np.array(steps, np.int64),
-      **({} if chains is None else {'chain': np.array(chains, np.int64)})}
+      **({} if chains is None else {'chain': np.array(chains, np.int64)}),
+      **({} if log_weights is None else {
+          'log_weight': np.array(log_weights)})}
 
 
 def in_memory(

@@ -20,19 +20,26 @@ class JoinedDraws:
   disk is read as it is used.
   """
 
-  def __init__(self, parts: Sequence[tuple[Any, Sequence[int]]]):
+  def __init__(
+      self,
+      parts: Sequence[tuple[Any, Sequence[int]]],
+      has_weights: bool = True,
+  ):
     """Joins draws.
 
     Args:
       parts: For each chain the draws, `ModelDraws` or `JoinedDraws`, and the
         indices of those to take. The weights of all have the shapes of the
         first's, in its order.
+      has_weights: Python `bool`: False to let all draws count the same, also
+        where they have weights.
 
     Raises:
       ValueError: If the draws hold other weights, or other moving statistics.
     """
     self._parts = [draws for draws, _ in parts]
     self._indices = [list(indices) for _, indices in parts]
+    self._has_weights = has_weights
     self._places = [
         (k, index) for k, (_, indices) in enumerate(parts) for index in indices]
     for draws in self._parts[1:]:
@@ -63,6 +70,19 @@ class JoinedDraws:
   def chain_numbers(self) -> list[int]:
     """The number of each draw's chain, from 0."""
     return [k for k, _ in self._places]
+
+  @property
+  def log_weights(self) -> np.ndarray | None:
+    """The logarithm of each draw's weight; of chains without weights, 0.
+
+    None where all draws count the same.
+    """
+    found = [draws.log_weights for draws in self._parts]
+    if not self._has_weights or all(values is None for values in found):
+      return None
+    return np.concatenate([
+        np.zeros(len(indices), np.float32) if values is None
+        else values[indices] for values, indices in zip(found, self._indices)])
 
   @property
   def start(self) -> dict[str, np.ndarray]:
@@ -96,10 +116,12 @@ class JoinedDraws:
   def arrays(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
     """All that some draws hold, by name."""
     steps, chains = self.steps, self.chain_numbers
+    log_weights = self.log_weights
     return draws_lib.to_arrays(
         dict(zip(self.names, self.read(indices))),
         dict(zip(self.extra_names, self.read_extras(indices))),
-        [steps[i] for i in indices], [chains[i] for i in indices])
+        [steps[i] for i in indices], [chains[i] for i in indices],
+        None if log_weights is None else log_weights[list(indices)])
 
   def _read(self, method, indices):
     pieces = [

@@ -101,6 +101,7 @@ class KernelMaker:
     self._stores_kicked_momentum = getattr(
         inner, 'stores_kicked_momentum', False)
     self._is_continuous = isinstance(made, pdmp.PDMPKernel)
+    self._has_weights = isinstance(made, mcmc.AdaptiveTime)
 
   @property
   def name(self) -> str:
@@ -111,6 +112,11 @@ class KernelMaker:
   def is_continuous(self) -> bool:
     """Whether the kernel moves in continuous time, an event a step."""
     return self._is_continuous
+
+  @property
+  def has_weights(self) -> bool:
+    """Whether draws are not to be averaged at equal weights."""
+    return self._has_weights
 
   @property
   def follows_optimizer(self) -> bool:
@@ -400,8 +406,9 @@ class KernelMaker:
 
 
 def _inner(kernel):
-  """The kernel that `SelfTuning` tunes; others as they are."""
-  return kernel.inner_kernel if isinstance(kernel, mcmc.SelfTuning) else kernel
+  """The kernel inside `SelfTuning` or `AdaptiveTime`; others as they are."""
+  is_around = isinstance(kernel, (mcmc.SelfTuning, mcmc.AdaptiveTime))
+  return kernel.inner_kernel if is_around else kernel
 
 
 def _check_estimator(estimator):

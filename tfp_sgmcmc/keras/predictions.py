@@ -69,6 +69,7 @@ class Predictor:
       reduce_draws: Sequence[np.ufunc] | None,
       extras: Sequence[keras.Variable] = (),
       check: Callable[[Any, Batch], None] = lambda outputs, batch: None,
+      draw_weights: np.ndarray | None = None,
   ) -> Iterator[tuple[Batch, list[Any]]]:
     """Applies `fn` to the outputs of all draws on all batches.
 
@@ -86,6 +87,8 @@ class Predictor:
       extras: The variables, beside weights, that draws have values of.
       check: Callable of the specs of the model's outputs and of a batch; called
         before `fn` runs on the batch, to raise where it should not.
+      draw_weights: The weight of each draw, by which sums (`np.add`,
+        `np.logaddexp`) multiply its results; None for 1.
 
     Yields:
       batch: A batch.
@@ -100,13 +103,18 @@ class Predictor:
     number = 0
     for block in _blocks(data):
       results = [[] for _ in block]
+      first = 0
       for part, weights in enumerate(read_draws()):
         weights = [tf.convert_to_tensor(w) for w in weights]
+        some = None if draw_weights is None else draw_weights[
+            first:first + len(weights[0])]
+        first += len(weights[0])
         for found, batch in zip(results, block):
           traced = self._trace(name, run, weights, batch)
           if not part:
             check(traced.outputs, batch)
-          found.append(_reduce(traced.function(weights, batch), reduce_draws))
+          found.append(_reduce(
+              traced.function(weights, batch), reduce_draws, some))
       for batch, found in zip(block, results):
         number += length(batch)
         yield batch, _join(found, reduce_draws)
@@ -170,14 +178,20 @@ class Predictor:
           f'model.predict. It says: {_first_sentence(error)}') from error
 
 
-def _reduce(results, ways):
+def _reduce(results, ways, draw_weights):
   """Some draws' results as arrays, reduced if there are ways to."""
+  def weighted(array, way):
+    if draw_weights is None or way not in (np.add, np.logaddexp):
+      return array
+    weights = draw_weights.reshape([-1, *[1] * (array.ndim - 1)])
+    return array * weights if way is np.add else array + np.log(weights)
+
   if ways is None:
     return keras.tree.map_structure(np.asarray, results)
   return [
       keras.tree.map_structure(
-          lambda t, way=way: way.reduce(np.asarray(t, np.float64), axis=0),
-          result)
+          lambda t, way=way: way.reduce(
+              weighted(np.asarray(t, np.float64), way), axis=0), result)
       for way, result in zip(ways, results)]
 
 

@@ -80,6 +80,10 @@ class _Batch(posterior_lib.Posterior):
 
   _looks_at_values = False
 
+  @property
+  def population(self):
+    return self._num_examples
+
 
 class _ShardedBatch(sharding.ShardedPosterior):
   """The same of a replica's part of the batch.

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import resampling
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import exports
 from tfp_sgmcmc.keras import inspection
@@ -54,6 +55,11 @@ class PosteriorSamples:
   `draw_batch_size` draws and `batch_size` examples at a time. The data are gone
   through once; memory does not grow with the number of draws or examples, but
   for the results.
+
+  Draws of a kernel with weights (`AdaptiveTime`) keep them, `log_weights`:
+  means over draws are weighted means, and what has a value for each draw
+  (`weights`, `log_likelihood`, `predict` with `return_samples`) is as it was
+  drawn.
 
   Pickling (and `copy.deepcopy`) takes the model along, and the draws in memory,
   also of a directory.
@@ -250,7 +256,8 @@ class PosteriorSamples:
     library. Weights that are not sampled are written as the model has them now.
     The files are for use elsewhere, and `load` does not read them: Keras need
     not write what was sampled (a layer with LoRA writes its kernel with the
-    low-rank part merged into it).
+    low-rank part merged into it). Draws with weights are written at equal
+    weights, `resampled()`.
 
     Args:
       directory: Path of a directory without such files, made if need be.
@@ -262,8 +269,9 @@ class PosteriorSamples:
       FileExistsError: If one of the files is there.
     """
     self._check_weights()
+    equal = self.resampled()
     return exports.weights_files(
-        self._model, self._draws, self._all(), directory)
+        self._model, equal._draws, equal._all(), directory)
 
   @property
   def model(self) -> keras.Model:
@@ -291,6 +299,40 @@ class PosteriorSamples:
     return [
         self._some([i for i, k in zip(self._all(), numbers) if k == chain])
         for chain in found]
+
+  @property
+  def log_weights(self) -> np.ndarray | None:
+    """The logarithm of each draw's weight, `[draws]`.
+
+    None where all count the same.
+    """
+    log_weights = self._draws.log_weights
+    return None if log_weights is None else log_weights[self._all()]
+
+  def resampled(self, seed: int = 0) -> 'PosteriorSamples':
+    """Draws at equal weights: each comes as often as its weight says.
+
+    In each chain by itself, by systematic resampling: the draws stay in their
+    order, and where they are, in memory or on disk.
+
+    Args:
+      seed: Python `int`.
+
+    Returns:
+      samples: `PosteriorSamples`, as many; these where they have no weights.
+    """
+    if self.log_weights is None or not len(self):
+      return self
+    parts = []
+    for k, chain in enumerate(self.chains):
+      index = resampling.systematic(chain.log_weights, [seed, k])
+      every = chain._all()
+      parts.append((chain._draws, [every[i] for i in index]))
+    samples = PosteriorSamples(
+        self._model, joined_draws.JoinedDraws(parts, has_weights=False),
+        predictor=self._predictor)
+    samples._variables = self._variables
+    return samples
 
   @property
   def start(self) -> 'PosteriorSamples | None':
@@ -556,7 +598,8 @@ class PosteriorSamples:
     """Exports the draws by chain, all at once, to ArviZ.
 
     Of chains of different lengths so many of the last draws are taken as the
-    shortest has.
+    shortest has. Draws with weights are exported at equal weights,
+    `resampled()`.
 
     Args:
       x: None, or inputs, arrays in the model's structure, for predictions.
@@ -574,7 +617,7 @@ class PosteriorSamples:
       ImportError: If ArviZ is not installed.
       ValueError: If there are no draws, or targets without inputs.
     """
-    return exports.to_arviz(self.chains, x, y, batch_size)
+    return exports.to_arviz(self.resampled().chains, x, y, batch_size)
 
   def _chain_numbers(self):
     numbers = self._draws.chain_numbers
@@ -642,9 +685,15 @@ class PosteriorSamples:
     def with_faults(outputs, batch):
       return [inspection.faults(likelihood, outputs), *fn(outputs, batch)]
 
+    draw_weights = None
+    if self.log_weights is not None:  # With a mean of 1.
+      draw_weights = np.float64(self.log_weights)
+      draw_weights = np.exp(draw_weights - np.max(draw_weights))
+      draw_weights /= np.mean(draw_weights)
     ways = None if reduce_draws is None else [np.maximum, *reduce_draws]
     for batch, (faults, *results) in self._predictor.over_batches(
-        name, with_faults, data, read_draws, ways, self._draws.extras, check):
+        name, with_faults, data, read_draws, ways, self._draws.extras, check,
+        draw_weights):
       inspection.check_faults(faults, likelihood, batch[0])
       if reduce_draws is not None:
         results = [

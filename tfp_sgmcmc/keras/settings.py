@@ -243,6 +243,10 @@ def _kernel_maker(
         "temperature='validation' changes the temperature in burn-in, and "
         "learning_rate='temperature' finds the rate for one: give one of "
         'the two as a number.')
+  if make(None).has_weights:
+    raise ValueError(
+        "temperature='validation' scores draws at equal weights, and those of "
+        'AdaptiveTime have weights: give the temperature as a number.')
   if make(None).is_continuous:
     raise ValueError(
         "temperature='validation' pools draws at equal steps, and the "

@@ -384,6 +384,11 @@ class StepOfChains:
     return self._step.variables
 
   @property
+  def log_weight_variables(self) -> list[tf.Variable]:
+    """As that of a `SamplingStep`."""
+    return self._step.log_weight_variables
+
+  @property
   def status(self) -> tuple[tf.Tensor, tf.Tensor]:
     """The number of steps, and of the first with NaN or Inf in any chain."""
     step, bad = self._turns.stacked(self._step.status_variables)

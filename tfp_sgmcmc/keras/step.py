@@ -276,6 +276,13 @@ class SamplingStep:
     results = tf.nest.pack_sequence_as(self._structure, self._results)
     return [results.step, self._first_bad]
 
+  @property
+  def log_weight_variables(self) -> list[tf.Variable]:
+    """That with the logarithm of the state's weight; none without weights."""
+    found = compat.find_result(
+        tf.nest.pack_sequence_as(self._structure, self._results), 'log_weight')
+    return [] if found is None else [found]
+
   def _parts(self):
     return [tf.convert_to_tensor(variable) for variable in self.variables]
 

@@ -11,6 +11,8 @@ These are Gelman and Rubin's R-hat and the number of independent draws whose
 halves would differ as much. One number for all predictions: the worst of many
 R-hats from a few tens of draws would say nothing.
 
+Draws with weights are judged at equal weights, `resampled()`.
+
 Several chains are compared by ArviZ' rank R-hat and effective draws
 (`diagnostics.chains`): of those 20 of the predicted numbers that vary most
 within chains, which says nothing of how they differ between them; of the log
@@ -107,7 +109,8 @@ def rows_of_predictions(
   """
   if posterior.num_chains > 1:
     return runs_lib.summary_of_runs(posterior, [posterior], x).rows
-  found = agreement(_predictions(_some(posterior, len(posterior)), x))
+  even = posterior.resampled()
+  found = agreement(_predictions(_some(even, len(even)), x))
   is_mixed, is_enough = found.r_hat <= 1.05, found.effective_draws >= _ENOUGH
   return (
       verdicts.Row(
@@ -266,6 +269,7 @@ def _weights(posterior):
 def _(result: samples_lib.PosteriorSamples, x, y=None):
   if result.num_chains > 1:
     return runs_lib.summary_of_runs(result, [result], x, y)
+  result = result.resampled()
   rows = rows_of_predictions(result, x)
   if y is not None:
     values = _some(result, len(result)).log_likelihood(x, y)
@@ -283,7 +287,7 @@ def _(first: samples_lib.PosteriorSamples, runs, x, y=None):
     raise ValueError(
         f'The draws are of weights of shapes {" and ".join(sorted(shapes))}: '
         'draws of one model are needed.')
-  runs = [chain for run in runs for chain in run.chains]
+  runs = [chain for run in runs for chain in run.resampled().chains]
   number = min(len(run) for run in runs)
   runs = [_some(run, number) for run in runs]
   values = None if y is None else np.stack([

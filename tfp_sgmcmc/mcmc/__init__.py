@@ -1,5 +1,7 @@
 """How the particle moves in discrete time: one kernel a file."""
 
+from tfp_sgmcmc.mcmc.adaptive_time import AdaptiveTime
+from tfp_sgmcmc.mcmc.adaptive_time import AdaptiveTimeResults
 from tfp_sgmcmc.mcmc.amagold import AMAGOLD
 from tfp_sgmcmc.mcmc.amagold import AMAGOLDResults
 from tfp_sgmcmc.mcmc.barker import StochasticBarker
@@ -8,6 +10,8 @@ from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
+from tfp_sgmcmc.mcmc.replica_exchange import ReplicaExchangeSGLD
+from tfp_sgmcmc.mcmc.replica_exchange import ReplicaExchangeSGLDResults
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuningResults
 from tfp_sgmcmc.mcmc.sghmc import SGHMC
@@ -26,10 +30,14 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 __all__ = [
     'AMAGOLD',
     'AMAGOLDResults',
+    'AdaptiveTime',
+    'AdaptiveTimeResults',
     'Excess',
     'LangevinKernel',
     'MicrocanonicalLangevin',
     'MicrocanonicalLangevinResults',
+    'ReplicaExchangeSGLD',
+    'ReplicaExchangeSGLDResults',
     'SGHMC',
     'SGHMCResults',
     'SGLD',

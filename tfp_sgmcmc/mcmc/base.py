@@ -17,6 +17,7 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import states
 
 __all__ = [
     'Excess', 'LangevinKernel', 'Seeds', 'each', 'failure', 'why_no_shards']
@@ -52,8 +53,9 @@ class LangevinKernel(kernel.GradientKernel):
   A subclass passes its arguments as `parameters` and defines `_start` and
   `_one_step` on lists of state parts. What others have to know of it, it
   declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
-  `excess`, `why_no_excess` and `why_no_shards`: where that is None, noise comes
-  of `_noise` and `_uniform`, and sums over coordinates of `collectives.totals`.
+  `excess`, `why_no_excess`, `why_no_adaptive_time` and `why_no_shards`: where
+  that is None, noise comes of `_noise` and `_uniform`, and sums over
+  coordinates of `collectives.totals`.
 
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
@@ -63,6 +65,7 @@ class LangevinKernel(kernel.GradientKernel):
 
   friction_argument: str | None = None
   _Seeds = Seeds
+  _time_factor: tf.Tensor | None = None
 
   def __init__(self, parameters: dict[str, Any]):
     """Checks and keeps the arguments that all these kernels have.
@@ -156,6 +159,43 @@ class LangevinKernel(kernel.GradientKernel):
     del previous, results
     raise ValueError(self.why_no_excess)
 
+  @property
+  def why_no_adaptive_time(self) -> str | None:
+    """Why `AdaptiveTime` cannot take it, whole sentences; None where it can.
+
+    It can where a step is an Euler step of an equation in time, or a splitting
+    that has its order, and `gradients_before` is right.
+    """
+    return (
+        f'{type(self).__name__} does not say how its law depends on step sizes '
+        'that change with the state. Take SGLD or SGHMC.')
+
+  def gradients_before(self, previous: Any, results: Any) -> list[tf.Tensor]:
+    """The estimate of the gradient at the state from which a step started.
+
+    Args:
+      previous: The kernel's results before the step.
+      results: Those after it.
+
+    Returns:
+      gradients: List over the parts.
+    """
+    del previous
+    return results.grads_target_log_prob
+
+  def rescaled(self, factor: tf.Tensor) -> 'LangevinKernel':
+    """A copy whose step sizes are multiplied by a number for each chain.
+
+    Args:
+      factor: Tensor of the chains' shape.
+
+    Returns:
+      kernel: The copy; a copy of it has the step sizes as they were given.
+    """
+    copy = self.copy()
+    copy._time_factor = factor
+    return copy
+
   def estimate_at(
       self, state_parts: Sequence[tf.Tensor], previous: Any, seed: tf.Tensor,
   ) -> gradients_lib.GradientEstimate:
@@ -203,7 +243,17 @@ class LangevinKernel(kernel.GradientKernel):
 
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
-    return kernel.at_step(self._parameters[name], step, parts)
+    values = kernel.at_step(self._parameters[name], step, parts)
+    if self._time_factor is None or name != 'step_size':
+      return values
+    made = {}  # One tensor for parts of one dtype and rank, as for `each`.
+    for value, part in zip(values, parts):
+      key = id(value), part.shape.rank
+      if key not in made:
+        made[key] = value * states.expand(
+            tf.cast(self._time_factor, value.dtype), part)
+    return [
+        made[id(value), part.shape.rank] for value, part in zip(values, parts)]
 
 
 def failure(results: Any, state: Any) -> errors.Failure | None:

@@ -200,6 +200,15 @@ class SGHMC(base.LangevinKernel):
     return None
 
   @property
+  def why_no_adaptive_time(self):
+    return None
+
+  def gradients_before(self, previous, results):
+    if self._parameters['integrator'] == 'baoab':
+      return previous.grads_target_log_prob
+    return results.grads_target_log_prob
+
+  @property
   def why_no_excess(self):
     integrator = self._parameters['integrator']
     if integrator == 'euler':

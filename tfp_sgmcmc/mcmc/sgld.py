@@ -188,6 +188,10 @@ class SGLD(base.LangevinKernel):
     return None
 
   @property
+  def why_no_adaptive_time(self):
+    return None
+
+  @property
   def why_no_shards(self):
     return base.why_no_shards(self._preconditioner)
 
