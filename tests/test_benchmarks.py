@@ -9,11 +9,14 @@ import pytest
 from benchmarks import __main__ as speed
 from benchmarks import accelerators
 from benchmarks import data
+from benchmarks import ensembles
 from benchmarks import gpu
 from benchmarks import how_far
 from benchmarks import laws
+from benchmarks import reference_posteriors
 from benchmarks import report
 from benchmarks import rows
+from benchmarks import stacked
 from benchmarks import tables
 from benchmarks import uncertainty
 from benchmarks import uncertainty_data
@@ -226,3 +229,71 @@ def test_tables_run_and_resume(tmp_path, capsys):
   report = (tmp_path / 'tables.md').read_text()
   assert '| digits | 8 | 32 | 50 | 1 | 1 |' in report
   assert capsys.readouterr().out.count('digits 0: ') == 1
+
+
+def test_scores_of_normals():
+  """Two draws for one row, by hand; one draw is its own mixture."""
+  means, scales = np.array([[0.], [1.]]), np.array([[1.], [2.]])
+  found = ensembles.scores(means, scales, np.array([0.5]))
+  density = np.mean(
+      np.exp(-0.5 * np.array([0.25, 0.0625]))
+      / np.sqrt(2. * np.pi) / np.array([1., 2.]))
+  variance = (1. + 4.) / 2. + 0.25
+  np.testing.assert_allclose(found['mixture'], -np.log(density))
+  np.testing.assert_allclose(
+      found['normal'], 0.5 * np.log(2. * np.pi * variance))
+  assert found['rmse'] == 0.
+  alone = ensembles.scores(means[:1], scales[:1], np.array([0.5]))
+  np.testing.assert_allclose(alone['mixture'], alone['normal'])
+
+
+def test_distance_of_predictions():
+  classes = stacked.Perceptron([3, 4], True)
+  p, q = np.array([[0.5, 0.5, 0.]]), np.array([[0.25, 0.25, 0.5]])
+  np.testing.assert_allclose(
+      reference_posteriors.distance(p, q, classes), 0.5)
+  # Two normals of unit scale, apart by 2: 2 Phi(1) - 1.
+  normals = stacked.Perceptron([3, 2])
+  weights = [np.zeros([1, 3, 2]), np.float32([[0., np.log(np.e - 1.)]])]
+  first, second = (
+      reference_posteriors.predictive(normals, [
+          [np.float32(weights[0])], [np.float32(weights[1] + [[shift, 0.]])],
+      ], np.zeros([1, 3], np.float32))[0] for shift in (-1., 1.))
+  np.testing.assert_allclose(
+      reference_posteriors.distance(first, second, normals), 0.6827, atol=1e-3)
+  np.testing.assert_allclose(
+      reference_posteriors.nll(normals, first, np.array([-1.])),
+      0.5 * np.log(2. * np.pi), atol=1e-4)
+
+
+@pytest.mark.slow
+def test_reference_posteriors_run_and_resume(tmp_path):
+  arguments = [
+      f'--data={tmp_path}', '--sets', 'digits', '--tiny', '--seeds=1',
+      f'--output={tmp_path}']
+  assert reference_posteriors.main(['make', *arguments]) == 0
+  for _ in range(2):
+    assert reference_posteriors.main(
+        ['compare', *arguments, '--passes', '16', '--methods', 'ensemble',
+         'sample', 'MCLMC']) == 0
+  lines = uncertainty.read(tmp_path / 'reference_posteriors.jsonl')
+  assert [line['method'] for line in lines] == ['ensemble', 'sample', 'MCLMC']
+  assert all(0. < line['distance'] < 1. for line in lines)
+  report = (tmp_path / 'reference_posteriors.md').read_text()
+  assert '| digits | MCLMC | 16 | 1 |' in report
+
+
+@pytest.mark.slow
+def test_ensembles_run_and_resume(tmp_path):
+  folder = os.environ.get('TFP_SGMCMC_DATA')
+  if not folder:
+    pytest.skip('TFP_SGMCMC_DATA names no folder of data sets')
+  for _ in range(2):
+    assert ensembles.main([
+        f'--data={folder}', '--sets', 'airfoil', '--methods', 'sample', 'fit',
+        '--seeds=1', '--passes=8', '--tiny', f'--output={tmp_path}']) == 0
+  lines = uncertainty.read(tmp_path / 'ensembles.jsonl')
+  assert [line['method'] for line in lines] == ['sample', 'fit']
+  assert np.isfinite([line['normal'] for line in lines]).all()
+  assert '| airfoil | fit, 8 passes | 1 |' in (
+      tmp_path / 'ensembles.md').read_text()

@@ -17,7 +17,7 @@ with p the prior and l_k(x) the log likelihood of a row x at theta_k. Deng et
 al. (2020), equation 7, with their sigma^2 = s^2 / 2: they take the variance of
 each of two independent estimates, averaged over the past. Here it is that of
 their difference on one minibatch, which is smaller, and it is estimated on that
-minibatch. u is the penalty of Ceperley and Dewing (1999), equations 19 and 36:
+minibatch. u is the penalty of Ceperley and Dewing (1999):
 with normal noise of known variance u = c / 2 makes the swap exact, and the
 further terms make up for the variance being estimated from n numbers.
 
