@@ -117,6 +117,11 @@ def _bounded(kernel_class):
 _PRECISION = oracle.GaussianModel().precision
 _BOUND = pdmp.GaussianBound(_PRECISION)
 
+def _adapted(posterior, **arguments):
+  return sgmcmc.TemperatureStepSizeAdaptation(
+      sgmcmc.SGHMC(posterior, 0.01, 1., **arguments), 100)
+
+
 def _self_tuning(posterior, **arguments):
   return sgmcmc.SelfTuning(
       sgmcmc.SGNHT(posterior, 0.01, 0., thermostat='part', **arguments), 100)
@@ -153,9 +158,9 @@ KERNELS = {
     'pmicrocanonical': _minibatches(
         sgmcmc.MicrocanonicalLangevin, step_size=0.1, integrator='leapfrog',
         preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
-    'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
-        sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
-                      takes_any_target=False),
+    'adapted': Kernel(
+        functools.partial(_adapted, gradient_estimator=UNIFORM),
+        in_fit=_adapted, takes_any_target=False),
     'amagold': _exact(functools.partial(
         sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
         gradient_estimator=UNIFORM)),

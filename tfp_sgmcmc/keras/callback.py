@@ -420,9 +420,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     rows = diagnostics.summary(self.posterior, x, y).rows
     heat = self._chain.heat
     if heat is not None:
-      rows += summary_lib.kinetic(
-          heat, self._settings.search is not None,
-          self._settings.finds_step),
+      rows += heat,
     return verdicts.Summary(
         (*rows, *verdicts.findings(self.kernel_results)))
 
@@ -701,9 +699,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     """
     settings = self._settings
     steps = self.params.get('steps') or self._steps_in_epoch
-    if steps and settings.rate is not None and settings.search is None:
+    if steps and settings.found_step is not None and settings.search is None:
       epochs = self.params['epochs'] - max(epoch, settings.start_epoch)
-      settings.rate.plan(settings.schedule.burnin_of(epochs * steps))
+      settings.found_step.plan(settings.schedule.burnin_of(epochs * steps))
 
   def _check_alone(self):
     """Raises where the same `fit` has another callback of this class."""
