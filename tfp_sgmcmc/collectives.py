@@ -73,13 +73,10 @@ def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 @contextlib.contextmanager
 def sums_of_zeros_unless(is_due: tf.Tensor) -> Iterator[None]:
-  """Within it replicas add up zeros where their sums over rows are not due.
+  """Within it replicas add up zeros where a scalar condition is not met.
 
   The sum itself cannot be left out, since a strategy reduces in no condition;
   what each replica adds to it can (`zeros_unless_due`).
-
-  Args:
-    is_due: `bool` scalar, the same on all replicas.
   """
   token = _IS_DUE.set(is_due)
   try:
@@ -92,16 +89,7 @@ def zeros_unless_due(
     own: Callable[[], list[tf.Tensor]],
     like: Callable[[], list[tf.Tensor]],
 ) -> list[tf.Tensor]:
-  """What a replica adds to a sum, which it computes only if that is due.
-
-  Args:
-    own: Callable without arguments; returns a list of tensors.
-    like: Likewise, tensors in their shapes and dtypes.
-
-  Returns:
-    tensors: What `own` returns; within `sums_of_zeros_unless`, zeros where the
-      condition is not met.
-  """
+  """What `own` returns; zeros like `like()` where no sum of it is due."""
   is_due = _IS_DUE.get()
   if is_due is None:
     return own()

@@ -25,16 +25,7 @@ class AdaptingKernel(kernel_lib.Kernel):
   """
 
   def __init__(self, parameters: dict[str, Any]):
-    """Checks and keeps the arguments.
-
-    Args:
-      parameters: The arguments of the subclass's constructor, by name.
-
-    Raises:
-      ValueError: If the step size is a schedule, or the number of steps is
-        negative.
-      TypeError: If the number of steps is no integer.
-    """
+    """Checks and keeps the arguments of the subclass's constructor."""
     super().__init__(parameters)
     if callable(self.inner_kernel.parameters['step_size']):
       raise ValueError(
@@ -78,14 +69,7 @@ class AdaptingKernel(kernel_lib.Kernel):
 
   @abc.abstractmethod
   def adapted_kernel(self, results: Any) -> base.LangevinKernel:
-    """The inner kernel with what was found.
-
-    Args:
-      results: Results of this kernel.
-
-    Returns:
-      kernel: Another `inner_kernel`.
-    """
+    """The inner kernel with what was found, by results of this kernel."""
 
   def _number(self, dtype):
     """`num_adaptation_steps` in a dtype."""
@@ -104,7 +88,7 @@ step = property(lambda results: results.inner_results.step)
 def failure(
     results: Any, state: Any, advice: Callable[[str], str],
 ) -> errors.Failure | None:
-  """Why a chain cannot go on: that of the inner results, with other advice.
+  """The inner results' failure, with other advice.
 
   Args:
     results: The kernel's results, with concrete values.

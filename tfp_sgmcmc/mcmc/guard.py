@@ -66,16 +66,7 @@ class Guarded(NamedTuple):
 
 
 class Step(NamedTuple):
-  """A step of the kernel that the guard watches.
-
-  Attributes:
-    start: List over the parts, where it began.
-    end: List over the parts, where it ended.
-    old: The kernel's results before it.
-    new: Those after it.
-    temperature: Scalar, T.
-    is_adapting: `bool` scalar, whether settings are being found.
-  """
+  """A step: states and results at both ends, T, and whether it adapts."""
   start: list[tf.Tensor]
   end: list[tf.Tensor]
   old: Any
@@ -105,16 +96,7 @@ class Seen(NamedTuple):
 
 def start(
     parts: Sequence[tf.Tensor], inner: Any, temperature: tf.Tensor) -> Guarded:
-  """What the guard keeps at the start of a chain.
-
-  Args:
-    parts: List of tensors, the state.
-    inner: The first results of the kernel that moves it.
-    temperature: Scalar, T.
-
-  Returns:
-    guarded: `Guarded`.
-  """
+  """What the guard keeps at the start of a chain."""
   none = tf.zeros(tf.shape(inner.target_log_prob), tf.int32)
   return Guarded(
       [tf.identity(part) for part in parts], temperature, temperature, none,
@@ -179,9 +161,7 @@ def take_back(
     first_heat: Scalar, K_0 of a chain that begins anew.
 
   Returns:
-    parts: List of tensors.
-    results: The kernel's.
-    guarded: `Guarded`.
+    The state, the kernel's results, and `Guarded`.
   """
   old, new = step.old, step.new
   is_back = seen.has_failed | seen.is_elsewhere
