@@ -122,6 +122,11 @@ def _adapted(posterior, **arguments):
       sgmcmc.SGHMC(posterior, 0.01, 1., **arguments), 100)
 
 
+def _energy_adapted(posterior, **arguments):
+  return sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(posterior, 0.1, **arguments), 100)
+
+
 def _self_tuning(posterior, **arguments):
   return sgmcmc.SelfTuning(
       sgmcmc.SGNHT(posterior, 0.01, 0., thermostat='part', **arguments), 100)
@@ -161,6 +166,9 @@ KERNELS = {
     'adapted': Kernel(
         functools.partial(_adapted, gradient_estimator=UNIFORM),
         in_fit=_adapted, takes_any_target=False),
+    'energy adapted': Kernel(
+        functools.partial(_energy_adapted, gradient_estimator=UNIFORM),
+        in_fit=_energy_adapted, takes_any_target=False),
     'amagold': _exact(functools.partial(
         sgmcmc.AMAGOLD, step_size=0.1, friction=1., num_leapfrog_steps=3,
         gradient_estimator=UNIFORM)),

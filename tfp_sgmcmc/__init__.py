@@ -31,6 +31,7 @@ from tfp_sgmcmc.mcmc import SGHMC
 from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
+from tfp_sgmcmc.mcmc import EnergyErrorStepSizeAdaptation
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc import SelfTuning
 from tfp_sgmcmc.mcmc import StochasticBarker
@@ -47,6 +48,7 @@ __all__ = [
     'AMAGOLD',
     'BouncyParticleSampler',
     'Draws',
+    'EnergyErrorStepSizeAdaptation',
     'FireflyError',
     'FireflyMonteCarlo',
     'MicrocanonicalLangevin',

@@ -6,6 +6,10 @@ from tfp_sgmcmc.mcmc.barker import StochasticBarker
 from tfp_sgmcmc.mcmc.barker import StochasticBarkerResults
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
+from tfp_sgmcmc.mcmc.energy_adaptation import EnergyErrorStepSizeAdaptation
+from tfp_sgmcmc.mcmc.energy_adaptation import (
+    EnergyErrorStepSizeAdaptationResults,
+)
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
 from tfp_sgmcmc.mcmc.self_tuning import SelfTuning
@@ -26,6 +30,8 @@ from tfp_sgmcmc.mcmc.temperature_adaptation import (
 __all__ = [
     'AMAGOLD',
     'AMAGOLDResults',
+    'EnergyErrorStepSizeAdaptation',
+    'EnergyErrorStepSizeAdaptationResults',
     'Excess',
     'LangevinKernel',
     'MicrocanonicalLangevin',

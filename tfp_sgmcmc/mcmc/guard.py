@@ -34,7 +34,7 @@ from tfp_sgmcmc.internal import states
 
 __all__ = [
     'Guarded', 'MOST_RETURNS', 'Seen', 'Step', 'kinetic_temperature', 'look',
-    'mean_where', 'start', 'take_back']
+    'mean_where', 'select_by_chain', 'start', 'take_back']
 
 MOST_RETURNS = 100
 _SPACING_OF_ANCHORS = 100
@@ -174,10 +174,10 @@ def take_back(
           new.grads_target_log_prob),
       target_log_prob=tf.where(
           is_back, old.target_log_prob, new.target_log_prob),
-      gradient_estimator_results=_select_where_by_chain(
+      gradient_estimator_results=select_by_chain(
           is_back, old.gradient_estimator_results,
           new.gradient_estimator_results),
-      thermostat=_select_where_by_chain(
+      thermostat=select_by_chain(
           is_back, tf.nest.map_structure(tf.zeros_like, new.thermostat),
           new.thermostat))
   begins = tf.reduce_all(seen.is_elsewhere)
@@ -221,6 +221,25 @@ def mean_where(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
       axis=list(range(mask.shape.rank))) / number
 
 
+def select_by_chain(mask: tf.Tensor, new: Any, old: Any) -> Any:
+  """`states.select` of the tensors that have the axes of chains.
+
+  Args:
+    mask: `bool`, shape `chains`.
+    new: Nested structure of tensors.
+    old: The same structure, from which all other tensors are.
+
+  Returns:
+    selected: The same structure.
+  """
+  def select(a, b):
+    if not b.shape[:mask.shape.rank].is_compatible_with(mask.shape):
+      return b
+    return states.select(mask, a, b)
+
+  return tf.nest.map_structure(select, new, old)
+
+
 def _largest(guarded, step):
   """T_0."""
   return tf.maximum(step.temperature, _COOLING * guarded.temperature)
@@ -231,13 +250,3 @@ def _footprint(parts, chain_rank, dtype):
   return tf.concat([
       tf.cast(states.flatten([part], chain_rank)[..., :_NUM_COMPARED], dtype)
       for part in parts], axis=-1)
-
-
-def _select_where_by_chain(mask, new, old):
-  """`states.select` of the tensors that have the axes of chains."""
-  def select(a, b):
-    if not b.shape[:mask.shape.rank].is_compatible_with(mask.shape):
-      return b
-    return states.select(mask, a, b)
-
-  return tf.nest.map_structure(select, new, old)

@@ -67,14 +67,10 @@ from tfp_sgmcmc.mcmc import sgnht
 __all__ = ['SelfTuning', 'SelfTuningResults']
 
 _FIRST_TARGET, _LAST_TARGET = 0.02, 0.002
-_DECAY, _WIDTH = 0.98, 9.
 _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
-# One step, or one number, may not move the step size by more than this.
-_LARGEST_ERROR = 1e12
-_ROUNDING = 4.
 
 
 @kernel_lib.refuses_corrections
@@ -340,9 +336,11 @@ class SelfTuning(adaptation.AdaptingKernel):
     results = self._with_step_size(
         previous._replace(inner_results=inner), measured, is_adapting, seen)
     results = self._with_metric(results, measured, step, number, seen)
-    momentum = sghmc.initial_momentum(
-        [tf.cast(temperature, p.dtype) for p in parts],
-        self.inner_kernel.standard_normal(parts, seeds.momentum))
+    momentum = tf.cond(
+        seen.is_usable, lambda: list(inner.momentum),
+        lambda: sghmc.initial_momentum(
+            [tf.cast(temperature, p.dtype) for p in parts],
+            self.inner_kernel.standard_normal(parts, seeds.momentum)))
     new_parts, inner, guarded = guard.take_back(
         guarded, seen, made, momentum,
         tf.maximum(temperature, _LEAST_TEMPERATURE))
@@ -373,18 +371,11 @@ class SelfTuning(adaptation.AdaptingKernel):
     Half of it where a chain has blown up: what was measured of that step size
     says nothing of others.
     """
-    ones = tf.ones_like(measured.weight)
-    before = results.weight_sum * tf.where(
-        measured.is_measured > 0., _DECAY * ones, ones)
-    weight_sum = before + measured.weight
-    # Of errors at h^6 = 1 in units of the last step size's, so that no power
-    # of h leaves the range of the numbers.
-    mean = (before + measured.error) / tf.where(
-        weight_sum > 0., weight_sum, ones)
-    is_known = is_adapting & (measured.is_measured > 0.) & (mean > 0.)
     h = results.step_size
-    found = tf.where(
-        is_known, h * tf.where(is_known, mean, ones) ** (-1. / 6.), h)
+    found, weight_sum = adaptation.step_size_of_errors(
+        h, results.weight_sum, measured.error, measured.weight,
+        measured.is_measured)
+    found = tf.where(is_adapting, found, h)
     return results._replace(
         step_size=tf.where(
             seen.is_usable, found, tf.where(seen.any_failed, h / 2., h)),
@@ -449,24 +440,17 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
   rank = inner.target_log_prob.shape.rank
   dtype = heat.dtype
   error = tf.cast(kernel.energy_error(old, inner, before), dtype)
-  # Two log densities of this size do not tell a smaller error.
-  log_prob = inner.target_log_prob
-  rounding = _ROUNDING * np.finfo(log_prob.dtype.as_numpy_dtype).eps * tf.cast(
-      tf.abs(log_prob), dtype)
-  error = tf.nn.relu(tf.abs(error) - rounding)
   size = tf.cast(states.num_coordinates(parts, rank), dtype)
-  x = tf.square(error) / (size * tf.square(heat) * target) + 1e-8
   has_two = _has_gradient(before, rank) & _has_gradient(old, rank)
-  is_usable = has_two & tf.math.is_finite(x) & (x < _LARGEST_ERROR)
-  x = tf.where(is_usable, x, 1.)
-  weight = tf.where(
-      is_usable, tf.exp(-tf.square(tf.math.log(x) / _WIDTH) / 2.), 0.)
+  error, weight = adaptation.weighed(
+      tf.where(has_two, error, np.nan), heat * tf.sqrt(size * target),
+      inner.target_log_prob)
   difference = [
       guard.mean_where(has_two, tf.square(tf.cast(a - b, dtype)) / 2.)
       for a, b in zip(
           before.grads_target_log_prob, old.grads_target_log_prob)]
   return _Measured(
-      tf.reduce_mean(weight * x), tf.reduce_mean(weight), difference,
+      tf.reduce_mean(error), tf.reduce_mean(weight), difference,
       tf.cast(tf.reduce_any(has_two), dtype))
 
 
