@@ -126,6 +126,16 @@ def _adaptive_time(inner):
 _PRECISION = oracle.GaussianModel().precision
 _BOUND = pdmp.GaussianBound(_PRECISION)
 
+def _adapted(posterior, **arguments):
+  return sgmcmc.TemperatureStepSizeAdaptation(
+      sgmcmc.SGHMC(posterior, 0.01, 1., **arguments), 100)
+
+
+def _energy_adapted(posterior, **arguments):
+  return sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(posterior, 0.1, **arguments), 100)
+
+
 def _self_tuning(posterior, **arguments):
   return sgmcmc.SelfTuning(
       sgmcmc.SGNHT(posterior, 0.01, 0., thermostat='part', **arguments), 100)
@@ -165,9 +175,12 @@ KERNELS = {
     'pmicrocanonical': _minibatches(
         sgmcmc.MicrocanonicalLangevin, step_size=0.1, integrator='leapfrog',
         preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
-    'adapted': Kernel(lambda posterior: sgmcmc.TemperatureStepSizeAdaptation(
-        sgmcmc.SGHMC(posterior, 0.01, 1., gradient_estimator=UNIFORM), 100),
-                      takes_any_target=False),
+    'adapted': Kernel(
+        functools.partial(_adapted, gradient_estimator=UNIFORM),
+        in_fit=_adapted, takes_any_target=False),
+    'energy adapted': Kernel(
+        functools.partial(_energy_adapted, gradient_estimator=UNIFORM),
+        in_fit=_energy_adapted, takes_any_target=False),
     'adaptive time': _adaptive_time(sgmcmc.SGLD),
     'adaptive baoab': _adaptive_time(functools.partial(
         sgmcmc.SGHMC, friction=1., integrator='baoab')),

@@ -32,6 +32,7 @@ from tfp_sgmcmc.mcmc import SGLD
 from tfp_sgmcmc.mcmc import SGLRW
 from tfp_sgmcmc.mcmc import SGNHT
 from tfp_sgmcmc.mcmc import AdaptiveTime
+from tfp_sgmcmc.mcmc import EnergyErrorStepSizeAdaptation
 from tfp_sgmcmc.mcmc import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc import ReplicaExchangeSGLD
 from tfp_sgmcmc.mcmc import SelfTuning
@@ -50,6 +51,7 @@ __all__ = [
     'AdaptiveTime',
     'BouncyParticleSampler',
     'Draws',
+    'EnergyErrorStepSizeAdaptation',
     'FireflyError',
     'FireflyMonteCarlo',
     'MicrocanonicalLangevin',

@@ -6,7 +6,10 @@ parts of a state that are its own (another piece on each replica, see
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+import contextlib
+import contextvars
 from typing import Any
 
 import tensorflow as tf
@@ -25,12 +28,16 @@ __all__ = [
     'normal_like',
     'own_seed',
     'run',
+    'sums_of_zeros_unless',
     'totals',
     'uniform_like',
     'which_are_own',
+    'zeros_unless_due',
 ]
 
 _LARGEST_DIFFERENCE = 1e-3  # Of the same sums on several replicas, as a share.
+
+_IS_DUE = contextvars.ContextVar('whether sums over rows are due', default=None)
 
 
 def is_several(strategy: tf.distribute.Strategy) -> bool:
@@ -62,6 +69,31 @@ def all_reduce(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         'one (pdmp.UniformTime and the loop of tfp.mcmc.sample_chain are '
         'such). Run the kernel itself by sgmcmc.sample, or the loop '
         'eagerly.') from error
+
+
+@contextlib.contextmanager
+def sums_of_zeros_unless(is_due: tf.Tensor) -> Iterator[None]:
+  """Within it replicas add up zeros where a scalar condition is not met.
+
+  The sum itself cannot be left out, since a strategy reduces in no condition;
+  what each replica adds to it can (`zeros_unless_due`).
+  """
+  token = _IS_DUE.set(is_due)
+  try:
+    yield
+  finally:
+    _IS_DUE.reset(token)
+
+
+def zeros_unless_due(
+    own: Callable[[], list[tf.Tensor]],
+    like: Callable[[], list[tf.Tensor]],
+) -> list[tf.Tensor]:
+  """What `own` returns; zeros like `like()` where no sum of it is due."""
+  is_due = _IS_DUE.get()
+  if is_due is None:
+    return own()
+  return tf.cond(is_due, own, lambda: [tf.zeros_like(x) for x in like()])
 
 
 def own_seed(seed: tf.Tensor) -> tf.Tensor:

@@ -188,19 +188,28 @@ class ShardedPosterior(posterior_lib.Posterior):
     """As `Posterior` has it: value and gradient by one all-reduce."""
     @tf.custom_gradient
     def estimate(*parts):
-      with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(parts)
-        each = self.log_likelihood(*parts, batch=batch)
-        if weights is not None:
-          each *= tf.cast(weights, each.dtype)
-        total = tf.reduce_sum(each, axis=-1)
-        own = tf.cast(tf.shape(each)[-1], each.dtype)
-        if weights is None:  # A replica may have no rows of a last batch.
-          total *= tf.math.divide_no_nan(self._stand_for(own), own)
-      gradients = tape.gradient(
-          total, parts, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+      def of_own_rows():
+        inside = [tf.identity(part) for part in parts]
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+          tape.watch(inside)
+          each = self.log_likelihood(*inside, batch=batch)
+          if weights is not None:
+            each *= tf.cast(weights, each.dtype)
+          total = tf.reduce_sum(each, axis=-1)
+          own = tf.cast(tf.shape(each)[-1], each.dtype)
+          if weights is None:  # A replica may have no rows of a last batch.
+            total *= tf.math.divide_no_nan(self._stand_for(own), own)
+        return [own, total, *map(tf.convert_to_tensor, tape.gradient(
+            total, inside,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO))]
+
+      def like():
+        zeros = self.zeros(parts)
+        return [tf.zeros([], zeros.dtype), zeros, *parts]
+
+      own, total, *gradients = collectives.zeros_unless_due(of_own_rows, like)
       rows, total, *gradients = self._with_total_rows(
-          own, [total, *map(tf.convert_to_tensor, gradients)],
+          own, [total, *gradients],
           [False, *self._which_are_own(parts)])
       scale = 1. if weights is not None else self.num_examples / tf.cast(
           rows, total.dtype)

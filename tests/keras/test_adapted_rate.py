@@ -24,7 +24,7 @@ from tests.keras import models
 from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import adapted_rate
+from tfp_sgmcmc.keras import found_step
 
 tfd = tfp.distributions
 
@@ -117,17 +117,21 @@ def test_a_loss_that_sums_over_pixels():
 
 
 @pytest.mark.slow
-def test_goes_on_after_a_kill_while_it_adapts_and_after(tmp_path, monkeypatch):
+@pytest.mark.parametrize('chosen', [
+    dict(kernel=sgmcmc.SGHMC, num_burnin_steps=12),
+    dict(kernel=None, num_burnin_steps=None, start_epoch=0)])
+def test_goes_on_after_a_kill_while_it_adapts_and_after(
+    chosen, tmp_path, monkeypatch):
   """Bit for bit, what was found with it; `fit` once more leaves it alone."""
   monkeypatch.setattr(store, '_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
-  monkeypatch.setattr(adapted_rate, 'FEWEST_STEPS', 10)
+  monkeypatch.setattr(found_step, 'FEWEST_STEPS_FOR_RATE', 6)
   arguments = dict(
-      kernel=sgmcmc.SGHMC, learning_rate='temperature', momentum=0.9,
-      num_burnin_steps=12, num_steps_between_results=1)
+      learning_rate='temperature', momentum=0.9, num_steps_between_results=1,
+      **chosen)
   whole = test_going_on.run(6, **arguments)
   pieces = test_going_on.run(
-      6, kills=[5, 11], directory=tmp_path, **arguments)
+      6, kills=[2, 11], directory=tmp_path, **arguments)
   test_going_on.assert_same(pieces, whole)
   model, sampling, _ = whole
   rate = sampling.settings['learning_rate']

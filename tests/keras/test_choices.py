@@ -16,6 +16,7 @@ from tfp_sgmcmc import store
 from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import summary as summary_lib
+from tfp_sgmcmc.keras import temperature as temperature_lib
 from tfp_sgmcmc.keras import temperature_search
 
 tfd = tfp.distributions
@@ -36,23 +37,23 @@ def test_everything_left_out_is_chosen_and_said(capsys):
   sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   with warnings.catch_warnings():
     warnings.simplefilter('error')  # Not even of a prior that is missing.
-    fit(sampling, 10, model=models.classifier(), validates=False, verbose=2)
+    fit(sampling, 32, model=models.classifier(), validates=False, verbose=2)
   found = float(sampling.kernel_results.step_size)
   assert 0.003 < found < 1.
   assert sampling.settings == dict(
-      kernel='SGNHT', step_size=float(f'{found:.3g}'), momentum=None,
-      temperature=None, start_epoch=2, num_burnin_steps=8,
+      kernel='SGNHT', step_size=float(f'{found:.6g}'), momentum=None,
+      temperature=None, start_epoch=6, num_burnin_steps=26,
       num_steps_between_results=0)
-  assert sampling.num_steps == 24  # Three an epoch, two epochs of SGD.
-  assert sampling.posterior.steps == list(range(9, 25))
+  assert sampling.num_steps == 78  # Three an epoch, six epochs of SGD.
+  assert sampling.posterior.steps == list(range(27, 79))
   said = capsys.readouterr().out
   for part in (
-      '2 epoch(s) of the compiled optimizer, then SGNHT with a step size that '
+      '6 epoch(s) of the compiled optimizer, then SGNHT with a step size that '
       'is found in burn-in, temperature=1.0',
-      f'step_size={found:.3g} was found in 8 step(s).',
+      f'step_size={found:.3g} was found in 26 step(s).',
       'the prior is N(0, 1) for each weight, narrower where',
-      '8 step(s) of burn-in, then a draw every 1 step(s): 16 by step 24',
-      '16 draws: R-hat of predictions', 'In all: ',
+      '26 step(s) of burn-in, then a draw every 1 step(s): 52 by step 78',
+      '52 draws: R-hat of predictions', 'In all: ',
       'not about how good the predictions are.'):
     assert part in said, (part, said)
 
@@ -327,6 +328,10 @@ def test_summary_of_draws_and_of_a_fit():
 
 @pytest.mark.parametrize('ratio, is_chosen, verdict', [
     (1.05, False, 'fine'), (1.3, False, 'doubtful'), (2., False, 'wrong'),
-    (2., True, 'doubtful')])
+    (0.4, False, 'wrong'), (2., True, 'doubtful')])
 def test_kinetic(ratio, is_chosen, verdict):
-  assert summary_lib.kinetic(ratio, is_chosen).verdict == verdict
+  record = temperature_lib.HeatRecord(1, 10_000, 10, None)
+  for step in range(20):
+    record.add(step, ratio, 1.)
+  row, = record.rows(is_judged=not is_chosen)
+  assert row.verdict == verdict

@@ -19,7 +19,8 @@ from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras import advice
-from tfp_sgmcmc.keras import choices
+from tfp_sgmcmc.keras import found_step
+from tfp_sgmcmc.keras import temperature_search
 
 NUM_TRAIN, NUM_VALIDATION = 700, 100
 
@@ -167,19 +168,135 @@ def test_advice_where_the_step_is_found():
     assert 'step_size=' not in said and 'temperature' not in said
 
 
+@pytest.mark.parametrize('num_steps, is_short', [(0, True), (19, True),
+                                                 (20, False)])
+def test_a_short_burnin_is_warned_of_once(num_steps, is_short):
+  """Where it is given, and where it is chosen, before the optimizer trains."""
+  step = found_step.by_energy_error()
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always')
+    step.plan(num_steps)
+    step.plan(num_steps)
+  assert len(caught) == is_short
+  if is_short:
+    said = str(caught[0].message)
+    assert f'which has {num_steps} step(s): 20 are needed' in said
+    assert 'Raise num_burnin_steps, or epochs' in said
+
+
+def test_a_short_burnin_is_warned_of_where_it_is_known():
+  with pytest.warns(UserWarning, match='has 3 step.*20 are needed'):
+    sgmcmc.keras.PosteriorSampling(num_burnin_steps=3)
+  model = models.classifier(run_eagerly=True)
+
+  class Look(keras.callbacks.Callback):
+
+    def on_epoch_begin(self, epoch, logs=None):
+      del logs
+      if epoch == 0:
+        seen.append(int(model.optimizer.iterations))
+        raise StopIteration
+
+  seen = []
+  with pytest.warns(UserWarning, match='has 8 step'), pytest.raises(
+      StopIteration):
+    models.fit(model, sgmcmc.keras.PosteriorSampling(), epochs=10,
+               callbacks=[Look()])
+  assert seen == [0]
+
+
+@functools.cache
+def fit_classifier(**arguments):
+  """A step of the chain for each epoch's three batches, found in 20."""
+  model = models.classifier()
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, num_examples=models.NUM_EXAMPLES, num_burnin_steps=20,
+      start_epoch=0, **arguments)
+  models.fit(model, sampling, epochs=8)
+  return model, sampling
+
+
+def blow_up(sampling):
+  """Gives the chain a momentum with which it has to go back."""
+  for p in sampling.kernel_results.inner_results.momentum:
+    assert np.all(np.isfinite(p))
+  step = sampling._chain._step
+  momentum = step.packed(step.result_variables).inner_results.momentum
+  momentum[0].assign(tf.fill(momentum[0].shape, 1e6))
+
+
+def test_the_settings_tell_of_a_step_that_is_halved_later():
+  model, sampling = fit_classifier()
+  before = sampling.settings['step_size']
+  blow_up(sampling)
+  models.fit(model, sampling, epochs=1)
+  assert sampling.kernel_results.num_late_returns > 0
+  found = float(sampling.kernel_results.step_size)
+  assert found < before
+  np.testing.assert_allclose(sampling.settings['step_size'], found, rtol=1e-5)
+
+
+def test_weights_that_were_set_are_what_the_guard_goes_back_to():
+  model, sampling = fit_classifier(temperature=1.)
+  placed = [w + 5. for w in model.get_weights()]
+  model.set_weights(placed)
+  models.fit(model, sampling, epochs=1)  # Three steps of it.
+  near = model.get_weights()
+  blow_up(sampling)
+  models.fit(
+      model, sampling, epochs=1, x=models.classes()[0][:20],
+      y=models.classes()[1][:20])
+  for a, b, c in zip(model.get_weights(), placed, near):
+    np.testing.assert_array_equal(a, b)
+    assert 0. < np.abs(a - c).max() < 3.
+
+
+def test_a_search_that_goes_back_leaves_the_heat_of_the_hot_trial(monkeypatch):
+  """K at once, in 27 coordinates: T times a chi-square over 27.
+
+  Above 3 T less than once in 10^6. Before, it was above 100 T for some hundred
+  steps.
+  """
+  monkeypatch.setattr(temperature_search, 'lowest_as_good', lambda *_: 0)
+  monkeypatch.setattr(temperature_search, '_NUM_WORSE', 4)
+  seen = []
+
+  class Look(keras.callbacks.Callback):
+
+    def on_train_batch_end(self, batch, logs=None):
+      del batch
+      search = sampling._settings.search
+      if search.is_over and 'kinetic_temperature' in logs:
+        seen.append(heat_of(sampling))
+
+  sampling = sgmcmc.keras.PosteriorSampling(
+      temperature='validation', seed=0, num_examples=models.NUM_EXAMPLES)
+  x, y = models.classes()
+  models.fit(models.classifier(), sampling, epochs=20, callbacks=[Look()],
+             validation_data=(x, y))
+  assert list(sampling.validation_scores) == [0.001, 0.01, 0.1, 1.]
+  assert sampling.settings['temperature'] == 0.001
+  assert seen[0] < 0.003
+
+
+def heat_of(sampling):
+  momentum = sampling.kernel_results.inner_results.momentum
+  return np.mean(np.concatenate([np.ravel(p) for p in momentum])**2)
+
+
 def test_a_found_step_is_taken_over():
-  step, other = choices.FoundStep(), choices.FoundStep()
+  step, other = (found_step.by_energy_error() for _ in range(2))
   assert step.value == 'found in burn-in'
   step.plan(20)
   logs = dict(step_size=tf.constant(0.0123456))
-  assert step.watch(18, 19, logs=logs) is None
-  assert 'step_size=0.0123 was found in 20' in step.watch(19, 20, logs=logs)
+  assert step.watch(19, logs) is None
+  assert 'step_size=0.0123 was found in 20' in step.watch(20, logs)
   other.restore(step.checkpoint())
-  assert other.value == step.value == 0.0123
-  assert step.watch(20, 21, logs=logs) is None
+  assert other.value == step.value == 0.0123456
+  assert step.watch(21, logs) is None
   # A search that ends early, at a step that has been made.
-  other = choices.FoundStep()
+  other = found_step.by_energy_error()
   other.plan(100)
-  assert other.watch(29, 30, logs=logs) is None
+  assert other.watch(30, logs) is None
   other.plan(30)
-  assert other.watch(30, 31, logs=logs) is not None and other.value == 0.0123
+  assert other.watch(31, logs) is not None and other.value == 0.0123456

@@ -57,9 +57,9 @@ def test_a_chain_without_momentum_is_not_hot():
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
     sampling, _ = fit(0.01, 500, momentum=0., num_burnin_steps=250)
-  assert abs(sampling._chain.heat - 1.) < 0.2
   row = sampling.summary(np.zeros([3, 8])).rows[-1]
   assert row.quantity == 'kinetic temperature / T' and row.verdict != 'wrong'
+  assert abs(row.value - 1.) < 0.2
 
 
 def test_a_hot_chain_is_warned_of_and_the_advice_cools_it():
@@ -96,10 +96,11 @@ def test_langevin_is_told_by_its_loss():
     fit(2.2, 200, kernel=sgmcmc.SGLD, momentum=None)
 
 
-def watch(ratios, num_weights=10, momentum=0.9, losses=()):
-  """A watch of steps 1, 2, ..., which have these temperatures."""
-  made = temperature.HeatWatch(
-      num_weights, 10, ('learning_rate', 0.1), momentum=momentum)
+def record(ratios, num_weights=10, momentum=0.9, losses=()):
+  """A record of steps 1, 2, ..., which have these temperatures, `[n, k]`."""
+  made = temperature.HeatRecord(
+      np.size(ratios[0]), num_weights, 10, ('learning_rate', 0.1),
+      momentum=momentum)
   every = len(ratios) // max(len(losses), 1)
   losses = list(losses)
   made.add_loss(1.)
@@ -112,20 +113,27 @@ def watch(ratios, num_weights=10, momentum=0.9, losses=()):
 
 def test_what_is_hot_for_an_epoch_and_100_steps_stops_unless_it_cools():
   hot = np.full(150, 1e5)
-  assert watch(hot).is_hot(1) and watch(hot).is_hot(140)
-  assert not watch(hot[:99]).is_hot(1)
-  assert not watch(hot * 0.98**np.arange(150)).is_hot(1)
-  assert not watch(np.append(1., hot)).is_hot(1)
+  for since in (1, 140):
+    row, = record(hot).rows_without_bound(since).values()
+    assert row.verdict == 'wrong' and row.value == 1e5
+  for ratios in (
+      hot[:99], hot * 0.98**np.arange(150), np.append(1., hot)):
+    assert not record(ratios).rows_without_bound(1)
+  of_two = record(np.stack([np.ones(150), hot], axis=-1))
+  assert list(of_two.rows_without_bound(1)) == [1]
 
 
 def test_a_falling_loss_explains_heat():
   ratios = np.full(100, 3.)
   # 2 (1 - m) d T / N a step.
   falling = 100. - 0.2 * 25. * np.arange(4)
-  assert 'loss that still fell' in watch(ratios, losses=falling).warning('')
-  assert 'hotter than' in watch(ratios, losses=falling / 10.).warning('')
-  assert 'hotter than' in watch(
-      ratios, losses=falling, momentum=None, num_weights=1000).warning('')
+  for part, arguments in (
+      ('loss that still fell', dict(losses=falling)),
+      ('hotter than', dict(losses=falling / 10.)),
+      ('hotter than', dict(
+          losses=falling, momentum=None, num_weights=1000))):
+    row, = record(ratios, **arguments).rows()
+    assert row.verdict == 'wrong' and part in row.advice
 
 
 def momenta(num_chains, num_weights, num_steps, momentum, scale=1.):
@@ -145,8 +153,8 @@ def test_chance_is_rarely_warned_of_and_heat_often(num_weights, num_steps):
   # with probability 4e-6.
   def number(**arguments):
     chains = momenta(1000, num_weights, num_steps, 0.9, **arguments)
-    return sum(
-        watch(ratios, num_weights).warning('') is not None for ratios in chains)
+    rows = record(chains.T, num_weights).rows()
+    return sum(row.verdict == 'wrong' and row.value > 1. for row in rows)
 
   assert number() <= 5
   assert number(scale=4.) > (50 if num_weights == 1 else 900)
@@ -162,5 +170,6 @@ def test_kernels_own_schedule_of_temperatures():
 
 
 def test_without_the_losses_of_two_epochs_both_causes_are_named():
-  said = watch(np.full(50, 3.)).warning('')
-  assert 'hotter' in said and 'raise num_burnin_steps first' in said
+  row, = record(np.full(50, 3.)).rows()
+  assert 'hotter' in row.advice
+  assert 'raise num_burnin_steps first' in row.advice

@@ -16,6 +16,7 @@ import tensorflow as tf
 from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.mcmc import guard
 from tfp_sgmcmc.mcmc import self_tuning
 from tfp_sgmcmc.mcmc import sgnht
 
@@ -162,7 +163,8 @@ def test_after_the_adaptation_nothing_moves():
   frozen = [results for _, results in (
       run_means(num_steps=k) for k in (NUM_STEPS, NUM_STEPS + 50))]
   before, after = (
-      r._replace(inner_results=None, anchor=None) for r in frozen)
+      r._replace(inner_results=None, anchor=None, footprint=None)
+      for r in frozen)
   tf.nest.map_structure(np.testing.assert_array_equal, before, after)
   earlier = run_means(num_steps=NUM_STEPS - 1)[1]
   assert float(earlier.heat) != float(before.heat)
@@ -299,6 +301,69 @@ def test_a_chain_that_falls_goes_back_and_others_do_not_know(
   np.testing.assert_array_equal(found.num_returns, [0, 0, 1, 0])
 
 
+def test_a_state_that_was_set_is_a_new_start():
+  """With its place as the anchor and a momentum at T; others do not know."""
+  kernel = tuned(normal, 0.1, num_steps=0)
+  state = tf.random.stateless_normal([2, 1000], [0, 1])
+  results = kernel.bootstrap_results(state, seed=[0, 5])
+  for k in range(3):
+    state, results = step(kernel, state, results, k)
+  quiet, after = step(kernel, state, results, 3)
+  placed = state + [[0.], [10.]]
+  new, found = step(kernel, placed, results, 3)
+  np.testing.assert_array_equal(new[1], placed[1])
+  np.testing.assert_array_equal(found.anchor[0][1], placed[1])
+  np.testing.assert_array_equal(new[0], quiet[0])
+  np.testing.assert_array_equal(found.anchor[0][0], after.anchor[0][0])
+  assert found.step_size == results.step_size
+  assert not np.any(found.num_returns)
+  # It moves from there, and goes back to it.
+  new, found = step(kernel, new, found, 4)
+  assert np.any(new[1] != placed[1])
+  p = found.inner_results.momentum[0].numpy()
+  p[1] = 1e3
+  new, found = step(kernel, new, found._replace(
+      inner_results=found.inner_results._replace(
+          momentum=[tf.constant(p)])), 5)
+  np.testing.assert_array_equal(new[1], placed[1])
+  np.testing.assert_array_equal(found.num_returns, [0, 1])
+
+
+@pytest.mark.parametrize('num_steps', [0, 1000])
+def test_a_colder_place_is_not_heated(num_steps):
+  """As where a search for T goes back: K is that of the new T at once.
+
+  T times a chi-square over 1,000: within 30% but once in 10^9.
+  """
+  temperature = tf.Variable(1.)
+  kernel = tuned(
+      normal, 0.1, temperature=lambda _: temperature.read_value(),
+      num_steps=num_steps)
+  state = tf.zeros([1000])
+  results = kernel.bootstrap_results(state, seed=[0, 5])
+  for k in range(5):
+    state, results = step(kernel, state, results, k)
+  temperature.assign(0.1)
+  placed = 0.3 * tf.random.stateless_normal([1000], [0, 2])
+  state, results = step(kernel, placed, results, 5)
+  heat = float(tf.reduce_mean(results.inner_results.momentum[0]**2))
+  assert 0.07 < heat < 0.13
+  np.testing.assert_allclose(results.temperature, 0.1)
+  assert float(results.heat) == (np.float32(0.1) if num_steps else 1.)
+
+
+@pytest.mark.slow
+def test_no_step_is_taken_for_a_new_start(monkeypatch):
+  """Compiled by XLA, which may round a number in two places in two ways."""
+  theta, results = run_means()
+  monkeypatch.setattr(guard, '_CHANGE', 1e30)
+  chains_of_means.cache_clear()
+  other, others = run_means.__wrapped__()
+  chains_of_means.cache_clear()
+  np.testing.assert_array_equal(theta, other)
+  tf.nest.map_structure(np.testing.assert_array_equal, results, others)
+
+
 def test_the_anchor_is_of_the_last_hundred_steps():
   kernel = tuned(normal, 0.1, num_steps=0)
   one_step = tf.function(kernel.one_step, autograph=False)
@@ -320,7 +385,7 @@ def test_after_a_hundred_returns_a_chain_is_let_go(num_steps):
   results = kernel.bootstrap_results(state)
   lost = tf.tensor_scatter_nd_update(state, [[1, 0]], [np.nan])
   results = results._replace(
-      num_returns=tf.constant([0, self_tuning._MOST_RETURNS, 0]))
+      num_returns=tf.constant([0, guard.MOST_RETURNS, 0]))
   for k in range(5):
     lost, results = step(kernel, lost, results, k)
   np.testing.assert_array_equal(results.num_returns, [0, 100, 0])

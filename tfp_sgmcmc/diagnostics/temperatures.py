@@ -22,6 +22,12 @@ whose standard deviation is 40% too large has the value 1.96: told in 120 of 120
 tables with 300 to 900 effective draws, in 34 of 60 with 60, in 3 of 60 with 20.
 What is too wide in a direction across coordinates is diluted.
 
+The mean of n kinetic temperatures in neighbouring steps, as `fit` records them,
+is at T = 1 chi-square with nu = d n / tau degrees of freedom, over nu, with
+tau = (1 + m^2) / (1 - m^2), since momenta of neighbouring steps have
+correlation m. The standard error is such that z of them are a quantile of this
+law.
+
 #### References
 
 [1]: Florian Wenzel et al. How Good is the Bayes Posterior in Deep Neural
@@ -51,6 +57,10 @@ __all__ = ['EnergyTrace', 'trace_energies']
 _NUM_REPEATS = 32
 _MOST_COORDINATES = 20
 _TOLERANCES = (0.1, 0.5)
+# Of neighbouring steps; and the momentum where it is not known.
+_FEWEST_STEPS, _SLOW = 10, 0.99
+# Above this T in so many steps, and a whole epoch, a chain is lost.
+_HOT, HOT_STEPS = 100., 100
 _TOO_HOT = (
     'Take a smaller step size (TemperatureStepSizeAdaptation finds one), '
     'larger minibatches or more friction; look for noise or a temperature '
@@ -141,18 +151,89 @@ def kinetic(
     return None
   values = np.concatenate(
       [scale * x for scale, x in zip(scales, mean_squares)])[..., np.newaxis]
-  return kinetic_row(
+  return _kinetic_row(
       values.mean(), chains_lib.standard_error(values)[0], _TOO_HOT)
 
 
-def kinetic_row(
-    ratio: float, standard_error: float, advice: str,
-    is_judged: bool = True) -> verdicts.Row:
+def _kinetic_row(ratio, standard_error, advice, is_judged=True):
   """The row of a kinetic temperature over T; doubtful at most if not judged."""
   doubtful, wrong = _TOLERANCES
   return verdicts.judge(
       'kinetic temperature / T', ratio, standard_error, 1.,
       (doubtful, wrong if is_judged else np.inf), 'It has to be 1.', advice)
+
+
+def kinetic_of_steps(
+    ratios: np.ndarray,
+    num_coordinates: int,
+    momentum: float | None,
+    advice: Callable[[int], str],
+    is_judged: bool = True,
+) -> verdicts.Row | None:
+  """The row of a chain's kinetic temperatures over T, in neighbouring steps.
+
+  Args:
+    ratios: Array `[n]`.
+    num_coordinates: Python `int`, d.
+    momentum: m, the share of the momentum that a step keeps; None where it is
+      not known.
+    advice: As `verdicts.judge` takes it.
+    is_judged: Whether it may be wrong; doubtful at most if not.
+
+  Returns:
+    row: `Row`; None of fewer than ten steps, and at T = 0.
+  """
+  if len(ratios) < _FEWEST_STEPS or not np.any(ratios):
+    return None
+  m = min(_SLOW if momentum is None else momentum, 0.9999)
+  tau = (1. + m**2) / (1. - m**2)
+  nu = max(num_coordinates * len(ratios) / tau, num_coordinates)
+  # Wilson and Hilferty: the cube root of chi-squared is nearly normal.
+  z, variance = verdicts.quantile(), 2. / (9. * nu)
+  error = ((1. - variance + z * variance**0.5)**3 - 1.) / z
+  return _kinetic_row(np.mean(ratios), error, advice, is_judged)
+
+
+def heat_without_bound(ratios: np.ndarray) -> verdicts.Row | None:
+  """The row of a chain that is far too hot in all steps, and does not cool.
+
+  Args:
+    ratios: Array `[n]`, the kinetic temperatures over T in neighbouring steps.
+
+  Returns:
+    row: `Row`, wrong; None where it is not so, or there are not 100 steps.
+  """
+  if len(ratios) < HOT_STEPS or not np.all(ratios > _HOT):
+    return None
+  quarter = len(ratios) // 4
+  if np.median(ratios[-quarter:]) < np.median(ratios[:quarter]):
+    return None
+  return verdicts.Row(
+      'kinetic temperature / T', float(ratios[-1]), None, 'wrong',
+      'It does not fall.')
+
+
+def growth_of_loss(loss: float, first: float, spread: float) -> verdicts.Row:
+  """The row of a mean loss while the chain samples.
+
+  Args:
+    loss: Python `float`.
+    first: What it was at the first step.
+    spread: d T / (2 N), by which a chain that comes from the mode loses.
+
+  Returns:
+    row: `Row`: doubtful ten spreads and twice the first loss above that loss,
+      wrong a hundred of each above it.
+  """
+  verdict = 'fine'
+  for spreads, starts, worse in ((10., 2., 'doubtful'), (100., 100., 'wrong')):
+    if loss > first + spreads * spread + starts * max(1., abs(first)):
+      verdict = worse
+  return verdicts.Row(
+      'mean loss', loss, None, verdict,
+      f'the mean loss has grown from {first:.4g} to {loss:.4g}, and '
+      f'{spread:.3g} above its minimum, d T / (2 N), is what the posterior '
+      'explains.')
 
 
 def _scale_of_kinetic(known):

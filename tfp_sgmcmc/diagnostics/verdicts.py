@@ -23,7 +23,7 @@ from tfp_sgmcmc.internal import compat
 
 __all__ = [
     'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'findings',
-    'interval', 'judge']
+    'interval', 'judge', 'quantile']
 
 FALSE_ALARM_RATE = 1e-3
 VERDICTS = ('fine', 'doubtful', 'wrong')
@@ -113,7 +113,7 @@ def interval(values: np.ndarray) -> tuple[float, float]:
   if len(values) < 2:
     return -np.inf, np.inf
   mean = np.mean(values)
-  error = _quantile(FALSE_ALARM_RATE) * np.std(values, ddof=1) / len(
+  error = quantile() * np.std(values, ddof=1) / len(
       values)**0.5
   return float(mean - error), float(mean + error)
 
@@ -149,7 +149,7 @@ def judge(
   """
   values, errors = (
       np.atleast_1d(np.asarray(x, np.float64)) for x in (value, standard_error))
-  z = _quantile(FALSE_ALARM_RATE / (number or len(values)))
+  z = quantile(FALSE_ALARM_RATE / (number or len(values)))
   distances = np.abs(values - reference) - z * errors
   worst = int(np.argmax(np.where(np.isnan(distances), np.inf, distances)))
   verdict = 'fine'
@@ -190,7 +190,7 @@ def findings(
           f.advice) for f in found]
 
 
-def _quantile(rate):
+def quantile(rate: float = FALSE_ALARM_RATE) -> float:
   """z with P(|N(0, 1)| > z) = rate."""
   normal = tfp.distributions.Normal(np.float64(0.), np.float64(1.))
   return math.fabs(float(normal.quantile(rate / 2.)))

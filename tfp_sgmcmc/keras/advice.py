@@ -4,7 +4,7 @@ from typing import Any
 
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.keras import adapted_rate
+from tfp_sgmcmc.keras import found_step
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import settings as settings_lib
 
@@ -76,7 +76,8 @@ def _may_be_found(settings):
   try:
     kernel_maker.KernelMaker(
         given['kernel'] or mcmc.SGHMC, given['num_examples'],
-        adapted_rate.AdaptedRate(), given['momentum'], given['temperature'])
+        found_step.START, given['momentum'], given['temperature'],
+        found_step.by_temperature())
   except (TypeError, ValueError):
     return False
   return True

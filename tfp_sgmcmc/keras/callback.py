@@ -77,7 +77,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   chain's last state, also where the optimizer keeps a moving average
   (`use_ema`, and `SwapEMAWeights`), which Keras would leave in the model. `fit`
   with the same callback once more goes on with the chain, from the model's
-  weights.
+  weights; where these were set in between, with a new momentum.
 
   Arguments you pass are used as given; `PosteriorSampling()` chooses the rest:
 
@@ -189,9 +189,9 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   The logs hold, at the end of an epoch, `draws`, the number of draws (of all
   chains), and for kernels with momentum `kinetic_temperature`, r' r / d, and
-  `temperature`, T, which is its mean. A mean above 1.5 T in the second half of
-  burn-in, or after burn-in, is warned of, as is a mean loss that grows by ten
-  times d T / (2 N) and twice its first value. Sampling stops, with the draws
+  `temperature`, T, which is its mean. A mean above 1.5 T by more than chance, in
+  the second half of burn-in or after burn-in, is warned of, as is a mean loss
+  that grows by ten times d T / (2 N) and twice its first value. Sampling stops, with the draws
   that it has, where 100 steps and a whole epoch were above 100 T without
   cooling, or the loss has left all bounds; and where weights or momentum become
   NaN or infinite: then the model gets the weights of the last draw. A chain
@@ -420,9 +420,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     rows = diagnostics.summary(self.posterior, x, y).rows
     heat = self._chain.heat
     if heat is not None:
-      rows += summary_lib.kinetic(
-          heat, self._settings.search is not None,
-          self._settings.finds_step),
+      rows += heat,
     return verdicts.Summary(
         (*rows, *verdicts.findings(self.kernel_results)))
 
@@ -701,9 +699,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     """
     settings = self._settings
     steps = self.params.get('steps') or self._steps_in_epoch
-    if steps and settings.rate is not None and settings.search is None:
+    if steps and settings.found_step is not None and settings.search is None:
       epochs = self.params['epochs'] - max(epoch, settings.start_epoch)
-      settings.rate.plan(settings.schedule.burnin_of(epochs * steps))
+      settings.found_step.plan(settings.schedule.burnin_of(epochs * steps))
 
   def _check_alone(self):
     """Raises where the same `fit` has another callback of this class."""

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
+from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
@@ -75,7 +76,8 @@ class Chain:
     self._draws = draws
     self._ahead = lookahead.Lookahead()
     self._judge = judge.Judge(
-        model, settings.schedule, settings.search, settings.rate, say,
+        model, settings.schedule, settings.search, settings.found_step,
+        say,
         self._smaller_steps)
     self._position = checkpoint_lib.Position()
     self._num_to_skip, self._has_skipped = 0, False
@@ -83,7 +85,7 @@ class Chain:
     self._is_checked, self._has_looked = False, False
     self._search = settings.search
     self._has_default_prior = settings.has_default_prior
-    self._rate = settings.rate
+    self._found_step = settings.found_step
     self._say = say
     self._horizon = (1, None)
     self._inputs = None
@@ -275,8 +277,8 @@ class Chain:
     return self._inputs
 
   @property
-  def heat(self) -> float | None:
-    """The mean kinetic temperature over T after burn-in, None if unknown."""
+  def heat(self) -> verdicts.Row | None:
+    """The row of the kinetic temperature after burn-in, None if unknown."""
     return self._judge.heat
 
   def end_trial(self) -> None:
@@ -300,8 +302,8 @@ class Chain:
     self._schedule.plan(
         0 if self._search is None else self._num_steps, epochs * steps)
     burnin = self._schedule.num_burnin_steps
-    if self._rate is not None and self._search is not None:
-      self._rate.plan(burnin)
+    if self._found_step is not None and self._search is not None:
+      self._found_step.plan(burnin)
     k = self._schedule.num_steps_between_results
     last = self._num_steps + epochs * steps
     number = max(0, last - burnin - 1) // (k + 1) + 1
@@ -413,8 +415,8 @@ class Chain:
              self._schedule.num_steps_between_results]
             if self._schedule.is_planned else [], np.int64),
         **({} if self._search is None else self._search.checkpoint()),
-        **({} if self._rate is None else {
-            'chosen_rate': self._rate.checkpoint()}),
+        **({} if self._found_step is None else {
+            'found_step': self._found_step.checkpoint()}),
         'until_draw': np.array(self._schedule.until_draw or 0.)}
 
   def _resume(self):
@@ -439,8 +441,8 @@ class Chain:
     self._schedule.set(*(kept['plan'].tolist() or [None]))
     if self._search is not None:
       self._search.restore(kept)
-    if self._rate is not None:
-      self._rate.restore(kept['chosen_rate'])
+    if self._found_step is not None:
+      self._found_step.restore(kept['found_step'])
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store)
 
@@ -566,8 +568,8 @@ class Chain:
     epochs, steps = self._horizon
     self._horizon = epochs, steps or -(-num_examples // num_rows)
     self._plan()
-    if self._rate is not None and not self.is_resumed:
-      self._rate.plan(
+    if self._found_step is not None and not self.is_resumed:
+      self._found_step.plan(
           self._schedule.num_burnin_steps if self._search is None
           else self._search.most_steps)
     self._make_kernel.set_num_examples(num_examples)
@@ -582,7 +584,7 @@ class Chain:
         priors.WeightPrior(self._prior, model.trainable_variables),
         self._likelihood, num_examples, self._chains.seed_of_turn))
     step.bootstrap(network.without_optionals(data))
-    self._judge.begin(self._watch_heat)
+    self._judge.begin(self._heat_record)
     if self.is_resumed:
       path = self._draws.store.path
       step.restore(self._resumed, path)
@@ -596,8 +598,8 @@ class Chain:
     return replicas.whole(
         self._model.distribute_strategy, network.without_optionals(data))
 
-  def _watch_heat(self):
-    return temperature.watch(
+  def _heat_record(self):
+    return temperature.HeatRecord(
         self._chains.num_chains,
         sum(v.shape.num_elements() for v in self._model.trainable_variables),
         self._examples.number, self._step_argument,

@@ -19,17 +19,13 @@ ends.
 
 from collections.abc import Callable
 import functools
-from typing import Any
 from typing import NamedTuple
-
-import numpy as np
-import tensorflow as tf
 
 from tfp_sgmcmc import mcmc
 
 __all__ = [
-    'FoundStep', 'MOMENTUM', 'NUM_DRAWS', 'Plan', 'epochs_of_the_optimizer',
-    'kernel', 'plan']
+    'MOMENTUM', 'NUM_DRAWS', 'Plan', 'epochs_of_the_optimizer', 'kernel',
+    'plan']
 
 MOMENTUM = 0.9  # With a learning rate that is given.
 NUM_DRAWS = 30
@@ -42,77 +38,6 @@ def kernel() -> Callable[..., mcmc.SGNHT]:
   """The kernel whose step size is found: a callable of the target."""
   return functools.partial(
       mcmc.SGNHT, step_size=_FIRST_STEP_SIZE, diffusion=0., thermostat='part')
-
-
-class FoundStep:
-  """The step size that `SelfTuning` finds, for `KernelMaker`."""
-
-  def __init__(self):
-    """Makes it before the chain begins."""
-    self._num_steps, self._variable = 0, None
-    self._found = None
-
-  @property
-  def value(self) -> Any:
-    """The step size that was found; "found in burn-in" until then."""
-    return 'found in burn-in' if self._found is None else self._found
-
-  def plan(self, num_steps: int) -> None:
-    """Takes note in how many first steps of the chain it is to be found."""
-    self._num_steps = num_steps
-    if self._variable is not None:
-      self._variable.assign(num_steps)
-
-  def around(self, kernel: mcmc.SGNHT) -> mcmc.SelfTuning:
-    """The kernel that tunes another."""
-    return mcmc.SelfTuning(kernel, self._number())
-
-  def _number(self):
-    """The number of steps, which a search for T may change."""
-    if tf.executing_eagerly():
-      return self._num_steps
-    if self._variable is None:  # With a variable it cannot be pickled.
-      with tf.init_scope():
-        self._variable = tf.Variable(
-            self._num_steps, trainable=False, dtype=tf.int64,
-            name='num_adaptation_steps')
-    return self._variable.read_value()
-
-  def logs(self, results: mcmc.SelfTuningResults) -> dict[str, tf.Tensor]:
-    """The step size of the next step, a scalar."""
-    return {'step_size': results.step_size}
-
-  def watch(
-      self, before: int, step: int, logs: dict[str, Any], **unused: Any,
-  ) -> str | None:
-    """Takes note of the step size where it has been found.
-
-    Args:
-      before: Python `int`, the number of steps at the last call.
-      step: Python `int`, the number of steps now.
-      logs: The logs of the last step.
-      **unused: What other rates are told by.
-
-    Returns:
-      what: What there is to say, None where there is nothing.
-    """
-    del before
-    # A search for T may end after the last step of the adaptation.
-    if self._found is not None or not 0 < self._num_steps <= step:
-      return None
-    self._found = float(f'{float(logs["step_size"]):.3g}')
-    return f'step_size={self._found:g} was found in {self._num_steps} step(s).'
-
-  def checkpoint(self) -> np.ndarray:
-    """What `restore` takes."""
-    found = np.nan if self._found is None else self._found
-    return np.array([self._num_steps, found])
-
-  def restore(self, value: np.ndarray) -> None:
-    """Takes over what an earlier process knew."""
-    number, found = value.tolist()
-    self.plan(int(number))
-    self._found = None if np.isnan(found) else found
 
 
 class Plan(NamedTuple):

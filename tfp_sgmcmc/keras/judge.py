@@ -7,7 +7,9 @@ import warnings
 
 import keras
 
+from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras import draw_schedule
+from tfp_sgmcmc.keras import found_step as found_step_lib
 from tfp_sgmcmc.keras import temperature
 from tfp_sgmcmc.keras import temperature_search
 
@@ -17,14 +19,12 @@ NO_DRAW = (
     'No draw was made before: the model has the weights from before sampling '
     'again')
 
-_Watch = temperature.HeatWatch | temperature.HeatWatches
-
 
 class Judge:
   """Warns of a chain that is too hot, and stops one that leaves the posterior.
 
-  `HeatWatch` says what a temperature means; the judge asks it at the right
-  times, and does what follows. `begin` comes before the first `watch`; until
+  It reads the rows of a `HeatRecord` at the right times, and does what follows.
+  `begin` comes before the first `watch`; until
   then the ends of epochs and of `fit` say nothing.
   """
 
@@ -33,7 +33,7 @@ class Judge:
       model: keras.Model,
       schedule: draw_schedule.DrawSchedule,
       search: temperature_search.TemperatureSearch | None,
-      rate: Any,
+      found_step: found_step_lib.FoundStep | None,
       say: Callable[[str], None],
       advice: Callable[[], str],
   ):
@@ -43,19 +43,19 @@ class Judge:
       model: `keras.Model`, whose training may be stopped.
       schedule: `DrawSchedule`, which knows the length of burn-in.
       search: `TemperatureSearch`; None where there is none.
-      rate: `FoundStep` or `AdaptedRate`, told of each step's temperature;
-        None where there is none.
+      found_step: `FoundStep`, told of each step; None where there is none.
       say: Callable of a sentence, to show it.
       advice: Callable, returns a sentence that says how to make smaller steps.
     """
     self._model = model
     self._schedule = schedule
     self._search = search
-    self._rate = rate
+    self._found_step = found_step
     self._say = say
     self._advice = advice
-    self._make_watch = None
-    self._heat: _Watch | None = None
+    self._make_record = None
+    self._heat: temperature.HeatRecord | None = None
+    self._has_warned_of_loss = False
     self._why_stopped = None
     self._num_watched, self._epoch_start = 0, 1
 
@@ -67,21 +67,27 @@ class Judge:
     """Takes note that a `fit` begins, which the one before did not stop."""
     self._why_stopped = None
 
-  def begin(self, make_watch: Callable[[], _Watch]) -> None:
-    """Begins, with a callable that makes a watch of the temperature."""
-    self._make_watch = make_watch
+  def begin(self, make_record: Callable[[], temperature.HeatRecord]) -> None:
+    """Begins, with a callable that makes an empty record."""
+    self._make_record = make_record
     self.forget()
 
   def forget(self) -> None:
     """Leaves out of all verdicts the temperatures up to now."""
-    self._heat = self._make_watch()
+    self._heat = self._make_record()
+    self._has_warned_of_loss = False
 
   @property
-  def heat(self) -> float | None:
-    """The mean kinetic temperature over T after burn-in, None if unknown."""
+  def heat(self) -> verdicts.Row | None:
+    """The row of the kinetic temperature after burn-in, of the hottest chain.
+
+    None where it is not known.
+    """
     if self._heat is None or not self._schedule.is_planned:
       return None
-    return self._heat.mean_ratio(self._schedule.num_burnin_steps + 1)
+    rows = self._heat.rows(
+        self._schedule.num_burnin_steps + 1, is_judged=self._search is None)
+    return max(rows, key=lambda row: row.value, default=None)
 
   @property
   def why_stopped(self) -> str | None:
@@ -112,13 +118,14 @@ class Judge:
       self._heat.add(
           num_steps, logs['kinetic_temperature'], logs['temperature'])
     is_searching = self._search is not None and not self._search.is_over
-    said = None if self._rate is None or is_searching else self._rate.watch(
-        before, num_steps, logs=logs)
+    said = None
+    if self._found_step is not None and not is_searching:
+      said = self._found_step.watch(num_steps, logs)
     burnin = self._schedule.num_burnin_steps
-    if burnin and before < burnin <= num_steps and not self._search:
-      _warn(self._heat.warning(
+    if burnin and before < burnin <= num_steps:
+      self._warn_of_heat(
           'of the second half of burn-in', burnin // 2 + 1,
-          float(logs['loss'])))
+          float(logs['loss']))
     if said is not None:
       self.forget()
       self._say(said)
@@ -134,9 +141,18 @@ class Judge:
     """
     if self._heat is None or self._model.stop_training:
       return
-    reason = None if loss is None else self._heat.add_loss(loss)
-    if self._search is None and self._heat.is_hot(self._epoch_start):
-      reason = self._heat.stop_reason(self._epoch_start)
+    reason, row = None, None
+    if loss is not None:
+      self._heat.add_loss(loss)
+      row = self._heat.row_of_loss(loss)
+      if row.verdict == 'wrong':
+        reason = row.advice
+    hot = self._heat.rows_without_bound(self._epoch_start)
+    if hot and self._search is None:
+      chain, ratio = next((k, row.value) for k, row in hot.items())
+      reason = (
+          f'the kinetic temperature{self._of_chain(chain)} is {ratio:.3g} '
+          'times the temperature, and does not fall.')
     self._epoch_start = num_steps + 1
     if reason is not None:
       kept = NO_DRAW if not num_draws else (
@@ -145,18 +161,37 @@ class Judge:
       self.stop(
           f'Training stops at step {num_steps} of the chain: {reason} {kept}. '
           f'{self._advice()}')
-    elif loss is not None:
-      said = self._heat.loss_warning(loss)
-      _warn(None if said is None else f'{said} {self._advice()}')
+    elif row is not None and row.verdict != 'fine' and (
+        not self._has_warned_of_loss):
+      self._has_warned_of_loss = True
+      _warn(f'While the kernel samples {row.advice} {self._advice()}')
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
+    if self._heat is not None and self._schedule.is_planned and (
+        not self._why_stopped):
+      self._warn_of_heat('after burn-in', self._schedule.num_burnin_steps + 1)
+
+  def _warn_of_heat(self, which, since, loss=None):
+    """Warns of the first chain that is too hot, and names the others."""
     # What T was chosen by holds the heat of the minibatches too.
-    if self._heat is not None and not (self._why_stopped or self._search):
-      _warn(self._heat.warning(
-          'after burn-in', since=self._schedule.num_burnin_steps + 1))
+    rows = self._heat.rows(since, loss, is_judged=self._search is None)
+    hot = {k: row for k, row in enumerate(rows)
+           if row.verdict == 'wrong' and row.value > 1.}
+    if not hot:
+      return
+    (chain, row), *others = hot.items()
+    steps = self._heat.steps(since)
+    also = ', '.join(str(k) for k, _ in others)
+    _warn(
+        f'The mean kinetic temperature over steps {steps[0]} to {steps[-1]}, '
+        f'{which}, was {row.value:.3g} times the temperature'
+        f'{self._of_chain(chain)}. {row.advice}'
+        + (f' So it is with chain(s) {also}.' if also else ''))
+
+  def _of_chain(self, chain):
+    return f' of chain {chain}' if self._heat.num_chains > 1 else ''
 
 
 def _warn(message, category=UserWarning):
-  if message is not None:
-    warnings.warn(message, category, stacklevel=3)
+  warnings.warn(message, category, stacklevel=3)

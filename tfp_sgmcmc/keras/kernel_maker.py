@@ -27,9 +27,9 @@ from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.keras import adapted_rate
-from tfp_sgmcmc.keras import choices
+from tfp_sgmcmc.keras import found_step as found_step_lib
 from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.mcmc import adaptation
 
 __all__ = ['KernelMaker']
 
@@ -50,15 +50,15 @@ class KernelMaker:
       learning_rate: Any = None,
       momentum: float | None = None,
       temperature: Any = None,
-      found_step: choices.FoundStep | None = None,
+      found_step: found_step_lib.FoundStep | None = None,
   ):
     """Checks the arguments, by making the kernel once.
 
     Args:
       kernel: Callable of the target; returns a kernel.
       num_examples: Python `int`, N; None where `set_num_examples` tells it.
-      learning_rate: None; or l: a number, a callable of the step counter,
-        `AdaptedRate`, or "optimizer" for that of the compiled optimizer.
+      learning_rate: None; or l: a number, a callable of the step counter, or
+        "optimizer" for that of the compiled optimizer.
       momentum: None, or m, a number in [0, 1).
       temperature: None for the kernel's own; else T, a number or a callable of
         the step counter.
@@ -79,9 +79,7 @@ class KernelMaker:
     self._learning_rate = learning_rate
     self._momentum = momentum
     self._temperature = temperature
-    self._tuner = found_step or (
-        learning_rate if isinstance(learning_rate, adapted_rate.AdaptedRate)
-        else None)
+    self._found_step = found_step
     self._rate = None
     self._rate_seen = None
     self._has_warned = False
@@ -93,8 +91,8 @@ class KernelMaker:
             num_examples=self._num_examples),
         tf.zeros([], tf.int64), first)
     self._check_made(made)
-    if self._tuner is not None:
-      self._tuner.around(made)  # Which refuses what it cannot adapt.
+    if found_step is not None:
+      found_step.around(made)  # Which refuses what it cannot adapt.
     self._name = type(made).__name__
     inner = _inner(made)
     self._made_with = inner.parameters
@@ -127,11 +125,10 @@ class KernelMaker:
   @property
   def step_argument(self) -> tuple[str, Any]:
     """The name of the argument that sets the step size, and its value."""
+    if self._found_step is not None:
+      return self._found_step.argument, self._found_step.value
     if self._learning_rate is not None:
-      return 'learning_rate', getattr(
-          self._learning_rate, 'value', self._learning_rate)
-    if self._tuner is not None:
-      return 'step_size', self._tuner.value
+      return 'learning_rate', self._learning_rate
     return 'step_size', self._given.get('step_size')
 
   @property
@@ -164,7 +161,7 @@ class KernelMaker:
     """m = 1 - friction h, where both are numbers, else None."""
     if self._learning_rate is not None:
       return (self._momentum or 0.) if self._friction_name else None
-    if self._tuner is not None:
+    if self._found_step is not None:
       return None
     h = self._given.get('step_size')
     friction = self._given.get(self._friction_name)
@@ -257,18 +254,23 @@ class KernelMaker:
     if self.follows_optimizer:
       learning_rate = tf.convert_to_tensor(self._rate)
     kernel = self._make(posterior, step, learning_rate)
-    return kernel if self._tuner is None else self._tuner.around(kernel)
+    if self._found_step is not None:
+      kernel = self._found_step.around(kernel)
+    return kernel
 
-  def logs(self, results: Any) -> dict[str, tf.Tensor]:
+  def logs(self, kernel: Any, results: Any) -> dict[str, tf.Tensor]:
     """What of the kernel's results is for the logs of a step.
 
     Args:
+      kernel: The kernel, as a call has made it.
       results: The kernel's results.
 
     Returns:
       logs: The learning rate or step size where it is found, else nothing.
     """
-    return {} if self._tuner is None else self._tuner.logs(results)
+    if self._found_step is None:
+      return {}
+    return self._found_step.logs(kernel, results)
 
   def _make(self, posterior, step, learning_rate):
     arguments = {}
@@ -406,8 +408,9 @@ class KernelMaker:
 
 
 def _inner(kernel):
-  """The kernel inside `SelfTuning` or `AdaptiveTime`; others as they are."""
-  is_around = isinstance(kernel, (mcmc.SelfTuning, mcmc.AdaptiveTime))
+  """The kernel inside one that adapts it; others as they are."""
+  is_around = isinstance(
+      kernel, (adaptation.AdaptingKernel, mcmc.AdaptiveTime))
   return kernel.inner_kernel if is_around else kernel
 
 

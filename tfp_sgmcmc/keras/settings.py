@@ -12,10 +12,10 @@ from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import seeds
-from tfp_sgmcmc.keras import adapted_rate
 from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import examples as examples_lib
+from tfp_sgmcmc.keras import found_step as found_step_lib
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import side_by_side
 from tfp_sgmcmc.keras import starts
@@ -28,8 +28,8 @@ __all__ = ['Settings', 'resolve']
 class Settings:
   """The settings of a chain in `fit`.
 
-  Its parts `examples`, `schedule`, `search` and `rate` learn in `fit` what
-  could not be known before.
+  Its parts `examples`, `schedule`, `search` and `found_step` learn in `fit`
+  what could not be known before.
 
   Attributes:
     given: The arguments by which a run is known to be the same, by name.
@@ -38,8 +38,8 @@ class Settings:
     make_kernel: `KernelMaker`.
     schedule: `DrawSchedule`.
     search: `TemperatureSearch`, None where T is not chosen.
-    rate: `FoundStep` or `AdaptedRate`, which find the step size in burn-in;
-      None where it was given.
+    found_step: `FoundStep`, which finds the step size or the learning rate in
+      burn-in; None where it was given.
     start_epoch: The first epoch that samples; None where it is to be chosen.
     prior: As `WeightPrior` takes it.
     num_chains: The number of chains.
@@ -54,7 +54,7 @@ class Settings:
   make_kernel: kernel_maker.KernelMaker
   schedule: draw_schedule.DrawSchedule
   search: temperature_search.TemperatureSearch | None
-  rate: choices.FoundStep | adapted_rate.AdaptedRate | None
+  found_step: found_step_lib.FoundStep | None
   start_epoch: int | None
   prior: Any
   num_chains: int
@@ -66,7 +66,8 @@ class Settings:
   @property
   def finds_step(self) -> bool:
     """Whether the step size is found in burn-in, without a learning rate."""
-    return isinstance(self.rate, choices.FoundStep)
+    return (self.found_step is not None
+            and self.found_step.argument == 'step_size')
 
   @property
   def has_default_prior(self) -> bool:
@@ -169,9 +170,10 @@ def resolve(
   if directory is not None:
     checks.directory(directory)
   examples = examples_lib.ExampleCount(num_examples)
-  chooses, rate = kernel is None, None
+  chooses = kernel is None
+  found_step = _rate_to_find(learning_rate, target_excess)
   if chooses and learning_rate is None and momentum is None:
-    kernel, rate = choices.kernel(), choices.FoundStep()
+    kernel, found_step = choices.kernel(), found_step_lib.by_energy_error()
   elif chooses:
     kernel = mcmc.SGHMC
     momentum = choices.MOMENTUM if momentum is None else momentum
@@ -179,19 +181,19 @@ def resolve(
     num_burnin_steps, num_steps_between_results, start_epoch = (
         0 if value is None else value
         for value in (num_burnin_steps, num_steps_between_results, start_epoch))
-  rate = adapted_rate.make(learning_rate, target_excess) or rate
   search = _search(temperature)
   if start_epoch is not None:
     checks.non_negative_integer('start_epoch', start_epoch)
   make_kernel = _kernel_maker(
       kernel, examples.number, learning_rate, momentum, temperature, search,
-      rate)
+      found_step)
   schedule = draw_schedule.DrawSchedule(
       num_burnin_steps, num_steps_between_results, max_results, keep_draw,
       draw_interval, make_kernel.is_continuous,
       is_after_search=search is not None)
-  if rate is not None and num_burnin_steps is not None:
-    rate.plan(num_burnin_steps)
+  if found_step is not None and search is None and (
+      num_burnin_steps is not None):
+    found_step.plan(num_burnin_steps)
   num_chains = checks.positive_integer('num_chains', num_chains)
   initial_weights = starts.check(initial_weights, num_chains)
   if num_chains > 1:
@@ -211,7 +213,8 @@ def resolve(
           num_chains=num_chains, initial_weights=initial_weights)))
   return Settings(
       given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
-      schedule=schedule, search=search, rate=rate, start_epoch=start_epoch,
+      schedule=schedule, search=search, found_step=found_step,
+      start_epoch=start_epoch,
       prior=prior, num_chains=num_chains, initial_weights=initial_weights,
       directory=directory, seed=stateless_seed, fingerprint=fingerprint)
 
@@ -227,18 +230,35 @@ def _search(temperature):
   return temperature_search.TemperatureSearch()
 
 
+def _rate_to_find(learning_rate, target_excess):
+  """The learning rate that is to be found; None where one is given or chosen.
+
+  Raises:
+    ValueError: If there is a target and no rate to find, or it is out of range.
+  """
+  if isinstance(learning_rate, str) and learning_rate == 'temperature':
+    return found_step_lib.by_temperature(target_excess)
+  if target_excess is not None:
+    raise ValueError(
+        f'target_excess is {target_excess!r}: it says how hot the learning '
+        "rate may make the chain that learning_rate='temperature' finds. Pass "
+        'that, or leave it out.')
+  return None
+
+
 def _kernel_maker(
-    kernel, num_examples, learning_rate, momentum, temperature, search, rate):
+    kernel, num_examples, learning_rate, momentum, temperature, search,
+    found_step):
   """Makes the kernel at the temperature of the search, where there is one."""
-  found_step = rate if isinstance(rate, choices.FoundStep) else None
-  if found_step is None and rate is not None:
-    learning_rate = rate
+  finds_rate = (
+      found_step is not None and found_step.argument == 'learning_rate')
   make = functools.partial(
-      kernel_maker.KernelMaker, kernel, num_examples, learning_rate, momentum,
+      kernel_maker.KernelMaker, kernel, num_examples,
+      found_step_lib.START if finds_rate else learning_rate, momentum,
       found_step=found_step)
   if search is None:
     return make(temperature)
-  if isinstance(learning_rate, adapted_rate.AdaptedRate):
+  if finds_rate:
     raise ValueError(
         "temperature='validation' changes the temperature in burn-in, and "
         "learning_rate='temperature' finds the rate for one: give one of "

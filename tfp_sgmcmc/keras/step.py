@@ -267,7 +267,7 @@ class SamplingStep:
       parts, results = kernel.one_step(
           start, results, seed=_step_seed(seed, results.step + 1))
     is_finite, logs = _watch(parts, results, temperature)
-    logs.update(self._make_kernel.logs(results))
+    logs.update(self._make_kernel.logs(kernel, results))
     return Move(parts, results, is_finite, logs, passes.of_each_row())
 
   @property

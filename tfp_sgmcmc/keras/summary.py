@@ -34,14 +34,13 @@ import numpy as np
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import runs as runs_lib
-from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras import baselines
 from tfp_sgmcmc.keras import samples as samples_lib
 
 __all__ = [
     'FEWEST_DRAWS', 'Agreement', 'agreement', 'few_rows', 'in_words',
-    'kinetic', 'rows_of_chains', 'rows_of_predictions']
+    'rows_of_chains', 'rows_of_predictions']
 
 FEWEST_DRAWS = 12
 _MOST_DRAWS = 100
@@ -124,31 +123,6 @@ def rows_of_predictions(
           'fine' if is_enough else 'doubtful',
           f'At least {_ENOUGH:.0f} are needed.' + ('' if is_enough else (
               ' Run longer, with draws further apart.'))))
-
-
-def kinetic(
-    ratio: float, is_chosen: bool, is_found: bool = False) -> verdicts.Row:
-  """The row of the mean kinetic temperature after burn-in, over T.
-
-  Args:
-    ratio: Python `float`.
-    is_chosen: Python `bool`, whether T was chosen by validation data. Then what
-      was judged holds the heat, and it is doubtful at most.
-    is_found: Python `bool`, whether the step size was found in burn-in.
-
-  Returns:
-    row: `Row`.
-  """
-  what = (
-      'Make burn-in longer (more epochs)' if is_found else
-      'Take a smaller learning rate or step size')
-  return temperatures.kinetic_row(
-      ratio, 0., (
-          'The noise of minibatches is a part of the temperature, as it was '
-          'when T was chosen: the draws are not of the posterior at T, but '
-          'their predictions were judged as they are.' if is_chosen else
-          f'{what}, or take larger batches.'),
-      is_judged=not is_chosen)._replace(standard_error=None)
 
 
 def few_rows(posterior: samples_lib.PosteriorSamples, x: Any) -> Any:

@@ -8,6 +8,10 @@ from tfp_sgmcmc.mcmc.barker import StochasticBarker
 from tfp_sgmcmc.mcmc.barker import StochasticBarkerResults
 from tfp_sgmcmc.mcmc.base import Excess
 from tfp_sgmcmc.mcmc.base import LangevinKernel
+from tfp_sgmcmc.mcmc.energy_adaptation import EnergyErrorStepSizeAdaptation
+from tfp_sgmcmc.mcmc.energy_adaptation import (
+    EnergyErrorStepSizeAdaptationResults,
+)
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevin
 from tfp_sgmcmc.mcmc.microcanonical import MicrocanonicalLangevinResults
 from tfp_sgmcmc.mcmc.replica_exchange import ReplicaExchangeSGLD
@@ -32,6 +36,8 @@ __all__ = [
     'AMAGOLDResults',
     'AdaptiveTime',
     'AdaptiveTimeResults',
+    'EnergyErrorStepSizeAdaptation',
+    'EnergyErrorStepSizeAdaptationResults',
     'Excess',
     'LangevinKernel',
     'MicrocanonicalLangevin',

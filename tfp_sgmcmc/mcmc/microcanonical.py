@@ -359,6 +359,10 @@ class MicrocanonicalLangevin(base.LangevinKernel):
     value = self._parameters[name]
     return states.cast(value(step) if callable(value) else value, dtype)
 
+  def num_coordinates(self, state_parts, results):
+    """d, as a scalar tensor: the coordinates of a chain on all replicas."""
+    return self._over_coordinates(state_parts, results.target_log_prob)[1]
+
   def _over_coordinates(self, parts, target_log_prob):
     """The sum of a list over parts, for each chain, as a function; and d."""
     is_own = self._which_are_own(parts)

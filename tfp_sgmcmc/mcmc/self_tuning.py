@@ -38,23 +38,12 @@ the gradients of two minibatches at one position: of a second gradient in each
 of the first m = min(100, n / 2) steps, in each tenth up to n / 2 and in each
 fifth up to n.
 
-The guard, in all steps. A chain with a log density or momentum that is not
-finite, or with K above
-
-  25 max(T_0, K_0)                         up to step n,
-  max((3 + 30 sqrt(2 / d)) T_0, 25 K_1)    then,
-
-goes back to where it was at the last multiple of 100 steps, with a new
-momentum; and h is halved, for all chains. T_0 is the largest T of the last some
-hundred steps, for a chain that cools takes time; K_0 is as the adaptation left
-it; and K_1 is K_0 where that is above 2 T_0, so that the noise of minibatches
-was most of the heat, else 0. (After a hundred returns a chain is let go, and
-reported as one that failed.)
+In all steps a `guard` takes a chain back that has blown up, and h is halved for
+all chains.
 
 After the adaptation all but h stays as it is, and h does too unless the guard
-acts. Under the law of the chain K is T times a chi-square over its d degrees of
-freedom: it is beyond that limit less than once in 10^10 steps for any d, so
-that the law is that of the inner kernel.
+acts, which it does less than once in 10^10 steps under the law of the chain: so
+that is the law of the inner kernel.
 """
 
 from typing import Any
@@ -70,24 +59,18 @@ from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.mcmc import adaptation
+from tfp_sgmcmc.mcmc import guard
 from tfp_sgmcmc.mcmc import sghmc
 from tfp_sgmcmc.mcmc import sgnht
 
 __all__ = ['SelfTuning', 'SelfTuningResults']
 
 _FIRST_TARGET, _LAST_TARGET = 0.02, 0.002
-_DECAY, _WIDTH = 0.98, 9.
 _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
-_SPACING_OF_ANCHORS = 100
-_HOT, _STEPS_OF_HEAT = 25., 50.
-_COOLING = 0.995
-_MOST_RETURNS = 100
-# One step, or one number, may not move the step size by more than this.
-_LARGEST_ERROR = 1e12
-_ROUNDING = 4.
 
 
 @kernel_lib.refuses_corrections
@@ -105,6 +88,8 @@ class SelfTuningResults(NamedTuple):
     temperature: Scalar, T_0.
     num_returns: `int32`, shape `chains`, how often the guard took a chain back.
     num_late_returns: Likewise, those after the adaptation.
+    footprint: Shape `chains + [k]`, a few coordinates of the state, by which
+      the guard tells a state that was set from outside.
     weight_sum: Scalar, B; A is B / h^6.
     num_differences: Scalar, how many differences of gradients V is the mean of,
       at most 100.
@@ -121,25 +106,19 @@ class SelfTuningResults(NamedTuple):
   temperature: tf.Tensor
   num_returns: tf.Tensor
   num_late_returns: tf.Tensor
+  footprint: tf.Tensor
   weight_sum: tf.Tensor
   num_differences: tf.Tensor
 
-  @property
-  def step(self) -> tf.Tensor:
-    """`int64` scalar, the number of steps made."""
-    return self.inner_results.step
+  step = adaptation.step
 
   def failure(self, state: Any) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
-    failure = self.inner_results.failure(state)
-    if failure is None or failure.error is not errors.NonFiniteError:
-      return failure
-    most = int(tf.reduce_max(self.num_returns))
-    return failure._replace(advice=(
-        f'SelfTuning took the chain back {most} time(s), with half the step '
-        'size each time. Start nearer to the mode, or take larger minibatches. '
-        f'{errors.OTHER_CAUSES}.'))
-
+    most = tf.reduce_max(self.num_returns)
+    return adaptation.failure(self, state, lambda _: (
+        f'SelfTuning took the chain back {int(most)} time(s), with half the '
+        'step size each time. Start nearer to the mode, or take larger '
+        f'minibatches. {errors.OTHER_CAUSES}.'))
 
   def finding(self, estimator: Any = None) -> gradients_lib.Finding:
     """How often the guard acted where draws are made, for the worst chain."""
@@ -174,7 +153,7 @@ class _Measured(NamedTuple):
   is_measured: tf.Tensor
 
 
-class SelfTuning(kernel_lib.Kernel):
+class SelfTuning(adaptation.AdaptingKernel):
   """Finds the metric, step size and friction of `SGNHT`, and guards the chain.
 
   In the first `num_adaptation_steps` steps it learns the scale of each
@@ -189,9 +168,12 @@ class SelfTuning(kernel_lib.Kernel):
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). All chains share what is found. It takes one more
   gradient in each of the first 100 steps of the adaptation, and in a tenth to a
-  fifth of its others (on several replicas in each step, of all the run). With
+  fifth of its others. (Several replicas add up zeros in the other steps.) With
   the exact gradient there is no noise to learn scales from, and G = 1: give the
   posterior's parameters one scale, by `Posterior.transform`.
+
+  A state that is not the one that the last step left, as when weights are set
+  from outside, is a new start: the chain begins there with a new momentum.
 
   The inner kernel's step size is only the start; its `diffusion` is best 0, so
   that the thermostat makes up for unknown noise alone.
@@ -250,15 +232,15 @@ class SelfTuning(kernel_lib.Kernel):
       raise TypeError(
           f'inner_kernel is {inner_kernel!r}: it has to be an SGNHT. For SGLD '
           'and SGHMC, TemperatureStepSizeAdaptation finds the step size.')
+    super().__init__(dict(
+        inner_kernel=inner_kernel,
+        num_adaptation_steps=num_adaptation_steps,
+        name=name))
     given = inner_kernel.parameters
     if inner_kernel.integrator != 'badodab':
       raise ValueError(
           f'inner_kernel has integrator="{inner_kernel.integrator}", whose '
           'steps do not tell their error in the energy: take "badodab".')
-    if callable(given['step_size']):
-      raise ValueError(
-          'The step size of inner_kernel is a schedule, and it is found here: '
-          'give the number to start from, 0.003 say.')
     checks.scalar('step_size', given['step_size'])
     for argument in ('preconditioner', 'noise_estimate', 'friction'):
       value = given[argument]
@@ -275,35 +257,8 @@ class SelfTuning(kernel_lib.Kernel):
           f'gradient_estimator is {estimator!r}, whose minibatch cannot be had '
           'twice, and SelfTuning compares two positions on one minibatch. Take '
           'Uniform, or another estimator of data in memory.')
-    if not (tf.is_tensor(num_adaptation_steps)
-            or isinstance(num_adaptation_steps, tf.Variable)):
-      checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
-    super().__init__(dict(
-        inner_kernel=inner_kernel,
-        num_adaptation_steps=num_adaptation_steps,
-        name=name))
 
   _Seeds = _Seeds
-
-  @property
-  def inner_kernel(self) -> sgnht.SGNHT:
-    """The kernel that is tuned, as it was given."""
-    return self._parameters['inner_kernel']
-
-  @property
-  def is_calibrated(self) -> bool:
-    """False, as that of the inner kernel."""
-    return self.inner_kernel.is_calibrated
-
-  @property
-  def lives_on_batches(self) -> bool:
-    """That of the inner kernel."""
-    return self.inner_kernel.lives_on_batches
-
-  @property
-  def balances_noise(self) -> bool:
-    """That of the inner kernel."""
-    return self.inner_kernel.balances_noise
 
   def adapted_kernel(self, results: SelfTuningResults) -> sgnht.SGNHT:
     """The inner kernel with what was found.
@@ -334,109 +289,112 @@ class SelfTuning(kernel_lib.Kernel):
 
   def _bootstrap(self, parts, seeds):
     inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.inner)
-    dtype = _dtype(inner)
+    dtype = self._dtype(inner)
     rank = inner.target_log_prob.shape.rank
     zero = tf.zeros([], dtype)
-    none = tf.zeros(tf.shape(inner.target_log_prob), tf.int32)
-    temperature = self._temperature(inner.step, dtype)
     h = states.cast(self.inner_kernel.parameters['step_size'], dtype)
     power = _means(
         [tf.square(tf.cast(g, dtype)) for g in inner.grads_target_log_prob],
         rank)
+    guarded = guard.start(parts, inner, self._temperature(inner.step, dtype))
     return SelfTuningResults(
         inner_results=inner,
         step_size=h,
         friction=self._friction(h),
         preconditioner=self._metric(power, self._share(inner)),
         noise_variance=[tf.zeros_like(v) for v in power],
-        anchor=[tf.identity(part) for part in parts],
-        heat=temperature,
-        temperature=temperature,
-        num_returns=none,
-        num_late_returns=none,
         weight_sum=zero,
-        num_differences=zero)
+        num_differences=zero,
+        **guarded._asdict())
 
   def _one_step(self, parts, previous, seeds):
     old = previous.inner_results
+    guarded = guard.Guarded(*(
+        getattr(previous, name) for name in guard.Guarded._fields))
     kernel = self.adapted_kernel(previous)
     new_parts, inner = kernel.one_step(parts, old, seed=seeds.inner)
     dtype = previous.step_size.dtype
-    rank = inner.target_log_prob.shape.rank
     is_cold = self._temperature(old.step, dtype) < _LEAST_TEMPERATURE
     inner = inner._replace(thermostat=tf.nest.map_structure(
         lambda xi: tf.where(is_cold, tf.zeros_like(xi), xi), inner.thermostat))
-    number = self._number
     step = inner.step
+    number = self._number(tf.int64)
     is_adapting = step <= number
-    heat = _kinetic_temperature(inner.momentum, rank, dtype)
+    temperature = self._temperature(step, dtype)
+    made = guard.Step(
+        parts, new_parts, old, inner, temperature, is_adapting)
+    seen = guard.look(
+        guarded, made,
+        (temperature < _LEAST_TEMPERATURE) & (step <= _num_for_metric(number)))
     measured = _where_due(
-        self._is_measuring(step),
+        self._is_measuring(step, number),
         lambda: _measure(
             kernel, parts, old, inner, seeds.inner,
-            tf.maximum(heat, previous.heat), self._target(step, dtype)),
+            tf.maximum(seen.heat, previous.heat),
+            self._target(step, number, dtype)),
         lambda: _nothing(previous))
-    results = previous._replace(inner_results=inner)
-    results = self._with_step_size(results, measured, is_adapting)
-    results = self._with_metric(results, measured, step)
-    results = results._replace(
-        friction=tf.where(
-            is_adapting, self._friction(results.step_size), results.friction))
-    return self._guard(
-        new_parts, results, previous, heat, step, is_adapting, seeds.momentum)
+    results = self._with_step_size(
+        previous._replace(inner_results=inner), measured, is_adapting, seen)
+    results = self._with_metric(results, measured, step, number, seen)
+    momentum = tf.cond(
+        seen.is_usable, lambda: list(inner.momentum),
+        lambda: sghmc.initial_momentum(
+            [tf.cast(temperature, p.dtype) for p in parts],
+            self.inner_kernel.standard_normal(parts, seeds.momentum)))
+    new_parts, inner, guarded = guard.take_back(
+        guarded, seen, made, momentum,
+        tf.maximum(temperature, _LEAST_TEMPERATURE))
+    return new_parts, results._replace(
+        inner_results=inner, **guarded._asdict())
 
-  @property
-  def _number(self):
-    """n, as a step counter."""
-    return states.cast(self._parameters['num_adaptation_steps'], tf.int64)
-
-  def _is_measuring(self, step):
+  def _is_measuring(self, step, number):
     """Whether a step takes a second gradient, at its start."""
-    number = self._number
     spacing = tf.where(2 * step < number, tf.constant(10, tf.int64), 5)
     return (step <= number) & (
         (step <= _num_for_metric(number)) | (step % spacing == 0))
 
-  def _target(self, step, dtype):
-    number = tf.cast(tf.maximum(self._number, 1), dtype)
+  def _target(self, step, number, dtype):
+    number = tf.cast(tf.maximum(number, 1), dtype)
     share = tf.minimum(tf.cast(step, dtype) / number, 1.)
     return _FIRST_TARGET * (_LAST_TARGET / _FIRST_TARGET) ** share
 
   def _friction(self, step_size):
-    number = tf.cast(self._number, step_size.dtype)
+    number = self._number(step_size.dtype)
     return tf.where(
         number > 0., tf.clip_by_value(
             _RELAXATION / (tf.maximum(number, 1.) * step_size),
             _LEAST_FRICTION, _LARGEST_FRICTION), 1.)
 
-  def _with_step_size(self, results, measured, is_adapting):
-    """h = (A / B)^(-1/6), of errors over the sixth power of their step size."""
-    ones = tf.ones_like(measured.weight)
-    before = results.weight_sum * tf.where(
-        measured.is_measured > 0., _DECAY * ones, ones)
-    weight_sum = before + measured.weight
-    # Of errors at h^6 = 1 in units of the last step size's, so that no power
-    # of h leaves the range of the numbers.
-    mean = (before + measured.error) / tf.where(
-        weight_sum > 0., weight_sum, ones)
-    is_known = is_adapting & (measured.is_measured > 0.) & (mean > 0.)
+  def _with_step_size(self, results, measured, is_adapting, seen):
+    """h = (A / B)^(-1/6), of errors over the sixth power of their step size.
+
+    Half of it where a chain has blown up: what was measured of that step size
+    says nothing of others.
+    """
+    h = results.step_size
+    found, weight_sum = adaptation.step_size_of_errors(
+        h, results.weight_sum, measured.error, measured.weight,
+        measured.is_measured)
+    found = tf.where(is_adapting, found, h)
     return results._replace(
         step_size=tf.where(
-            is_known,
-            results.step_size * tf.where(
-                is_known, mean, ones) ** (-1. / 6.),
-            results.step_size),
-        weight_sum=weight_sum)
+            seen.is_usable, found, tf.where(seen.any_failed, h / 2., h)),
+        weight_sum=tf.where(seen.is_usable, weight_sum, tf.where(
+            seen.any_failed, tf.zeros_like(weight_sum), results.weight_sum)),
+        friction=tf.where(is_adapting, self._friction(found), results.friction))
 
-  def _with_metric(self, results, measured, step):
+  def _with_metric(self, results, measured, step, number, seen):
     """V, of the differences up to now, and G, while it is being found."""
-    count = tf.minimum(
-        results.num_differences + measured.is_measured, _MOST_FOR_VARIANCE)
-    share = measured.is_measured / tf.maximum(count, 1.)
+    is_new = seen.is_usable & (measured.is_measured > 0.)
+    count = tf.where(
+        is_new,
+        tf.minimum(results.num_differences + 1., _MOST_FOR_VARIANCE),
+        results.num_differences)
+    share = 1. / tf.maximum(count, 1.)
     variance = [
-        v + tf.cast(share, v.dtype) * (new - v)
+        tf.where(is_new, v + tf.cast(share, v.dtype) * (new - v), v)
         for v, new in zip(results.noise_variance, measured.difference)]
-    is_finding = (step <= _num_for_metric(self._number)) & (
+    is_finding = seen.is_usable & (step <= _num_for_metric(number)) & (
         count >= _FEWEST_FOR_VARIANCE)
     metric = [
         tf.where(is_finding, new, g) for g, new in zip(
@@ -475,79 +433,6 @@ class SelfTuning(kernel_lib.Kernel):
         * tf.cast(self.inner_kernel.target_num_examples, tf.float32))
     return tf.where(share < 1., share, tf.zeros_like(share))
 
-  def _guard(
-      self, parts, results, previous, heat, step, is_adapting, seed):
-    """Takes chains back that have blown up, and halves the step size."""
-    inner = results.inner_results
-    dtype = heat.dtype
-    temperature = self._temperature(step, dtype)
-    number = self._number
-    rank = inner.target_log_prob.shape.rank
-    size = tf.cast(states.num_coordinates(parts, rank), dtype)
-    largest = tf.maximum(temperature, _COOLING * previous.temperature)
-    known = tf.maximum(largest, previous.heat)
-    tight = tf.maximum(
-        (3. + 30. * tf.sqrt(2. / size)) * largest,
-        tf.where(previous.heat > 2. * largest, _HOT * previous.heat, 0.))
-    limit = tf.where(is_adapting, _HOT * known, tight)
-    # A cold chain starts at rest, and any K is far above that.
-    limit = tf.where(
-        (temperature >= _LEAST_TEMPERATURE) | (step > _num_for_metric(number)),
-        limit, dtype.max)
-    has_failed = ~(
-        (heat <= limit)
-        & tf.math.is_finite(tf.cast(inner.target_log_prob, dtype)))
-    # A chain that does so again and again is reported as any other is.
-    has_failed &= previous.num_returns < _MOST_RETURNS
-    any_failed = tf.reduce_any(has_failed)
-    anchor = previous.anchor
-    momentum = sghmc.initial_momentum(
-        [tf.cast(temperature, p.dtype) for p in parts],
-        self.inner_kernel.standard_normal(parts, seed))
-    parts = states.select(has_failed, anchor, parts)
-    inner = inner._replace(
-        momentum=states.select(has_failed, momentum, inner.momentum),
-        grads_target_log_prob=states.select(
-            has_failed, [tf.zeros_like(g) for g in parts],
-            inner.grads_target_log_prob),
-        target_log_prob=tf.where(
-            has_failed, previous.inner_results.target_log_prob,
-            inner.target_log_prob),
-        gradient_estimator_results=_select_where_by_chain(
-            has_failed, previous.inner_results.gradient_estimator_results,
-            inner.gradient_estimator_results),
-        thermostat=_select_where_by_chain(
-            has_failed, tf.nest.map_structure(
-                tf.zeros_like, inner.thermostat), inner.thermostat))
-    # Over the chains that are not lost.
-    is_finite = tf.math.is_finite(heat)
-    mean_heat = _mean_where(is_finite, heat)
-    window = tf.clip_by_value(
-        tf.cast(step, dtype) / 2., 1., _STEPS_OF_HEAT)
-    zero = tf.zeros([], dtype)
-    is_anchor = ~has_failed & tf.equal(step % _SPACING_OF_ANCHORS, 0)
-    return parts, results._replace(
-        inner_results=inner,
-        step_size=tf.where(
-            any_failed, previous.step_size / 2., results.step_size),
-        # What was measured of a step that blows up says nothing of others.
-        weight_sum=tf.where(any_failed, zero, results.weight_sum),
-        noise_variance=[
-            tf.where(any_failed, old, new) for old, new in zip(
-                previous.noise_variance, results.noise_variance)],
-        preconditioner=[
-            tf.where(any_failed, old, new) for old, new in zip(
-                previous.preconditioner, results.preconditioner)],
-        anchor=states.select(is_anchor, parts, anchor),
-        heat=tf.where(
-            is_adapting & ~any_failed & tf.reduce_any(is_finite),
-            previous.heat + (mean_heat - previous.heat) / window,
-            previous.heat),
-        temperature=largest,
-        num_returns=previous.num_returns + tf.cast(has_failed, tf.int32),
-        num_late_returns=previous.num_late_returns + tf.cast(
-            has_failed & ~is_adapting, tf.int32))
-
 
 def _measure(kernel, parts, old, inner, seed, heat, target):
   """`_Measured`, by the gradient at the old position on the new minibatch."""
@@ -555,24 +440,17 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
   rank = inner.target_log_prob.shape.rank
   dtype = heat.dtype
   error = tf.cast(kernel.energy_error(old, inner, before), dtype)
-  # Two log densities of this size do not tell a smaller error.
-  log_prob = inner.target_log_prob
-  rounding = _ROUNDING * np.finfo(log_prob.dtype.as_numpy_dtype).eps * tf.cast(
-      tf.abs(log_prob), dtype)
-  error = tf.nn.relu(tf.abs(error) - rounding)
   size = tf.cast(states.num_coordinates(parts, rank), dtype)
-  x = tf.square(error) / (size * tf.square(heat) * target) + 1e-8
   has_two = _has_gradient(before, rank) & _has_gradient(old, rank)
-  is_usable = has_two & tf.math.is_finite(x) & (x < _LARGEST_ERROR)
-  x = tf.where(is_usable, x, 1.)
-  weight = tf.where(
-      is_usable, tf.exp(-tf.square(tf.math.log(x) / _WIDTH) / 2.), 0.)
+  error, weight = adaptation.weighed(
+      tf.where(has_two, error, np.nan), heat * tf.sqrt(size * target),
+      inner.target_log_prob)
   difference = [
-      _mean_where(has_two, tf.square(tf.cast(a - b, dtype)) / 2.)
+      guard.mean_where(has_two, tf.square(tf.cast(a - b, dtype)) / 2.)
       for a, b in zip(
           before.grads_target_log_prob, old.grads_target_log_prob)]
   return _Measured(
-      tf.reduce_mean(weight * x), tf.reduce_mean(weight), difference,
+      tf.reduce_mean(error), tf.reduce_mean(weight), difference,
       tf.cast(tf.reduce_any(has_two), dtype))
 
 
@@ -584,21 +462,15 @@ def _has_gradient(estimate, chain_rank):
   return (size > 0.) & tf.math.is_finite(size)
 
 
-def _mean_where(mask, values):
-  """The mean over the chains for which the mask holds; 0 if there are none."""
-  number = tf.maximum(tf.reduce_sum(tf.cast(mask, values.dtype)), 1.)
-  return tf.reduce_sum(
-      states.select(mask, [values], [tf.zeros_like(values)])[0],
-      axis=list(range(mask.shape.rank))) / number
-
-
 def _where_due(is_due, measure, nothing):
   """What is measured, or nothing."""
   if collectives.context() is None:
     return tf.cond(is_due, measure, nothing)
-  # Replicas cannot add up gradients within a condition.
+  # Replicas cannot add up gradients within a condition: they add up zeros.
+  with collectives.sums_of_zeros_unless(is_due):
+    measured = measure()
   return tf.nest.map_structure(
-      lambda a, b: tf.where(is_due, a, b), measure(), nothing())
+      lambda a, b: tf.where(is_due, a, b), measured, nothing())
 
 
 def _nothing(previous):
@@ -612,30 +484,6 @@ def _num_for_metric(number):
   return tf.minimum(tf.constant(_MOST_STEPS_FOR_METRIC, tf.int64), number // 2)
 
 
-def _dtype(results):
-  """At least single precision."""
-  given = results.target_log_prob.dtype
-  return tf.float64 if given == tf.float64 else tf.float32
-
-
 def _means(parts, chain_rank):
   """The mean over chains of each part."""
   return [tf.reduce_mean(p, axis=list(range(chain_rank))) for p in parts]
-
-
-def _kinetic_temperature(momentum, chain_rank, dtype):
-  """K, the mean of p^2 over all coordinates, shape `chains`."""
-  total = sum(
-      tf.cast(states.sum_event(tf.square(p), chain_rank), dtype)
-      for p in states.joined(momentum, chain_rank))
-  return total / tf.cast(states.num_coordinates(momentum, chain_rank), dtype)
-
-
-def _select_where_by_chain(mask, new, old):
-  """`states.select` of the tensors that have the axes of chains."""
-  def select(a, b):
-    if not b.shape[:mask.shape.rank].is_compatible_with(mask.shape):
-      return b
-    return states.select(mask, a, b)
-
-  return tf.nest.map_structure(select, new, old)

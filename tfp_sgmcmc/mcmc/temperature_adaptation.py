@@ -26,6 +26,7 @@ from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import base
 
 __all__ = [
@@ -61,21 +62,15 @@ class TemperatureStepSizeAdaptationResults(NamedTuple):
   mean_log_factor: tf.Tensor
   excess: tf.Tensor
 
-  @property
-  def step(self) -> tf.Tensor:
-    """`int64` scalar, the number of steps made."""
-    return self.inner_results.step
+  step = adaptation.step
 
   def failure(self, state: Any) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
-    failure = self.inner_results.failure(state)
-    if failure is None or failure.error is not errors.NonFiniteError:
-      return failure
-    return failure._replace(advice=(
-        f'{failure.advice} TemperatureStepSizeAdaptation has to start from a '
-        'step size that is too small, not from one that is too large: it was '
-        f'{_largest(self.step_size):.3g} here. A hundredth of it costs some '
-        'hundred steps.'))
+    return adaptation.failure(self, state, lambda advice: (
+        f'{advice} TemperatureStepSizeAdaptation has to start from a step size '
+        'that is too small, not from one that is too large: it was '
+        f'{float(tf.reduce_max(self.step_size)):.3g} here. A hundredth of it '
+        'costs some hundred steps.'))
 
 
 class _Seeds(NamedTuple):
@@ -83,7 +78,7 @@ class _Seeds(NamedTuple):
   inner: tf.Tensor
 
 
-class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
+class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
   """Finds the step size at which the chain is by a given share too hot.
 
   These samplers have no acceptance to tune: what tells that a step is too large
@@ -157,7 +152,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
   def __init__(
       self,
       inner_kernel: base.LangevinKernel,
-      num_adaptation_steps: int,
+      num_adaptation_steps: Any,
       target_excess: float = 0.05,
       keep_momentum: bool = False,
       name: str | None = None,
@@ -168,7 +163,8 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
       inner_kernel: `SGLD` or `SGHMC` (integrator "euler"), with the step size
         to start from: a positive number, or a tensor that broadcasts with each
         part of the state, which one factor multiplies.
-      num_adaptation_steps: Python `int`, n. Zero leaves the step size alone.
+      num_adaptation_steps: n: Python `int`, or a scalar tensor or variable of
+        integers. Zero leaves the step size alone.
       target_excess: By what share of T the chain is to be too hot: a number
         between 0 and 1. It is the bias that is accepted for speed; the step
         size is about in proportion to it.
@@ -190,51 +186,25 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
           'kernels with a Metropolis test there is '
           'tfp.mcmc.DualAveragingStepSizeAdaptation, and those in continuous '
           'time have no step size.')
-    if callable(inner_kernel.parameters['step_size']):
-      raise ValueError(
-          'The step size of inner_kernel is a schedule, and what is adapted is '
-          'one number: give the number to start from.')
-    if inner_kernel.why_no_excess is not None:
-      raise ValueError(inner_kernel.why_no_excess)
-    temperature = inner_kernel.parameters['temperature']
-    if not callable(temperature):
-      checks.numeric('temperature', temperature, 0.)
-    checks.non_negative_integer('num_adaptation_steps', num_adaptation_steps)
-    checks.positive_share('target_excess', target_excess)
-    if checks.boolean('keep_momentum', keep_momentum) and (
-        inner_kernel.friction_argument is None):
-      raise ValueError(
-          f'keep_momentum is True, and {type(inner_kernel).__name__} has none: '
-          'leave it out, or take SGHMC.')
     super().__init__(dict(
         inner_kernel=inner_kernel,
         num_adaptation_steps=num_adaptation_steps,
         target_excess=target_excess,
         keep_momentum=keep_momentum,
         name=name))
+    if inner_kernel.why_no_excess is not None:
+      raise ValueError(inner_kernel.why_no_excess)
+    temperature = inner_kernel.parameters['temperature']
+    if not callable(temperature):
+      checks.numeric('temperature', temperature, 0.)
+    checks.positive_share('target_excess', target_excess)
+    if checks.boolean('keep_momentum', keep_momentum) and (
+        inner_kernel.friction_argument is None):
+      raise ValueError(
+          f'keep_momentum is True, and {type(inner_kernel).__name__} has none: '
+          'leave it out, or take SGHMC.')
 
   _Seeds = _Seeds
-
-  @property
-  def inner_kernel(self) -> base.LangevinKernel:
-    """The kernel whose step size is adapted, as it was given."""
-    return self._parameters['inner_kernel']
-
-  @property
-  def is_calibrated(self) -> bool:
-    """That of the inner kernel; False for all it accepts."""
-    return self.inner_kernel.is_calibrated
-
-  @property
-  def experimental_shard_axis_names(self) -> list[str | None] | None:
-    """Those of the inner kernel."""
-    return self.inner_kernel.experimental_shard_axis_names
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy around such a copy of the inner kernel."""
-    return self.copy(
-        inner_kernel=self.inner_kernel.experimental_with_shard_axes(
-            shard_axis_names))
 
   def adapted_kernel(
       self, results: TemperatureStepSizeAdaptationResults,
@@ -257,7 +227,7 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
 
   def _bootstrap(self, parts, seeds):
     inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.inner)
-    dtype = _dtype(inner)
+    dtype = self._dtype(inner)
     zero = tf.zeros([], dtype)
     return TemperatureStepSizeAdaptationResults(
         inner, self._step_size(zero), zero, zero, zero, zero)
@@ -267,10 +237,10 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     old = previous.inner_results
     parts, inner = kernel.one_step(parts, old, seed=seeds.inner)
     dtype = previous.log_factor.dtype
-    num_steps, count, target = (
-        states.cast(x, dtype) for x in (
-            self._parameters['num_adaptation_steps'], inner.step,
-            self._parameters['target_excess']))
+    num_steps = self._number(dtype)
+    count, target = (
+        states.cast(x, dtype)
+        for x in (inner.step, self._parameters['target_excess']))
     is_adapting = count <= num_steps
     found = kernel.excess(old, inner)
     is_own = collectives.which_are_own(
@@ -308,12 +278,6 @@ class TemperatureStepSizeAdaptation(kernel_lib.Kernel):
     return states.cast(start, log_factor.dtype) * tf.exp(log_factor)
 
 
-def _dtype(results):
-  """The dtype of the step size: at least single precision."""
-  given = results.target_log_prob.dtype
-  return tf.float64 if given == tf.float64 else tf.float32
-
-
 def _is_first(share):
   """Whether the predicted excess counts, after a share of the adaptation."""
   return share <= 0.5
@@ -346,7 +310,3 @@ def _mean(parts, dtype, is_own):
 
 def _sizes(parts):
   return [tf.size(part) for part in parts]
-
-
-def _largest(step_size):
-  return float(tf.reduce_max(step_size))

@@ -1,0 +1,89 @@
+"""EnergyErrorStepSizeAdaptation: the error that it is told, and a bad start."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_sgmcmc as sgmcmc
+
+SCALES = np.float32([1.] * 10 + [2.] * 10)
+
+
+def normal(x):
+  return -0.5 * tf.reduce_sum(tf.square(x / SCALES), axis=-1)
+
+
+def quartic(x):
+  return -tf.reduce_sum(tf.square(tf.square(x)), axis=-1)
+
+
+def sample(target, step_size, number, wanted, num_results=200):
+  kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(target, step_size, 5.), number,
+      target=(wanted, wanted))
+  return sgmcmc.sample(
+      kernel, num_results, tf.random.stateless_normal([100, 20], [0, 1]),
+      num_burnin_steps=number, seed=1, progress_bar=False,
+      trace_fn=lambda _, results: (
+          results.step_size, results.inner_results.energy_error))
+
+
+@pytest.mark.parametrize('wanted', [1e-3, 0.1])
+def test_the_error_comes_to_what_was_wanted(wanted):
+  """Of 20,000 steps; a step size longer by a sixth would have 2.5 as much.
+
+  The mean is a weighted one, and h still moves by some 5% from step to step.
+  """
+  step_size, error = sample(normal, 0.01, 600, wanted).trace
+  assert np.ptp(step_size) == 0.
+  ratio = np.mean(np.square(error)) / len(SCALES) / wanted
+  assert 1. / 1.6 < ratio < 1.6, ratio
+  longer = sgmcmc.sample(
+      sgmcmc.MicrocanonicalLangevin(normal, 7. / 6. * step_size[-1], 5.), 200,
+      tf.random.stateless_normal([100, 20], [0, 1]), num_burnin_steps=300,
+      trace_fn=lambda _, results: results.energy_error, seed=2,
+      progress_bar=False)
+  planted = np.mean(np.square(longer.trace)) / len(SCALES) / wanted
+  assert planted > 1.6, planted
+
+
+def test_a_start_that_is_far_too_long_is_halved():
+  found = [
+      sample(quartic, start, 600, 0.01, 5) for start in (0.01, 1e12)]
+  (usual, _), (other, _) = (draws.trace for draws in found)
+  assert 0.8 < other[-1] / usual[-1] < 1.25, (usual[-1], other[-1])
+  assert np.all(np.isfinite(found[1].states))
+
+
+def test_after_the_adaptation_it_is_the_inner_kernel():
+  kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(normal, 0.01), 3)
+  state = tf.ones([4, 20])
+  results = kernel.bootstrap_results(state, seed=[0, 0])
+  for k in range(3):
+    state, results = kernel.one_step(state, results, seed=[0, k])
+  assert results.step_size > 0.011
+  inner = kernel.adapted_kernel(results)
+  first, h = results.inner_results, results.step_size
+  for k in range(3, 6):
+    state, results = kernel.one_step(state, results, seed=[0, k])
+  assert results.step_size == h
+  assert inner.parameters['step_size'] == h
+  assert int(results.step) == int(first.step) + 3
+
+
+@pytest.mark.parametrize('make, error, message', [
+    (lambda inner: sgmcmc.EnergyErrorStepSizeAdaptation(
+        sgmcmc.SGLD(normal, 0.1), 10), TypeError, 'MicrocanonicalLangevin'),
+    (lambda inner: sgmcmc.EnergyErrorStepSizeAdaptation(inner, -1),
+     ValueError, 'num_adaptation_steps'),
+    (lambda inner: sgmcmc.EnergyErrorStepSizeAdaptation(inner, 9, target=0.1),
+     ValueError, 'two numbers'),
+    (lambda inner: sgmcmc.EnergyErrorStepSizeAdaptation(
+        inner, 9, target=(0.1, 0.)), ValueError, 'target'),
+    (lambda inner: sgmcmc.EnergyErrorStepSizeAdaptation(
+        inner.copy(step_size=lambda step: 0.1), 9), ValueError, 'schedule'),
+])
+def test_refusals(make, error, message):
+  with pytest.raises(error, match=message):
+    make(sgmcmc.MicrocanonicalLangevin(normal, 0.1))

@@ -1,0 +1,240 @@
+"""The step size, or the learning rate, that is found in burn-in.
+
+Two kernels find one, each around another kernel:
+
+  `SelfTuning`                     the step size of `SGNHT`, in all of burn-in
+  `TemperatureStepSizeAdaptation`  the learning rate of another kernel, in the
+                                   first three quarters of burn-in
+
+From a small start the second lets the step size h grow by a factor f, and the
+learning rate l of SGD grows by
+
+  f^2   where there is a momentum m: h = sqrt(l / N), friction = (1 - m) / h
+  f     where there is none: h = l / N.
+"""
+
+from collections.abc import Callable
+import functools
+from typing import Any
+from typing import NamedTuple
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import mcmc
+from tfp_sgmcmc.internal import checks
+
+__all__ = ['START', 'FoundStep', 'by_energy_error', 'by_temperature']
+
+START = 1e-6  # The learning rate from which it grows.
+_TARGET_EXCESS = 0.1
+# From the start to the rate that a network with mean losses takes, 0.1, are
+# some hundred steps of growth; see `TemperatureStepSizeAdaptation`.
+FEWEST_STEPS_FOR_RATE = 100
+# `SelfTuning` learns the scales of the weights from ten gradients, in the first
+# half of its steps.
+FEWEST_STEPS = 20
+
+
+class Way(NamedTuple):
+  """A way to find a step size, and how `fit` speaks of it.
+
+  Attributes:
+    argument: The setting that is found.
+    unknown: Its value until it is.
+    quarters: How many quarters of burn-in the adaptation takes.
+    around: Callable of a kernel and of the number of steps to adapt in; returns
+      the kernel that adapts it.
+    value: Callable of such a kernel and of its results; the setting.
+    check: Callable of the length of burn-in; raises, or returns what to warn
+      of, where that is too short.
+    said: What is said where it is found, with `{value}` and `{num_steps}`.
+  """
+  argument: str
+  unknown: str
+  quarters: int
+  around: Callable[[Any, Any], Any]
+  value: Callable[[Any, Any], tf.Tensor]
+  check: Callable[[int], str | None]
+  said: str
+
+
+class FoundStep:
+  """The setting that a kernel around that of `fit` finds in burn-in."""
+
+  def __init__(self, way: Way):
+    """Makes it before the chain begins.
+
+    Args:
+      way: `Way`.
+    """
+    self._way = way
+    self._num_steps, self._variable = 0, None
+    self._found, self._has_warned = None, False
+
+  @property
+  def argument(self) -> str:
+    """The setting: "step_size" or "learning_rate"."""
+    return self._way.argument
+
+  @property
+  def value(self) -> Any:
+    """Its value, after the last step; in words until it has been found."""
+    if self._found is None:
+      return self._way.unknown
+    return float(f'{float(self._found):.6g}')
+
+  def plan(self, num_burnin_steps: int) -> None:
+    """Takes note of the length of burn-in.
+
+    Args:
+      num_burnin_steps: Python `int`.
+
+    Raises:
+      ValueError: If it is too short to find a learning rate in.
+    """
+    said = self._way.check(num_burnin_steps)
+    if said is not None and not self._has_warned:
+      self._has_warned = True
+      warnings.warn(said, stacklevel=2)
+    self._set(self._way.quarters * num_burnin_steps // 4)
+
+  def around(self, kernel: mcmc.LangevinKernel) -> Any:
+    """The kernel that adapts another.
+
+    Args:
+      kernel: Kernel with the step size of the start.
+
+    Returns:
+      kernel: `SelfTuning` or `TemperatureStepSizeAdaptation`.
+
+    Raises:
+      ValueError: If the kernel cannot be adapted.
+      TypeError: If it is no kernel in steps of time.
+    """
+    return self._way.around(kernel, self._number())
+
+  def logs(self, kernel: Any, results: Any) -> dict[str, tf.Tensor]:
+    """The setting of the next step, a scalar.
+
+    Args:
+      kernel: Kernel that `around` has made.
+      results: Its results.
+
+    Returns:
+      logs: For the logs of a step.
+    """
+    return {self._way.argument: self._way.value(kernel, results)}
+
+  def watch(self, step: int, logs: dict[str, Any]) -> str | None:
+    """Takes note of the setting once it has been found.
+
+    Args:
+      step: Python `int`, the number of steps made.
+      logs: The logs of the last one. Tensors are read when they are asked for.
+
+    Returns:
+      what: What there is to say, None where there is nothing.
+    """
+    # A search for T may end after the last step of the adaptation.
+    if not 0 < self._num_steps <= step:
+      return None
+    is_new, self._found = self._found is None, logs[self._way.argument]
+    return self._way.said.format(
+        value=float(self._found), num_steps=self._num_steps) if is_new else None
+
+  def checkpoint(self) -> np.ndarray:
+    """What `restore` takes."""
+    found = np.nan if self._found is None else float(self._found)
+    return np.array([self._num_steps, found])
+
+  def restore(self, value: np.ndarray) -> None:
+    """Takes over what an earlier process knew."""
+    number, found = value.tolist()
+    self._set(int(number))
+    self._found = None if np.isnan(found) else found
+
+  def _set(self, num_steps):
+    self._num_steps = num_steps
+    if self._variable is not None:
+      self._variable.assign(num_steps)
+
+  def _number(self):
+    """The number of steps, which a search for T may change."""
+    if tf.executing_eagerly():
+      return self._num_steps
+    if self._variable is None:  # With a variable it cannot be pickled.
+      with tf.init_scope():
+        self._variable = tf.Variable(
+            self._num_steps, trainable=False, dtype=tf.int64,
+            name='num_adaptation_steps')
+    return self._variable.read_value()
+
+
+def by_energy_error() -> FoundStep:
+  """The step size of `SGNHT`, which `SelfTuning` finds."""
+  return FoundStep(Way(
+      'step_size', 'found in burn-in', 4, mcmc.SelfTuning, _step_size,
+      _check_step, 'step_size={value:.3g} was found in {num_steps} step(s).'))
+
+
+def by_temperature(target_excess: float | None = None) -> FoundStep:
+  """The learning rate that makes a chain so much too hot.
+
+  Args:
+    target_excess: By what share of T; None for a tenth.
+
+  Returns:
+    found_step: `FoundStep`; it starts from `START`.
+
+  Raises:
+    ValueError: If the target is not positive.
+  """
+  if target_excess is None:
+    target_excess = _TARGET_EXCESS
+  checks.numeric('target_excess', target_excess, 0.)
+  return FoundStep(Way(
+      'learning_rate', 'temperature', 3,
+      functools.partial(_around, target_excess), _rate, _check_rate,
+      'learning_rate={value:.3g} from here on, where the chain is hotter than '
+      f'T by {target_excess:.2g} T.'))
+
+
+def _step_size(kernel, results):
+  del kernel
+  return results.step_size
+
+
+def _around(target_excess, kernel, num_steps):
+  return mcmc.TemperatureStepSizeAdaptation(
+      kernel, num_steps, target_excess, keep_momentum=_has_momentum(kernel))
+
+
+def _has_momentum(kernel):
+  return getattr(kernel, 'friction_argument', None) is not None
+
+
+def _rate(kernel, results):
+  power = 2. if _has_momentum(kernel.inner_kernel) else 1.
+  return START * tf.exp(power * results.log_factor)
+
+
+def _check_step(num_burnin_steps):
+  if num_burnin_steps >= FEWEST_STEPS:
+    return None
+  return (
+      'The step size and the scales of the weights are found in burn-in, which '
+      f'has {num_burnin_steps} step(s): {FEWEST_STEPS} are needed, and some '
+      'hundred are better. The chain may be slow, or far from the posterior. '
+      'Raise num_burnin_steps, or epochs where the burn-in is chosen; or give '
+      'a learning_rate.')
+
+
+def _check_rate(num_burnin_steps):
+  if num_burnin_steps < FEWEST_STEPS_FOR_RATE:
+    raise ValueError(
+        "learning_rate='temperature' finds the rate in burn-in, which has "
+        f'{num_burnin_steps} step(s): {FEWEST_STEPS_FOR_RATE} are needed, and '
+        'some hundred better. Raise num_burnin_steps, or epochs where the '
+        'burn-in is chosen; or give a number.')
