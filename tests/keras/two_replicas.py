@@ -52,7 +52,8 @@ KERNELS = {
 
 
 WARNED = (
-    'hot', 'another number of examples', 'batch normalisation', 'all left out')
+    'hot', 'another number of examples', 'batch normalisation', 'all left out',
+    'validation')
 
 
 def normalising(**arguments):
