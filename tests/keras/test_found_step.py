@@ -252,10 +252,9 @@ def test_weights_that_were_set_are_what_the_guard_goes_back_to():
 
 
 def test_a_search_that_goes_back_leaves_the_heat_of_the_hot_trial(monkeypatch):
-  """K at once, in 27 coordinates: T times a chi-square over 27.
+  """K at once, in 35 coordinates: T times a chi-square over 35.
 
-  Above 3 T less than once in 10^6. Before, it was above 100 T for some hundred
-  steps.
+  Above 3 T less than once in 10^6. The hot trial leaves more than 100 T.
   """
   monkeypatch.setattr(temperature_search, 'lowest_as_good', lambda *_: 0)
   monkeypatch.setattr(temperature_search, '_NUM_WORSE', 4)

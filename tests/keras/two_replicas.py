@@ -52,7 +52,8 @@ KERNELS = {
 
 
 WARNED = (
-    'hot', 'another number of examples', 'batch normalisation', 'all left out')
+    'hot', 'another number of examples', 'batch normalisation', 'all left out',
+    'validation')
 
 
 def normalising(**arguments):
@@ -154,7 +155,8 @@ def num_likelihoods(strategy, num_burnin_steps, **arguments):
     call = tf.py_function(lambda: called.append(1) or 0, [], tf.int32)
     with tf.control_dependencies([call]):
       logits = tf.identity(logits)
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(y[:, 0], logits)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(
+        tf.cast(y[:, 0], tf.int32), logits)
 
   class Forget(keras.callbacks.Callback):
 
@@ -168,7 +170,7 @@ def num_likelihoods(strategy, num_burnin_steps, **arguments):
   sampling = models.make_sampling(
       num_burnin_steps=num_burnin_steps, start_epoch=0, **arguments)
   models.fit(
-      model, sampling, x=x[:36], y=y[:36, np.newaxis].astype(np.int32),
+      model, sampling, x=x[:36], y=y[:36, np.newaxis],
       epochs=15, batch_size=18, callbacks=[Forget()])
   return len(called) / 2 / strategy.num_replicas_in_sync  # In two steps.
 

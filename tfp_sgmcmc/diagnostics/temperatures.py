@@ -195,13 +195,9 @@ def kinetic_of_steps(
 
 
 def heat_without_bound(ratios: np.ndarray) -> verdicts.Row | None:
-  """The row of a chain that is far too hot in all steps, and does not cool.
+  """The row of a chain that is far too hot in 100 steps, and does not cool.
 
-  Args:
-    ratios: Array `[n]`, the kinetic temperatures over T in neighbouring steps.
-
-  Returns:
-    row: `Row`, wrong; None where it is not so, or there are not 100 steps.
+  None where it is not so; `ratios` are those of `kinetic_of_steps`.
   """
   if len(ratios) < HOT_STEPS or not np.all(ratios > _HOT):
     return None
@@ -214,16 +210,10 @@ def heat_without_bound(ratios: np.ndarray) -> verdicts.Row | None:
 
 
 def growth_of_loss(loss: float, first: float, spread: float) -> verdicts.Row:
-  """The row of a mean loss while the chain samples.
+  """The row of a mean loss while the chain samples, and of the first one.
 
-  Args:
-    loss: Python `float`.
-    first: What it was at the first step.
-    spread: d T / (2 N), by which a chain that comes from the mode loses.
-
-  Returns:
-    row: `Row`: doubtful ten spreads and twice the first loss above that loss,
-      wrong a hundred of each above it.
+  Doubtful ten spreads (d T / (2 N), by which a chain that comes from the mode
+  loses) and twice the first loss above that loss, wrong a hundred of each.
   """
   verdict = 'fine'
   for spreads, starts, worse in ((10., 2., 'doubtful'), (100., 100., 'wrong')):

@@ -189,17 +189,17 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   The logs hold, at the end of an epoch, `draws`, the number of draws (of all
   chains), and for kernels with momentum `kinetic_temperature`, r' r / d, and
-  `temperature`, T, which is its mean. A mean above 1.5 T by more than chance, in
-  the second half of burn-in or after burn-in, is warned of, as is a mean loss
-  that grows by ten times d T / (2 N) and twice its first value. Sampling stops, with the draws
-  that it has, where 100 steps and a whole epoch were above 100 T without
-  cooling, or the loss has left all bounds; and where weights or momentum become
-  NaN or infinite: then the model gets the weights of the last draw. A chain
-  that stops before its first draw leaves the model with the weights, and the
-  moving statistics, from before sampling. Callbacks that change the
-  optimizer's learning rate (`LearningRateScheduler`, `ReduceLROnPlateau`) steer
-  the kernel if `learning_rate='optimizer'`; else they have no effect on it, of
-  which a warning tells once.
+  `temperature`, T, which is its mean. A mean above 1.5 T by more than chance,
+  in the second half of burn-in or after burn-in, is warned of, as is a mean
+  loss that grows by ten times d T / (2 N) and twice its first value. Sampling
+  stops, with the draws that it has, where 100 steps and a whole epoch were
+  above 100 T without cooling, or the loss has left all bounds; and where
+  weights or momentum become NaN or infinite: then the model gets the weights of
+  the last draw. A chain that stops before its first draw leaves the model with
+  the weights, and the moving statistics, from before sampling. Callbacks that
+  change the optimizer's learning rate (`LearningRateScheduler`,
+  `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`; else
+  they have no effect on it, of which a warning tells once.
 
   #### Examples
 

@@ -64,11 +64,7 @@ class FoundStep:
   """The setting that a kernel around that of `fit` finds in burn-in."""
 
   def __init__(self, way: Way):
-    """Makes it before the chain begins.
-
-    Args:
-      way: `Way`.
-    """
+    """Makes it before the chain begins."""
     self._way = way
     self._num_steps, self._variable = 0, None
     self._found, self._has_warned = None, False
@@ -86,14 +82,7 @@ class FoundStep:
     return float(f'{float(self._found):.6g}')
 
   def plan(self, num_burnin_steps: int) -> None:
-    """Takes note of the length of burn-in.
-
-    Args:
-      num_burnin_steps: Python `int`.
-
-    Raises:
-      ValueError: If it is too short to find a learning rate in.
-    """
+    """Takes note of the length of burn-in; warns or raises if it is short."""
     said = self._way.check(num_burnin_steps)
     if said is not None and not self._has_warned:
       self._has_warned = True
@@ -101,13 +90,7 @@ class FoundStep:
     self._set(self._way.quarters * num_burnin_steps // 4)
 
   def around(self, kernel: mcmc.LangevinKernel) -> Any:
-    """The kernel that adapts another.
-
-    Args:
-      kernel: Kernel with the step size of the start.
-
-    Returns:
-      kernel: `SelfTuning` or `TemperatureStepSizeAdaptation`.
+    """The kernel that adapts another, which has the step size of the start.
 
     Raises:
       ValueError: If the kernel cannot be adapted.
@@ -116,15 +99,7 @@ class FoundStep:
     return self._way.around(kernel, self._number())
 
   def logs(self, kernel: Any, results: Any) -> dict[str, tf.Tensor]:
-    """The setting of the next step, a scalar.
-
-    Args:
-      kernel: Kernel that `around` has made.
-      results: Its results.
-
-    Returns:
-      logs: For the logs of a step.
-    """
+    """The setting of the next step, by a kernel of `around` and its results."""
     return {self._way.argument: self._way.value(kernel, results)}
 
   def watch(self, step: int, logs: dict[str, Any]) -> str | None:

@@ -24,8 +24,8 @@ class Judge:
   """Warns of a chain that is too hot, and stops one that leaves the posterior.
 
   It reads the rows of a `HeatRecord` at the right times, and does what follows.
-  `begin` comes before the first `watch`; until
-  then the ends of epochs and of `fit` say nothing.
+  `begin` comes before the first `watch`; until then the ends of epochs and of
+  `fit` say nothing.
   """
 
   def __init__(
@@ -79,10 +79,7 @@ class Judge:
 
   @property
   def heat(self) -> verdicts.Row | None:
-    """The row of the kinetic temperature after burn-in, of the hottest chain.
-
-    None where it is not known.
-    """
+    """The row of the hottest chain after burn-in; None if it is not known."""
     if self._heat is None or not self._schedule.is_planned:
       return None
     rows = self._heat.rows(
@@ -123,9 +120,8 @@ class Judge:
       said = self._found_step.watch(num_steps, logs)
     burnin = self._schedule.num_burnin_steps
     if burnin and before < burnin <= num_steps:
-      self._warn_of_heat(
-          'of the second half of burn-in', burnin // 2 + 1,
-          float(logs['loss']))
+      self._warn_of_heat('of the second half of burn-in', burnin // 2 + 1,
+                         float(logs['loss']))
     if said is not None:
       self.forget()
       self._say(said)
@@ -149,10 +145,10 @@ class Judge:
         reason = row.advice
     hot = self._heat.rows_without_bound(self._epoch_start)
     if hot and self._search is None:
-      chain, ratio = next((k, row.value) for k, row in hot.items())
+      chain = min(hot)
       reason = (
-          f'the kinetic temperature{self._of_chain(chain)} is {ratio:.3g} '
-          'times the temperature, and does not fall.')
+          f'the kinetic temperature{self._of_chain(chain)} is '
+          f'{hot[chain].value:.3g} times the temperature, and does not fall.')
     self._epoch_start = num_steps + 1
     if reason is not None:
       kept = NO_DRAW if not num_draws else (

@@ -112,9 +112,6 @@ def look(guarded: Guarded, step: Step, is_at_rest: tf.Tensor) -> Seen:
     step: `Step`.
     is_at_rest: `bool` scalar, whether no K is too large yet: a cold chain
       starts at rest, and any K is far above that.
-
-  Returns:
-    seen: `Seen`.
   """
   dtype = step.temperature.dtype
   log_prob = step.new.target_log_prob
