@@ -1,4 +1,4 @@
-"""Splitting schemes of piecewise deterministic processes: steps of fixed length.
+"""Splitting schemes of bouncy particles and zig-zags: steps of fixed length.
 
 In continuous time a particle moves on straight lines and turns at random times,
 which thinning finds under a bound. A splitting scheme needs no bound. It takes
@@ -144,12 +144,9 @@ class _SplitKernel(kernel.GradientKernel):
     half = [0.5 * h for h in time]
     parts = self._drift(parts, velocity, half, seeds.first_drift)
     estimate, estimator_results = self._estimate(parts, previous, seeds)
-    force = [  # Of the potential, by the coordinates that move.
-        -g / t if rate is None
-        else tf.where(theta == 0., tf.zeros_like(g), -g / t)
-        for theta, g, t, rate in zip(
-            parts, estimate.grads_target_log_prob, temperature,
-            self._release_rates(parts))]
+    force = moving_force(
+        parts, estimate.grads_target_log_prob, temperature,
+        self._release_rates(parts))
     velocity = self._turned(
         velocity, force, time, seeds.turn, previous.target_log_prob)
     parts = self._drift(parts, velocity, half, seeds.second_drift)
@@ -208,28 +205,28 @@ class SplitZigZag(_SplitKernel):
   step, one a step. States have equal weights, as those of `SGLD`, and no
   gradient moves a coordinate by more than h.
 
-  How to choose h. Without noise the bias is of second order: on N(0, 1) the
-  variance is EXACT_LINE.
-  Noise in g, of variance C_i by coordinate, makes a bias of first order. Where
-  it is large beside g, the force that is felt is too small, and the variance of
-  coordinate i too large, by the share
+  How to choose h. Without noise the bias is of second order; none on a normal
+  law of one coordinate. Noise in g, of variance C_i by coordinate, makes a bias
+  of first order: where it is large beside g the variance of coordinate i is too
+  large by the share
 
-    h E|noise_i| / T,  sqrt(2 C_i / pi) h / T for normal noise
+    h E|noise_i| / (2 T),  h sqrt(C_i / (2 pi)) / T for normal noise
 
-  (measured on N(0, 1) with normal noise, MEASURED). Of `SGLD` with its
-  step size h' it is h' C_i / (2 T). At the same bias the two mix about as fast;
-  here the bias goes with the mean size of the noise and not with its square, so
-  that outliers do less. `gradient_estimator.variance(posterior, [state])` is C.
-  With a tensor as `step_size`, each coordinate has its own h: take it in
-  proportion to the posterior's standard deviations, or to 1 / sqrt(C_i).
+  (on N(0, 1) with normal noise: 3.9% at h sqrt(C) = 0.1 and 16% at 0.4). With
+  `SGLD` of step size h' it is h' C_i / (2 T). At the same bias and cost this
+  kernel moves further, up to pi / 2 times in squared distance. Its bias goes
+  with the mean size of the noise, not with its square, so that outliers do
+  less. `gradient_estimator.variance(posterior, [state])` is C. With a tensor as
+  `step_size` each coordinate has its own h: take it in proportion to the
+  posterior's standard deviations, or to 1 / sqrt(C_i).
 
   With a fixed h the states of a coordinate lie on a lattice of spacing h,
   unless it is sticky.
 
-  SG-ZZ of Fearnhead et al. (2024) holds the rates fixed over a step too, lets
-  the particle turn within it, and takes a new gradient at each turn. That is
-  the Euler scheme, of first order in h without noise: FEARNHEAD_LINE.
-  With noise that dominates the two differ little.
+  SG-ZZ of Fearnhead et al. (2024) also holds the rates fixed, but turns within
+  the step, and takes a new gradient at each turn. Without noise that is of
+  first order in h: on N(0, 1) the variance is 17% too large at h = 0.4 and 4%
+  at h = 0.1. It is not here.
 
   #### Sticky coordinates
 
@@ -269,7 +266,8 @@ class SplitZigZag(_SplitKernel):
   >>> posterior = sgmcmc.Posterior(
   ...     lambda beta: tf.reduce_sum(slab.log_prob(beta), axis=-1),
   ...     lambda beta, batch: tfd.Normal(
-  ...         tf.einsum('nd,...d->...n', batch[0], beta), 1.).log_prob(batch[1]),
+  ...         tf.einsum('nd,...d->...n', batch[0], beta), 1.
+  ...     ).log_prob(batch[1]),
   ...     (x, y))
   >>> kernel = sgmcmc.pdmp.SplitZigZag(
   ...     posterior, step_size=0.05, sticky=0.5 / (1. - 0.5) * slab.prob(0.))
@@ -504,6 +502,19 @@ class SplitBouncyParticle(_SplitKernel):
             states.expand(stays, v), v,
             v - tf.cast(states.expand(share, v), v.dtype) * f)
         for v, f in zip(velocity, force)]
+
+
+def moving_force(
+    parts: Sequence[tf.Tensor],
+    gradients: Sequence[tf.Tensor],
+    temperature: Sequence[tf.Tensor],
+    rates: Sequence[tf.Tensor | None],
+) -> list[tf.Tensor]:
+  """The gradient of U, 0 for coordinates that stay at 0; lists over parts."""
+  return [
+      -g / t if rate is None
+      else tf.where(theta == 0., tf.zeros_like(g), -g / t)
+      for theta, g, t, rate in zip(parts, gradients, temperature, rates)]
 
 
 def turn_probability(rate: tf.Tensor, time: tf.Tensor) -> tf.Tensor:
