@@ -40,7 +40,7 @@ NUM_ROWS, NUM_FEATURES, PRIOR_PRECISION, KAPPA = 18_000, 20, 0.1, 5.
 STEP_SIZES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1)
 NAMES = ('SGLD', 'zig-zag', 'bouncy')
 STICKY_STEP = 3e-4
-TOLERANCE = 0.05  # Of the error of a standard deviation.
+TOLERANCE = 0.1  # Of the error of a standard deviation.
 # Beyond it a coefficient is in every model that counts.
 CERTAIN = 6.
 
@@ -105,6 +105,22 @@ def judge(draws, sd, mode, thinning):
       filter_beyond_positive_pairs=True).numpy()
   total = thinning * late.shape[0] * late.shape[1]
   return float(error), float(total / effective.mean())
+
+
+def time_at_tolerance(points):
+  """The autocorrelation time at an error of the tolerance, in logarithms.
+
+  `points` are pairs of an error and a time, by rising steps; None where the
+  errors do not cross the tolerance.
+  """
+  error, time = np.array(points).T
+  below = np.flatnonzero(error <= TOLERANCE)
+  if not len(below) or below[-1] == len(error) - 1 or not np.isfinite(
+      error[below[-1] + 1]):
+    return None
+  pair = slice(below[-1], below[-1] + 2)
+  return float(np.exp(np.interp(
+      np.log(TOLERANCE), np.log(error[pair]), np.log(time[pair]))))
 
 
 def inclusion_by_laplace(problem, rate):
@@ -175,13 +191,9 @@ def report(points, weights, by_chain, wanted, step_sizes, settings):
                        for x in points[name, h])]
       for h in step_sizes]
 
-  def best(name):
-    """The least autocorrelation time at errors below the tolerance."""
-    return min((time, h) for (other, h), (error, time) in points.items()
-               if other == name and (error <= TOLERANCE or not any(
-                   points[name, k][0] <= TOLERANCE for k in step_sizes)))
-
-  times = {name: best(name) for name in NAMES}
+  times = {
+      name: time_at_tolerance([points[name, h] for h in step_sizes])
+      for name in NAMES}
   lost = {
       name: [h for h in step_sizes if not np.isfinite(points[name, h][0])]
       for name in NAMES}
@@ -192,13 +204,14 @@ def report(points, weights, by_chain, wanted, step_sizes, settings):
   off = np.abs(included - wanted)
   claims = [
       common.Claim(
-          'at its best step with standard deviations within '
-          f'{TOLERANCE:.0%}, the zig-zag needs at most 1.5 times as many rows '
-          'for an effective draw as SGLD, and at least half as many',
-          bool(0.5 <= times['zig-zag'][0] / times['SGLD'][0] <= 1.5),
-          ', '.join(f'{name} {time:.0f} (h = {h:g})'
-                    for name, (time, h) in times.items()),
-          WORDS),
+          'at the step with which standard deviations are off by '
+          f'{TOLERANCE:.0%}, between two of the grid, the zig-zag needs 0.5 to '
+          '2 times as many rows for an effective draw as SGLD',
+          None if None in (times['zig-zag'], times['SGLD']) else bool(
+              0.5 <= times['zig-zag'] / times['SGLD'] <= 2.),
+          ', '.join(
+              f'{name} ' + ('not reached' if time is None else f'{time:.0f}')
+              for name, time in times.items()), WORDS),
       common.Claim(
           'SGLD is lost at some step size of the grid, and the zig-zag at none',
           bool(lost['SGLD'] and not lost['zig-zag']),

@@ -182,6 +182,8 @@ KERNELS = {
         pdmp.SplitBouncyParticle, step_size=0.5),
     'sticky bouncy': _minibatches(
         pdmp.SplitBouncyParticle, step_size=0.5, sticky=2.),
+    'bps of found bounds': Kernel(sgmcmc.BouncyParticleSampler),
+    'zig-zag of found bounds': Kernel(sgmcmc.ZigZagSampler),
     'sbps': _minibatches(sgmcmc.StochasticBouncyParticleSampler),
     'psbps': _minibatches(
         sgmcmc.StochasticBouncyParticleSampler,
