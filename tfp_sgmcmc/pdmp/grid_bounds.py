@@ -1,41 +1,42 @@
 """Bounds on the rate of events found along the path, where none is known.
 
-From a state at velocity v the rates of the clocks, [G_j(t)]_+, and their
-derivatives G_j' are evaluated at K + 1 equal times t_k up to a horizon. In the
-cell from t_k to t_k+1 the bound on G_j is the largest of
+From a state at velocity v the rates of the clocks, [G_j(t)]_+, are evaluated at
+equal times t_k, from one before the start to one beyond a horizon of K cells.
+In the cell from t_k to t_k+1 the bound on G_j is the largest of G_j(t_k),
+G_j(t_k+1) and, where it is higher, the point at which two lines meet: that
+through t_k-1 and t_k, and that through t_k+1 and t_k+2. It holds wherever G_j
+is convex in the cell, or concave there and in its neighbours. The first time of
+a clock inverts the integral of a piecewise constant rate.
 
-  G_j(t_k),  G_j(t_k+1),  and where the tangents of the two ends meet,
+After Andral and Kamatani (2024), who take the tangents at t_k and t_k+1, and so
+second derivatives of the log density, where secants need first ones alone; and
+Corbella et al. (2022), who search one maximum by optimisation.
 
-which holds wherever G_j is convex or concave in the cell. The first time of a
-clock inverts the integral of a piecewise constant rate. Andral and Kamatani
-(2024), after Corbella et al. (2022), who search the maximum over the whole
-horizon by optimisation.
-
-Where G_j bends both ways within a cell the bound may be violated. An event
-tells whether it is, at its time: such events are accepted as they are, and
-counted.
+Where G_j bends both ways the bound may be violated. An event tells whether it
+is, at its time: such events are accepted as they are, and counted.
 
 The law does not depend on the horizon. It follows the events, by steps of its
 logarithm: up where the horizon is reached, down where a clock rings before,
 more where it rings in the first cell, so that about one in six reaches it.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
-from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 
 __all__ = [
-    'Grid', 'GridState', 'NUM_CELLS', 'bound_cells', 'finding', 'first_state',
-    'first_times', 'gradients_and_derivatives', 'make_grid', 'next_state',
+    'FIRST_TIMES', 'Grid', 'GridState', 'NUM_CELLS', 'POINTS', 'bound_cells',
+    'finding', 'first_state', 'first_times', 'make_grid', 'next_state',
     'upper_at']
 
 NUM_CELLS = 10  # K.
+# The times t_k, in cells; and those by which the first horizon is chosen.
+POINTS = tuple(range(-1, NUM_CELLS + 2))
+FIRST_TIMES = tuple(2.**k for k in range(-24, 11))
+_MOST_EVENTS = 2.  # In the first horizon, about.
 # Of log2 of the horizon.
 _REACHED, _RANG, _RANG_IN_FIRST_CELL, _NOT_FINITE = 0.5, -0.05, -0.25, -1.
 # Above it the share of violations makes a run doubtful.
@@ -63,7 +64,7 @@ class Grid(NamedTuple):
     width: Of a cell, shape `chains`.
     horizon: How far it holds, shape `chains`: less than K widths where the
       rates further on are not finite.
-    slope: The largest |G_j'|, `chains + [clocks]`.
+    slope: The largest slope of a secant, `chains + [clocks]`.
   """
   bound: tf.Tensor
   width: tf.Tensor
@@ -72,50 +73,66 @@ class Grid(NamedTuple):
 
 
 def make_grid(
-    log_prob: tf.Tensor, rates: tf.Tensor, slopes: tf.Tensor,
-    horizon: tf.Tensor) -> Grid:
-  """The bound from G_j and its derivatives.
+    log_prob: tf.Tensor, rates: tf.Tensor, horizon: tf.Tensor) -> Grid:
+  """The bound from G_j at the times t_k.
 
   Args:
-    log_prob: The log density at the times t_k, `[K + 1] + chains`. Beyond the
-      support of a density its gradient may be finite, as that of log(x) is.
-    rates: G_j(t_k), `[K + 1] + chains + [clocks]`.
-    slopes: Their derivatives, likewise.
-    horizon: t_K, shape `chains`.
+    log_prob: The log density there, `[K + 3] + chains`. Beyond the support of a
+      density its gradient may be finite, as that of log(x) is.
+    rates: G_j(t_k), `[K + 3] + chains + [clocks]`.
+    horizon: Of K cells, shape `chains`.
 
   Returns:
     grid: `Grid`.
   """
   width = horizon / NUM_CELLS
-  is_finite = tf.cast(tf.math.is_finite(log_prob) & tf.reduce_all(
-      tf.math.is_finite(rates) & tf.math.is_finite(slopes), axis=-1), tf.int32)
-  reached = tf.math.cumprod(is_finite, axis=0)[1:] > 0
-  bound = bound_cells(rates, slopes, width)
+  is_finite = tf.math.is_finite(log_prob) & tf.reduce_all(
+      tf.math.is_finite(rates), axis=-1)
+  reached = tf.math.cumprod(
+      tf.cast(is_finite[1:-1], tf.int32), axis=0)[1:] > 0
+  bound, slopes = bound_cells(rates, is_finite, width)
   bound = tf.where(reached[..., tf.newaxis], bound, tf.zeros_like(bound))
-  steep = tf.where(
-      is_finite[..., tf.newaxis] > 0, tf.abs(slopes), tf.zeros_like(slopes))
   return Grid(
       bound, width,
       width * tf.reduce_sum(tf.cast(reached, width.dtype), axis=0),
-      tf.reduce_max(steep, axis=0))
+      tf.reduce_max(tf.abs(slopes), axis=0))
 
 
 def bound_cells(
-    rates: tf.Tensor, slopes: tf.Tensor, width: tf.Tensor) -> tf.Tensor:
-  """[G_j]_+ is at most this in each cell: `[K] + chains + [clocks]`."""
+    rates: tf.Tensor, is_finite: tf.Tensor, width: tf.Tensor,
+) -> tuple[tf.Tensor, tf.Tensor]:
+  """A bound on [G_j]_+ in each cell.
+
+  Args:
+    rates: G_j(t_k), `[K + 3] + chains + [clocks]`.
+    is_finite: `bool`, which of the times count, `[K + 3] + chains`.
+    width: Of a cell, shape `chains`.
+
+  Returns:
+    bound: `[K] + chains + [clocks]`.
+    slopes: Of the secants, `[K + 2] + chains + [clocks]`, 0 where a time does
+      not count.
+  """
   width = width[..., tf.newaxis]
-  left, right = rates[:-1], rates[1:]
-  bend = slopes[1:] - slopes[:-1]
-  is_concave = bend < 0.
-  meeting = tf.clip_by_value(
-      (left - right + slopes[1:] * width) / tf.where(
-          is_concave, bend, -tf.ones_like(bend)), 0., width)
-  # By the tangent that is less steep, which loses fewer digits.
+  is_known = (is_finite[:-1] & is_finite[1:])[..., tf.newaxis]
+  slopes = tf.where(
+      is_known, (rates[1:] - rates[:-1]) / width, tf.zeros_like(rates[1:]))
+  left, right = rates[1:-2], rates[2:-1]
+  rise, fall = slopes[:-2], slopes[2:]
+  has_rise, has_fall = is_known[:-2], is_known[2:]
+  bend = tf.where(rise > fall, rise - fall, tf.ones_like(rise))
+  meeting = tf.clip_by_value((right - left - fall * width) / bend, 0., width)
+  # By the line that is less steep, which loses fewer digits.
   summit = tf.where(
-      tf.abs(slopes[:-1]) < tf.abs(slopes[1:]),
-      left + slopes[:-1] * meeting, right - slopes[1:] * (width - meeting))
+      tf.abs(rise) < tf.abs(fall), left + rise * meeting,
+      right - fall * (width - meeting))
   ends = tf.maximum(tf.maximum(left, right), 0.)
-  return tf.where(is_concave, tf.maximum(ends, summit), ends)
+  summit = tf.where(rise > fall, summit, ends)
+  # With one line alone the summit is at the end of the cell that it lacks.
+  summit = tf.where(has_rise, summit, right - fall * width)
+  summit = tf.where(has_fall, summit, left + rise * width)
+  return tf.where(
+      has_rise | has_fall, tf.maximum(ends, summit), ends), slopes
 
 
 def first_times(grid: Grid, exponential: tf.Tensor) -> tf.Tensor:
@@ -164,22 +181,28 @@ def _starts(grid):
       [NUM_CELLS] + [1] * (grid.bound.shape.rank - 1))
 
 
-def first_state(rates: tf.Tensor, slopes: tf.Tensor) -> GridState:
-  """With the horizon at which about one event is due.
+def first_state(log_prob: tf.Tensor, rates: tf.Tensor) -> GridState:
+  """With the longest horizon in which few events are due.
 
   Args:
-    rates: G_j at the first state, `chains + [clocks]`.
-    slopes: Their derivatives, likewise.
+    log_prob: The log density at `FIRST_TIMES`, `[times] + chains`.
+    rates: G_j there, `[times] + chains + [clocks]`.
 
   Returns:
     state: `GridState`.
   """
-  scale = tf.reduce_sum(tf.abs(rates), axis=-1) + tf.sqrt(
-      tf.reduce_sum(tf.abs(slopes), axis=-1))
-  zero = tf.zeros_like(scale, tf.int64)
-  known = tf.math.is_finite(scale) & (scale > 0.)
+  times = tf.reshape(
+      tf.constant(FIRST_TIMES, rates.dtype),
+      [-1] + [1] * (log_prob.shape.rank - 1))
+  events = times * tf.reduce_sum(tf.maximum(rates, 0.), axis=-1)
+  is_short = tf.math.is_finite(log_prob) & (events < _MOST_EVENTS)
+  count = tf.reduce_sum(
+      tf.math.cumprod(tf.cast(is_short, tf.int32), axis=0), axis=0)
+  zero = tf.zeros_like(count, tf.int64)
   return GridState(
-      1. / tf.where(known, scale, tf.ones_like(scale)), zero, zero)
+      tf.gather(
+          tf.constant(FIRST_TIMES, rates.dtype), tf.maximum(count - 1, 0)),
+      zero, zero)
 
 
 def next_state(
@@ -222,29 +245,3 @@ def finding(state: GridState) -> gradients_lib.Finding:
       'violated bounds, share of proposals', share, is_fine,
       'It has to be below 0.01.' + ('' if is_fine else (
           ' Events come too rarely where it is violated: give a rate_bound.')))
-
-
-def gradients_and_derivatives(
-    fn: Callable[..., tf.Tensor],
-    parts: Sequence[tf.Tensor],
-    velocity: Sequence[tf.Tensor],
-) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
-  """A log density, its gradients, and their derivatives along the velocity.
-
-  Args:
-    fn: The log density, a callable of the parts.
-    parts: List of tensors.
-    velocity: List of tensors in their shapes.
-
-  Returns:
-    log_prob: One value a chain.
-    gradients: List of tensors.
-    derivatives: List of tensors, the Hessian times the velocity.
-  """
-  def value_and_gradients(*parts):
-    value, gradients = states.value_and_gradients(fn, parts)
-    return [value, *gradients]
-
-  (log_prob, *gradients), (_, *derivatives) = states.values_and_derivatives(
-      value_and_gradients, parts, velocity)
-  return log_prob, gradients, derivatives

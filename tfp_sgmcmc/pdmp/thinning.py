@@ -156,9 +156,8 @@ class ThinnedKernel(base.PDMPKernel):
         self._velocity_law, parts, log_prob.shape.rank, seeds.velocity)
     zero, grid = tf.zeros_like(log_prob), ()
     if self._parameters['rate_bound'] is None:
-      _, *rates = self._rates_and_slopes(
-          parts, velocity, log_prob.shape.rank, log_prob.dtype)
-      grid = grid_bounds.first_state(*rates)
+      grid = grid_bounds.first_state(*self._rates_along(
+          parts, velocity, zero + self._column(grid_bounds.FIRST_TIMES, zero)))
     return ThinnedResults(
         tf.zeros([], tf.int64), *estimate, estimator_results, velocity,
         duration=zero, event=tf.zeros_like(zero, tf.int32), rate_ratio=zero,
@@ -201,10 +200,8 @@ class ThinnedKernel(base.PDMPKernel):
     if proposals.grid is not None:
       grid = grid_bounds.next_state(
           previous.grid, proposals.grid, duration, event, largest > 1.)
-      # A gradient, and its derivative along the path.
       estimator_results = gradients_base.count(
-          estimator_results,
-          2 * (grid_bounds.NUM_CELLS + 1) * self._target.total_rows)
+          estimator_results, len(grid_bounds.POINTS) * self._target.total_rows)
     return states.nan_where(failed, moved), ThinnedResults(
         previous.step + 1, *estimate, estimator_results, velocity, duration,
         event, ratio, grid)
@@ -224,34 +221,34 @@ class ThinnedKernel(base.PDMPKernel):
             intercept + slope * duration[..., tf.newaxis], 0.), slope)
 
   def _propose_on_grid(self, parts, previous, temperature, seed):
-    rank, dtype = previous.target_log_prob.shape.rank, temperature.dtype
-    shares = tf.reshape(
-        tf.range(grid_bounds.NUM_CELLS + 1, dtype=dtype)
-        / grid_bounds.NUM_CELLS, [-1] + [1] * rank)
-    points = shares * previous.grid.horizon
-    velocity = [
-        tf.broadcast_to(v, tf.concat(
-            [[grid_bounds.NUM_CELLS + 1], compat.shape(v)], axis=0))
-        for v in previous.velocity]
-    along = base.move([x[tf.newaxis] for x in parts], velocity, points)
-    log_prob, rates, slopes = self._rates_and_slopes(
-        along, velocity, rank + 1, dtype)
-    grid = grid_bounds.make_grid(
-        log_prob, rates / temperature, slopes / temperature,
-        previous.grid.horizon)
+    horizon = previous.grid.horizon
+    log_prob, rates = self._rates_along(
+        parts, previous.velocity,
+        self._column(grid_bounds.POINTS, horizon)
+        * horizon / grid_bounds.NUM_CELLS)
+    grid = grid_bounds.make_grid(log_prob, rates / temperature, horizon)
     return _Proposals(
         grid_bounds.first_times(grid, base.exponential(
-            compat.shape(grid.slope), seed, dtype)),
+            compat.shape(grid.slope), seed, horizon.dtype)),
         grid.horizon, lambda duration: grid_bounds.upper_at(grid, duration),
         grid.slope, grid)
 
-  def _rates_and_slopes(self, parts, velocity, chain_rank, dtype):
-    """The log density, G of each clock, its derivative along the velocity."""
-    log_prob, gradients, derivatives = grid_bounds.gradients_and_derivatives(
-        self._target, parts, velocity)
-    return log_prob, *(
-        tf.cast(self._rates(velocity, x, chain_rank), dtype)
-        for x in (gradients, derivatives))
+  def _column(self, values, like):
+    """Numbers along a new first axis, to broadcast with a tensor."""
+    return tf.reshape(
+        tf.constant(values, like.dtype), [-1] + [1] * like.shape.rank)
+
+  def _rates_along(self, parts, velocity, times):
+    """The log density and G of each clock, at times `[num] + chains`."""
+    rank = times.shape.rank
+    velocity = [
+        tf.broadcast_to(v, tf.concat(
+            [compat.shape(times)[:1], compat.shape(v)], axis=0))
+        for v in velocity]
+    log_prob, gradients = states.value_and_gradients(
+        self._target, base.move([x[tf.newaxis] for x in parts], velocity, times))
+    return log_prob, tf.cast(
+        self._rates(velocity, gradients, rank), times.dtype)
 
   def _segment_start(self, parts, previous):
     estimator = self.gradient_estimator
