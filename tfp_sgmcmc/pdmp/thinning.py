@@ -245,8 +245,8 @@ class ThinnedKernel(base.PDMPKernel):
         tf.broadcast_to(v, tf.concat(
             [compat.shape(times)[:1], compat.shape(v)], axis=0))
         for v in velocity]
-    log_prob, gradients = states.value_and_gradients(
-        self._target, base.move([x[tf.newaxis] for x in parts], velocity, times))
+    along = base.move([x[tf.newaxis] for x in parts], velocity, times)
+    log_prob, gradients = states.value_and_gradients(self._target, along)
     return log_prob, tf.cast(
         self._rates(velocity, gradients, rank), times.dtype)
 
