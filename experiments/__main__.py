@@ -32,6 +32,7 @@ NAMES = (
     'noisy_bps',
     'logistic_bouncy',
     'continuous_expectation',
+    'splitting_logistic',
     'bouncy_network',
     'cyclical_posterior',
     'uci_regression',

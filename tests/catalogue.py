@@ -203,6 +203,15 @@ KERNELS = {
     'zig-zag': _exact(
         functools.partial(sgmcmc.ZigZagSampler, rate_bound=_BOUND),
         wide=_bounded(sgmcmc.ZigZagSampler)),
+    'split zig-zag': _minibatches(pdmp.SplitZigZag, step_size=0.5),
+    'sticky zig-zag': _minibatches(
+        pdmp.SplitZigZag, step_size=0.5, sticky=2.),
+    'split bouncy': _minibatches(
+        pdmp.SplitBouncyParticle, step_size=0.5),
+    'sticky bouncy': _minibatches(
+        pdmp.SplitBouncyParticle, step_size=0.5, sticky=2.),
+    'bps of found bounds': Kernel(sgmcmc.BouncyParticleSampler),
+    'zig-zag of found bounds': Kernel(sgmcmc.ZigZagSampler),
     'sbps': _minibatches(sgmcmc.StochasticBouncyParticleSampler),
     'psbps': _minibatches(
         sgmcmc.StochasticBouncyParticleSampler,

@@ -280,6 +280,11 @@ def check_numbers(strategy):
       'Barker': lambda target: sgmcmc.StochasticBarker(target, 0.1),
       'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
           target, 0.3, gradient_estimator=gradients.Exact()),
+      'split zig-zag': lambda target: sgmcmc.pdmp.SplitZigZag(target, 0.3),
+      'sticky zig-zag': lambda target: sgmcmc.pdmp.SplitZigZag(
+          target, 0.3, sticky=[1., None]),
+      'split bouncy': lambda target: sgmcmc.pdmp.SplitBouncyParticle(
+          target, 0.5, refresh_rate=0.),
       'adapted SGHMC': adapted,
       'adaptive time': lambda target: sgmcmc.AdaptiveTime(sghmc(
           lambda: target)),
@@ -298,7 +303,8 @@ def check_numbers(strategy):
         difference = distance(found, wanted)
         say(f'numbers of {name}', difference < 1e-4, difference)
       if name in ('SGNHT', 'SGNHT by part', 'SGNHT, a schedule',
-                  'microcanonical', 'adapted SGHMC', 'adaptive time'):
+                  'microcanonical', 'split bouncy', 'adapted SGHMC',
+                  'adaptive time'):
         with without_sums_over_replicas():
           found = on_replicas(strategy, of_posterior, 4, 5)
         difference = distance(found, wanted)

@@ -307,6 +307,9 @@ KERNELS = {
         target, 1e-3),
     'microcanonical': lambda target: sgmcmc.MicrocanonicalLangevin(
         target, 1e-3),
+    'split zig-zag': lambda target: sgmcmc.pdmp.SplitZigZag(target, 1e-3),
+    'split bouncy': lambda target: sgmcmc.pdmp.SplitBouncyParticle(
+        target, 1e-3),
     'bouncy': lambda target: sgmcmc.BouncyParticleSampler(
         target, rate_bound=sgmcmc.pdmp.GaussianBound(1.)),
     'zig-zag': lambda target: sgmcmc.ZigZagSampler(

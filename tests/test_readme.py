@@ -36,6 +36,8 @@ NAMES = {
     'num_leapfrog_steps': 3,
     'capacity': 200,
     'prior_scale': 1.,
+    'w': 0.5,
+    'slab': tfd.Normal(0., 1.),
     'x': X,
     'mode': tf.zeros(2),
     'anchor': tf.zeros(2),
@@ -52,6 +54,7 @@ COMPLETED = {
     'SGNHT(...': 'SGNHT(posterior, step_size, diffusion',
     'MicrocanonicalLangevin(...': 'MicrocanonicalLangevin(posterior, step_size',
     'rate_bound=...': 'rate_bound=rate_bound',
+    'pdmp.SplitZigZag(...': 'pdmp.SplitZigZag(posterior, step_size',
     'SVRG(...)': 'SVRG(100, refresh_every=1000)',
 }
 # A keyword on its own, or an estimator, is of this kernel.
@@ -101,7 +104,8 @@ def completed(name, code):
   """What stands in the table as an expression."""
   if code in OTHERS:
     return OTHERS[code]
-  is_kernel = code.split('(')[0] in NAMES and code[0].isupper()
+  is_kernel = code.startswith('pdmp.Split') or (
+      code.split('(')[0] in NAMES and code[0].isupper())
   for short, long in COMPLETED.items():
     code = code.replace(short, long)
   if is_kernel:

@@ -49,7 +49,7 @@ def test_parts_of_each_replica_have_the_law_of_one_device():
       cwd=pathlib.Path(__file__).parent.parent, capture_output=True,
       check=False, text=True)
   assert result.returncode == 0, result.stdout + result.stderr
-  assert result.stdout.count('planted') == 7
+  assert result.stdout.count('planted') == 8
 
 
 def two_replicas():

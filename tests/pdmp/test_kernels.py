@@ -323,8 +323,8 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
 
 
 @pytest.mark.parametrize('build, error, message', [
-    (lambda: BPS(normal), ValueError, 'needs rate_bound.*GaussianBound'),
-    (lambda: ZIG_ZAG(normal), ValueError, 'ZigZagSampler is exact, and needs'),
+    (lambda: BPS(posterior(), None, UNIFORM), ValueError,
+     'exact gradient alone.*rate_bound'),
     (lambda: BPS(normal, 3.), TypeError, 'rate_bound is 3.0'),
     (lambda: BPS(posterior(), pdmp.HessianBound(1.), UNIFORM), ValueError,
      'holds for every minibatch'),

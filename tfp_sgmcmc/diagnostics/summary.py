@@ -200,7 +200,8 @@ def _(result: trajectory_lib.Trajectory, kernel=None, num_gradients=1000,
   rows.append(verdicts.Row(
       'violated bounds, share of proposals', share, None, verdict,
       'It has to be below 0.01.' + ('' if verdict == 'fine' else (
-          ' Raise confidence, or take larger minibatches.'))))
+          ' Raise confidence, or take larger minibatches (SBPS); give a '
+          'rate_bound (ZigZagSampler, BouncyParticleSampler).'))))
   return verdicts.Summary(tuple(rows))
 
 

@@ -129,8 +129,14 @@ class Dynamics(NamedTuple):
 
 
 def dynamics(kernel: Any) -> Dynamics | None:
-  """The `Dynamics` of a kernel; None where its T is no positive number."""
+  """The `Dynamics` of a kernel; None where its T is no positive number.
+
+  None of sticky coordinates too: while they are 0 their gradients have no part
+  in the law, and the identity of the temperature does not hold.
+  """
   parameters = kernel.parameters
+  if parameters.get('sticky') is not None:
+    return None
   temperature = parameters.get('temperature', 1.)
   value = None if callable(temperature) else checks.static_value(temperature)
   if value is None or value.ndim or value <= 0.:

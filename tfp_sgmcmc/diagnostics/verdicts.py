@@ -176,7 +176,7 @@ def findings(
     estimator: The gradient estimator; None where it is not known.
 
   Returns:
-    rows: A row for each `gradients.Finding`.
+    rows: A row for each `gradients.Finding`; None makes none.
   """
   found = [
       find(estimator) for find in (
@@ -187,7 +187,7 @@ def findings(
   return [
       Row(
           f.quantity, f.value, None, 'fine' if f.is_fine else 'doubtful',
-          f.advice) for f in found]
+          f.advice) for f in found if f is not None]
 
 
 def quantile(rate: float = FALSE_ALARM_RATE) -> float:

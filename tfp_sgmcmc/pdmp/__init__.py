@@ -9,6 +9,9 @@ from tfp_sgmcmc.pdmp.rate_bounds import HessianBound
 from tfp_sgmcmc.pdmp.rate_bounds import LogisticRegressionBound
 from tfp_sgmcmc.pdmp.rate_bounds import RateBound
 from tfp_sgmcmc.pdmp.rate_bounds import SegmentStart
+from tfp_sgmcmc.pdmp.splitting import SplitBouncyParticle
+from tfp_sgmcmc.pdmp.splitting import SplitResults
+from tfp_sgmcmc.pdmp.splitting import SplitZigZag
 from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyParticleSampler
 from tfp_sgmcmc.pdmp.stochastic_bouncy import StochasticBouncyResults
 from tfp_sgmcmc.pdmp.thinning import ThinnedKernel
@@ -33,6 +36,9 @@ __all__ = [
     'PathTrace',
     'RateBound',
     'SegmentStart',
+    'SplitBouncyParticle',
+    'SplitResults',
+    'SplitZigZag',
     'StochasticBouncyParticleSampler',
     'StochasticBouncyResults',
     'ThinnedKernel',

@@ -42,6 +42,13 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
   at the price of more bounces; with `gradients.Uniform(1)` it is Local BPS
   (lipSBPS).
 
+  Without a `rate_bound` the kernel finds one from 13 gradients along the path
+  at each event (`pdmp.grid_bounds` says how), on any log density that has a
+  gradient. Where the rate bends both ways within a few cells of the grid the
+  bound may be violated, and the law has a bias. `diagnostics.summary` and
+  `Trajectory.violation_share` tell the share of such proposals: on the curved
+  densities of the tests it is below 0.0002.
+
   #### Examples
 
   A draw at equal weight every 0.5 units of time:
@@ -74,6 +81,11 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
        Carlo Method. _JASA_, 2018.
   [2]: Ari Pakman, Dar Gilboa, David Carlson, Liam Paninski. Stochastic Bouncy
        Particle Sampler. _ICML_, 2017.
+  [3]: Charly Andral and Kengo Kamatani. Automated Techniques for Efficient
+       Sampling of Piecewise-Deterministic Markov Processes. arXiv:2408.03682,
+       2024.
+  [4]: Alice Corbella, Simon E. F. Spencer, Gareth O. Roberts. Automatic Zig-Zag
+       sampling in practice. _Statistics and Computing_, 2022.
   """
 
   def __init__(
@@ -92,7 +104,8 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
     Args:
       target_log_prob_fn: `Posterior`, or a callable of the state's parts that
         returns the log density, one value a chain.
-      rate_bound: Bound on the rate at temperature 1: `pdmp.GaussianBound`,
+      rate_bound: Bound on the rate at temperature 1; None finds it along the
+        path, for the exact gradient alone. Else `pdmp.GaussianBound`,
         `pdmp.HessianBound` (for instance from a Lipschitz constant of the
         gradient), `pdmp.LogisticRegressionBound`, or a function of a
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate` with `intercept`,
@@ -110,8 +123,8 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If there is no bound, it does not hold for the estimator, or a
-        number is out of its range.
+      ValueError: If minibatches have no bound, a bound does not hold for the
+        estimator, or a number is out of its range.
       TypeError: If an argument is of the wrong type.
     """
     checks.one_of('velocity', velocity, ('sphere', 'gaussian'))

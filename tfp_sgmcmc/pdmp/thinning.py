@@ -16,9 +16,13 @@ unbiased estimate of the gradient, independent from event to event, the law
 exp(-U / T) is kept exactly (Theorem 1 there; Bierkens et al. 2019, theorem 4.1)
 as long as the bound holds for every estimate. The same estimate accepts and
 reflects.
+
+Without a bound from the user it is found along the path, piecewise constant in
+place of a + b t: see `grid_bounds`.
 """
 
 import abc
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -26,11 +30,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
+from tfp_sgmcmc.gradients import base as gradients_base
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
+from tfp_sgmcmc.pdmp import grid_bounds
 from tfp_sgmcmc.pdmp import rate_bounds
 
 __all__ = ['ThinnedKernel', 'ThinnedResults']
@@ -51,9 +58,12 @@ class ThinnedResults(NamedTuple):
     rate_ratio: The estimated rate over its bound at the event, shape `chains`:
       the probability with which the proposal was accepted. Above 1 the bound
       is violated, by more than rounding: the largest over the clocks then, and
-      it stays, the chain being NaN from there on.
+      it stays, the chain being NaN from there on (not with a bound that the
+      kernel finds).
+    grid: `grid_bounds.GridState` of a kernel that finds its bounds, `()` of one
+      that was given a `rate_bound`.
 
-  And the method `failure(state)`; see `errors`.
+  And the methods `failure(state)`, see `errors`, and `finding()`.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
@@ -63,8 +73,31 @@ class ThinnedResults(NamedTuple):
   duration: tf.Tensor
   event: tf.Tensor
   rate_ratio: tf.Tensor
+  grid: Any = ()
 
   failure = base.failure
+
+  def finding(self, estimator: Any = None) -> gradients_lib.Finding | None:
+    """The share of violated bounds of a kernel that finds them, or None."""
+    del estimator
+    return grid_bounds.finding(self.grid) if self.grid else None
+
+
+class _Proposals(NamedTuple):
+  """When clocks ring at the rate of their bounds.
+
+  Attributes:
+    times: The first time of each clock, `chains + [clocks]`.
+    horizon: How long the bounds hold, shape `chains`.
+    upper: Callable of a time of shape `chains`: the bounds there.
+    slope: The steepest that they rise or fall, `chains + [clocks]`.
+    grid: `grid_bounds.Grid`, None with a given bound.
+  """
+  times: tf.Tensor
+  horizon: tf.Tensor
+  upper: Callable[[tf.Tensor], tf.Tensor]
+  slope: tf.Tensor
+  grid: grid_bounds.Grid | None = None
 
 
 class ThinnedKernel(base.PDMPKernel):
@@ -83,15 +116,8 @@ class ThinnedKernel(base.PDMPKernel):
     _check_independent(type(self).__name__, self.gradient_estimator)
     rate_bound = parameters['rate_bound']
     if rate_bound is None:
-      raise ValueError(
-          f'{type(self).__name__} is exact, and needs rate_bound, an upper '
-          'bound on the rate of its events: pdmp.GaussianBound(precision), '
-          'pdmp.HessianBound(matrix or Lipschitz constant), '
-          'pdmp.LogisticRegressionBound(features, prior_scale), or a function '
-          'of a pdmp.SegmentStart that returns a pdmp.AffineRate. Where none '
-          'is known, StochasticBouncyParticleSampler learns one, with a small '
-          'bias.')
-    if not callable(rate_bound) and not isinstance(
+      self._check_found_bound()
+    elif not callable(rate_bound) and not isinstance(
         rate_bound, rate_bounds.RateBound):
       raise TypeError(
           f'rate_bound is {rate_bound!r}: it has to be one of the bounds of '
@@ -100,19 +126,42 @@ class ThinnedKernel(base.PDMPKernel):
     if isinstance(rate_bound, rate_bounds.RateBound):
       rate_bound.check_estimator(self.gradient_estimator)
 
+  def _check_found_bound(self):
+    """Raises where no bound is given, and none can be found."""
+    if not self.gradient_estimator.is_exact:
+      raise ValueError(
+          f'{type(self).__name__} finds bounds on the rate of its events by '
+          'itself for the exact gradient alone, and gradient_estimator is '
+          f'{self.gradient_estimator!r}, which needs a rate_bound that holds '
+          'for every minibatch: pdmp.LogisticRegressionBound(features, '
+          'prior_scale), or a function of a pdmp.SegmentStart that returns a '
+          'pdmp.AffineRate. Where none is known, '
+          'StochasticBouncyParticleSampler learns one, with a small bias.')
+    if self._target.is_sharded:
+      raise ValueError(
+          f'{type(self).__name__} finds bounds by itself where it sees all the '
+          'data, and those of the posterior are shared out: give a rate_bound.')
+
   @property
   def is_calibrated(self) -> bool:
-    """True: the law of the target is kept exactly, averaged over time."""
-    return True
+    """Whether the law of the target is kept exactly, averaged over time.
+
+    False without a `rate_bound`: the bounds that are found may be violated.
+    """
+    return self._parameters['rate_bound'] is not None
 
   def _start(self, parts, estimate, estimator_results, seeds):
     log_prob = estimate.target_log_prob
     velocity = base.draw_velocity(
         self._velocity_law, parts, log_prob.shape.rank, seeds.velocity)
-    zero = tf.zeros_like(log_prob)
+    zero, grid = tf.zeros_like(log_prob), ()
+    if self._parameters['rate_bound'] is None:
+      grid = grid_bounds.first_state(*self._rates_along(
+          parts, velocity, zero + self._column(grid_bounds.FIRST_TIMES, zero)))
     return ThinnedResults(
         tf.zeros([], tf.int64), *estimate, estimator_results, velocity,
-        duration=zero, event=tf.zeros_like(zero, tf.int32), rate_ratio=zero)
+        duration=zero, event=tf.zeros_like(zero, tf.int32), rate_ratio=zero,
+        grid=grid)
 
   def _one_step(self, parts, previous, seeds):
     velocity, dtype = previous.velocity, previous.target_log_prob.dtype
@@ -120,22 +169,20 @@ class ThinnedKernel(base.PDMPKernel):
     rank = previous.target_log_prob.shape.rank
     temperature = states.cast(self._temperature, dtype)
 
-    rate = self._bound(self._segment_start(parts, previous))
-    intercept, slope = rate.intercept / temperature, rate.slope / temperature
-    times = rate_bounds.affine_time(
-        intercept, slope,
-        base.exponential(compat.shape(intercept), seeds.time, dtype))
+    proposals = self._propose(parts, previous, temperature, seeds.time)
+    times = proposals.times
     duration, event = base.next_event(
         tf.reduce_min(times, axis=-1),
-        self._refreshment_time(chains, dtype, seeds.time), rate.horizon)
+        self._refreshment_time(chains, dtype, seeds.time), proposals.horizon)
     moved = base.move(parts, velocity, duration)
     estimate, estimator_results = self._estimate(moved, previous, seeds)
     gradients = estimate.grads_target_log_prob
 
     ratios = rate_ratios(
         self._rates(velocity, gradients, rank) / temperature,
-        tf.maximum(intercept + slope * duration[..., tf.newaxis], 0.),
-        rounding(moved, velocity, [g / temperature for g in gradients], slope))
+        proposals.upper(duration),
+        rounding(moved, velocity, [g / temperature for g in gradients],
+                 proposals.slope))
     clock = tf.argmin(times, axis=-1, output_type=tf.int32)
     ratio = tf.gather(ratios, clock, axis=-1, batch_dims=rank)
     rings = (event == int(base.Event.REJECTION)) & (
@@ -146,12 +193,62 @@ class ThinnedKernel(base.PDMPKernel):
     velocity = self._refresh(
         velocity, event == int(base.Event.REFRESHMENT), seeds.velocity)
 
+    largest = tf.reduce_max(ratios, axis=-1)
     ratio, failed = self._find_failed(
-        parts, previous.rate_ratio, moved, estimate, ratio,
-        tf.reduce_max(ratios, axis=-1))
+        parts, previous.rate_ratio, moved, estimate, ratio, largest)
+    grid = ()
+    if proposals.grid is not None:
+      grid = grid_bounds.next_state(
+          previous.grid, proposals.grid, duration, event, largest > 1.)
+      estimator_results = gradients_base.count(
+          estimator_results, len(grid_bounds.POINTS) * self._target.total_rows)
     return states.nan_where(failed, moved), ThinnedResults(
         previous.step + 1, *estimate, estimator_results, velocity, duration,
-        event, ratio)
+        event, ratio, grid)
+
+  def _propose(self, parts, previous, temperature, seed):
+    """`_Proposals` of a segment."""
+    dtype = previous.target_log_prob.dtype
+    if self._parameters['rate_bound'] is None:
+      return self._propose_on_grid(parts, previous, temperature, seed)
+    rate = self._bound(self._segment_start(parts, previous))
+    intercept, slope = rate.intercept / temperature, rate.slope / temperature
+    times = rate_bounds.affine_time(
+        intercept, slope,
+        base.exponential(compat.shape(intercept), seed, dtype))
+    return _Proposals(
+        times, rate.horizon, lambda duration: tf.maximum(
+            intercept + slope * duration[..., tf.newaxis], 0.), slope)
+
+  def _propose_on_grid(self, parts, previous, temperature, seed):
+    horizon = previous.grid.horizon
+    log_prob, rates = self._rates_along(
+        parts, previous.velocity,
+        self._column(grid_bounds.POINTS, horizon)
+        * horizon / grid_bounds.NUM_CELLS)
+    grid = grid_bounds.make_grid(log_prob, rates / temperature, horizon)
+    return _Proposals(
+        grid_bounds.first_times(grid, base.exponential(
+            compat.shape(grid.slope), seed, horizon.dtype)),
+        grid.horizon, lambda duration: grid_bounds.upper_at(grid, duration),
+        grid.slope, grid)
+
+  def _column(self, values, like):
+    """Numbers along a new first axis, to broadcast with a tensor."""
+    return tf.reshape(
+        tf.constant(values, like.dtype), [-1] + [1] * like.shape.rank)
+
+  def _rates_along(self, parts, velocity, times):
+    """The log density and G of each clock, at times `[num] + chains`."""
+    rank = times.shape.rank
+    velocity = [
+        tf.broadcast_to(v, tf.concat(
+            [compat.shape(times)[:1], compat.shape(v)], axis=0))
+        for v in velocity]
+    along = base.move([x[tf.newaxis] for x in parts], velocity, times)
+    log_prob, gradients = states.value_and_gradients(self._target, along)
+    return log_prob, tf.cast(
+        self._rates(velocity, gradients, rank), times.dtype)
 
   def _segment_start(self, parts, previous):
     estimator = self.gradient_estimator
@@ -183,7 +280,10 @@ class ThinnedKernel(base.PDMPKernel):
     reported = tf.where(largest > 1., largest, ratio)
     reported = tf.where(finite, reported, tf.zeros_like(ratio))
     reported = tf.where(base.all_finite(parts, rank), reported, old_ratio)
-    return reported, ~finite | (reported > 1.)
+    failed = ~finite
+    if self._parameters['rate_bound'] is not None:
+      failed |= reported > 1.
+    return reported, failed
 
   @abc.abstractmethod
   def _bound(self, start):

@@ -38,6 +38,13 @@ class ZigZagSampler(thinning.ThinnedKernel):
   anchor)` one whose cost hardly grows with N (on 3 coefficients, the path per
   event was 3 times as long at N = 100, and 25 times at N = 10,000).
 
+  Without a `rate_bound` the kernel finds one from 13 gradients along the path
+  at each event (`pdmp.grid_bounds` says how), on any log density that has a
+  gradient. Where the rate bends both ways within a few cells of the grid the
+  bound may be violated, and the law has a bias. `diagnostics.summary` and
+  `Trajectory.violation_share` tell the share of such proposals: on the curved
+  densities of the tests it is below 0.0002.
+
   #### Examples
 
   >>> x = tf.random.stateless_normal([1000, 2], [0, 1])
@@ -59,11 +66,25 @@ class ZigZagSampler(thinning.ThinnedKernel):
   >>> run().shape
   TensorShape([5, 4, 2])
 
+  Without a bound, on all data at each event:
+
+  >>> kernel = sgmcmc.pdmp.UniformTime(
+  ...     sgmcmc.ZigZagSampler(posterior), interval=0.2)
+  >>> draws = sgmcmc.sample(
+  ...     kernel, 100, tf.zeros([4, 2]), seed=1, progress_bar=False)
+  >>> draws.kernel_results.inner_results.finding().value < 0.01
+  True
+
   #### References
 
   [1]: Joris Bierkens, Paul Fearnhead, Gareth Roberts. The Zig-Zag Process and
        Super-Efficient Sampling for Bayesian Analysis of Big Data. _Annals of
        Statistics_, 2019.
+  [2]: Charly Andral and Kengo Kamatani. Automated Techniques for Efficient
+       Sampling of Piecewise-Deterministic Markov Processes. arXiv:2408.03682,
+       2024.
+  [3]: Alice Corbella, Simon E. F. Spencer, Gareth O. Roberts. Automatic Zig-Zag
+       sampling in practice. _Statistics and Computing_, 2022.
   """
 
   def __init__(
@@ -81,7 +102,8 @@ class ZigZagSampler(thinning.ThinnedKernel):
     Args:
       target_log_prob_fn: `Posterior`, or a callable of the state's parts that
         returns the log density, one value a chain.
-      rate_bound: Bound on the rates at temperature 1: `pdmp.GaussianBound`,
+      rate_bound: Bound on the rates at temperature 1; None finds it along the
+        path, for the exact gradient alone. Else `pdmp.GaussianBound`,
         `pdmp.HessianBound`, `pdmp.LogisticRegressionBound`, or a function of a
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate`, with lists of
         tensors like the parts of the state as `intercept` and `slope`, and a
@@ -96,8 +118,8 @@ class ZigZagSampler(thinning.ThinnedKernel):
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If there is no bound, it does not hold for the estimator, or a
-        number is out of its range.
+      ValueError: If minibatches have no bound, a bound does not hold for the
+        estimator, or a number is out of its range.
       TypeError: If an argument is of the wrong type.
     """
     super().__init__(dict(
