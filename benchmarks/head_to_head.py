@@ -1,0 +1,343 @@
+"""All samplers with minibatches at equal gradients.
+
+  python -m benchmarks.head_to_head [--problems gaussian ...]
+      [--samplers SGLD ...] [--tiny] [--output benchmarks/results]
+
+  gaussian    20 coordinates, scales from 1 to 5, the mean of 1,000 rows from
+              batches of 10: the noise of a gradient is 100 times the
+              posterior's information; exact moments
+  regression  20 coefficients and the scale of Student-t errors with 4 degrees
+              of freedom, 10,000 rows, batches of 100; moments by long HMC
+  digits      the network of `benchmarks.reference_posteriors`, batches of 32;
+              HMC's predictions (`reference_posteriors make` comes first)
+
+Each sampler has so many gradients of rows, in all chains together, half of them
+for burn-in. The error of moments is the root mean square over coordinates of
+(mean - exact mean) / sd and sd / exact sd - 1; that of predictions is their
+total variation from HMC's. Step sizes are a quarter of, one, four and 16 times
+what a rule gives: with C the largest variance of a coordinate of the gradient's
+noise, or for a network the mean,
+
+  SGLD and its kind   h = 0.1 / C             heat of 5%
+  with a momentum     h = 0.1 / sqrt(C)       likewise, at friction 0.1 / h
+  microcanonical      h = 0.1 sqrt(d / C)
+  zig-zag, bouncy     h = 0.1 / sqrt(C)
+
+The table has the error by the rule, and the least over the step sizes. Samplers
+that find their step have one figure. A line of OUTPUT/head_to_head.jsonl each.
+"""
+
+import argparse
+from collections.abc import Callable
+from collections.abc import Sequence
+import json
+import pathlib
+import time
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from benchmarks import reference_posteriors
+from benchmarks import stacked
+from benchmarks import uncertainty
+import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
+
+FACTORS = (0.25, 1., 4., 16.)
+NUM_DRAWS = 200
+
+
+class Problem(NamedTuple):
+  """A posterior, and what a run is judged by.
+
+  Attributes:
+    posterior: `Posterior`.
+    start: List of tensors, with an axis of chains.
+    batch_size: Python `int`.
+    num_gradients: How many rows' gradients all chains have together.
+    noise: C.
+    error: Callable of draws, a `Draws`; returns the error.
+  """
+  posterior: sgmcmc.Posterior
+  start: list[tf.Tensor]
+  batch_size: int
+  num_gradients: int
+  noise: float
+  error: Callable[[sgmcmc.Draws], float]
+
+
+class Sampler(NamedTuple):
+  """A sampler, its step size by rule, and its gradients of rows a step.
+
+  Attributes:
+    make: Callable of a problem, a step size and the number of steps of burn-in.
+    step_size: Callable of C and d; None if it is found.
+    cost: Callable of a problem: rows a step and chain, over the batch size.
+  """
+  make: Callable[[Problem, float, int], Any]
+  step_size: Callable[[float, int], float] | None
+  cost: Callable[[Problem], float] = lambda problem: 1.
+
+
+def _uniform(problem):
+  return sgmcmc.gradients.Uniform(problem.batch_size)
+
+
+def overdamped(kernel: Callable[..., Any], **arguments: Any) -> Sampler:
+  return Sampler(
+      lambda problem, h, _: kernel(
+          problem.posterior, h, gradient_estimator=_uniform(problem),
+          **arguments),
+      lambda noise, size: 0.1 / noise)
+
+
+def with_momentum(
+    kernel: Callable[..., Any], step_size: Any = None, **arguments: Any,
+) -> Sampler:
+  """Where a friction is needed it is 0.1 / h."""
+  def make(problem, h, _):
+    kinds = dict(gradient_estimator=_uniform(problem), **arguments)
+    if kernel is sgmcmc.SGHMC or kernel is sgmcmc.AMAGOLD:
+      kinds['friction'] = 0.1 / h
+    return kernel(problem.posterior, h, **kinds)
+
+  return Sampler(
+      make, step_size or (lambda noise, size: 0.1 / np.sqrt(noise)))
+
+
+def _microcanonical(problem, h, num_burnin_steps):
+  del num_burnin_steps
+  return sgmcmc.MicrocanonicalLangevin(
+      problem.posterior, h, gradient_estimator=_uniform(problem),
+      integrator='leapfrog')
+
+
+SAMPLERS = {
+    'SGLD': overdamped(sgmcmc.SGLD),
+    'SGLRW': overdamped(sgmcmc.SGLRW),
+    'Barker': with_momentum(sgmcmc.StochasticBarker),
+    'SGHMC': with_momentum(sgmcmc.SGHMC),
+    'SGNHT': with_momentum(sgmcmc.SGNHT, diffusion=1.),
+    'AMAGOLD': with_momentum(
+        sgmcmc.AMAGOLD, num_leapfrog_steps=100)._replace(
+            cost=lambda problem: 1. + problem.posterior.num_examples / (
+                100 * problem.batch_size)),
+    'MCLMC': Sampler(
+        _microcanonical, lambda noise, size: 0.1 * np.sqrt(size / noise),
+        lambda problem: 2.),
+    'AdaptiveTime(SGHMC)': Sampler(
+        lambda problem, h, _: sgmcmc.AdaptiveTime(
+            sgmcmc.SGHMC(problem.posterior, h, 0.1 / h, integrator='baoab',
+                         gradient_estimator=_uniform(problem)),
+            max_factor=4.),
+        lambda noise, size: 0.1 / np.sqrt(noise)),
+    'zig-zag, split': with_momentum(sgmcmc.pdmp.SplitZigZag),
+    'bouncy, split': with_momentum(
+        sgmcmc.pdmp.SplitBouncyParticle),
+    'ReplicaExchangeSGLD': Sampler(
+        lambda problem, h, _: sgmcmc.ReplicaExchangeSGLD(
+            problem.posterior, h, temperature_ratios=(1., 1.5),
+            gradient_estimator=_uniform(problem)),
+        lambda noise, size: 0.1 / noise, lambda problem: 2.2),
+    'SelfTuning(SGNHT)': Sampler(
+        lambda problem, h, number: stacked.tuned(
+            problem.posterior, problem.batch_size, number),
+        None, lambda problem: 1.05),
+}
+
+
+def moments(
+    means: np.ndarray, scales: np.ndarray) -> Callable[[sgmcmc.Draws], float]:
+  """The error of the first two moments, of a state of one part."""
+  def error(draws):
+    rows = draws.resampled(seed=0).states if (
+        draws.log_weights is not None) else draws.states
+    rows = np.reshape(rows, [-1, len(means)]).astype(np.float64)
+    return float(np.sqrt(np.mean(np.square(np.concatenate([
+        (np.mean(rows, axis=0) - means) / scales,
+        np.std(rows, axis=0) / scales - 1.])))))
+
+  return error
+
+
+def gaussian(arguments: argparse.Namespace) -> Problem:
+  num_chains, num, scales = 20, 1000, np.linspace(1., 5., 20)
+  x = np.random.default_rng(0).normal(size=[num, 20]) * scales
+  variances = 1. / (num / scales**2 + 1. / 100.)
+  means = variances * np.sum(x, axis=0) / scales**2
+  posterior = sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1) / 100.,
+      lambda theta, x: -0.5 * tf.reduce_sum(
+          tf.square((x - theta[..., tf.newaxis, :]) / np.float32(scales)), -1),
+      np.float32(x))
+  start = np.random.default_rng(1).normal(
+      means, np.sqrt(variances), [num_chains, 20])
+  return _problem(
+      arguments, posterior, [tf.constant(start, tf.float32)], 10, 2_000_000,
+      moments(means, np.sqrt(variances)), np.max)
+
+
+def regression(arguments: argparse.Namespace) -> Problem:
+  """State: coefficients and the logarithm of the scale."""
+  num_chains, num = 20, 10_000
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[num, 20]) * np.geomspace(0.3, 1., 20)
+  theta = rng.normal(size=20)
+  y = x @ theta + 0.7 * rng.standard_t(4., num)
+
+  def log_likelihood(theta, batch):
+    x, y = batch
+    location = tf.einsum('...nd,...d->...n', x, theta[..., :20])
+    return tfd.StudentT(4., location, tf.exp(theta[..., 20:])).log_prob(y)
+
+  posterior = sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1), log_likelihood,
+      (np.float32(x), np.float32(y)))
+  start = np.append(theta, np.log(0.7)) + 0.01 * rng.normal(
+      size=[num_chains, 21])
+
+  @tf.function(jit_compile=True)
+  def hmc():
+    kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+        tfp.mcmc.HamiltonianMonteCarlo(
+            posterior, step_size=0.005, num_leapfrog_steps=10), 200)
+    return tfp.mcmc.sample_chain(
+        50 if arguments.tiny else 500, tf.constant(start, tf.float32),
+        kernel=kernel, num_burnin_steps=300, seed=[0, 0], trace_fn=None)
+
+  exact = np.reshape(hmc(), [-1, 21]).astype(np.float64)
+  return _problem(
+      arguments, posterior, [tf.constant(exact[-num_chains:], tf.float32)],
+      100, 10_000_000, moments(np.mean(exact, axis=0), np.std(exact, axis=0)),
+      np.max)
+
+
+def digits(arguments: argparse.Namespace) -> Problem:
+  reference = reference_posteriors.SETS['digits']
+  table = reference.table(arguments.output)
+  x, y, x_test, _ = reference_posteriors.arrays(table)
+  network = reference_posteriors.perceptron(reference, table)
+  with np.load(
+      arguments.output / 'reference' / 'digits.npz') as kept:
+    wanted = np.float64(kept['predictive'])
+
+  def error(draws):
+    if draws.log_weights is not None:
+      draws = draws.resampled(seed=0)
+    found = reference_posteriors.predictive(network, draws.states, x_test)
+    return reference_posteriors.distance(
+        np.mean(found, axis=0), wanted, network)
+
+  return _problem(
+      arguments, network.posterior(x, y), network.by_adam(x, y, 4, 0), 32,
+      400 * len(x), error, np.mean)
+
+
+def _problem(
+    arguments, posterior, start, batch_size, num_gradients, error, mean):
+  variance = sgmcmc.gradients.Uniform(batch_size).variance(posterior, [
+      part[0] for part in start])
+  return Problem(
+      posterior, start, batch_size,
+      num_gradients // 1000 if arguments.tiny else num_gradients,
+      float(mean(np.concatenate([np.ravel(v) for v in variance]))), error)
+
+
+PROBLEMS = dict(gaussian=gaussian, regression=regression, digits=digits)
+
+
+def run(problem: Problem, sampler: Sampler, factor: float | None) -> float:
+  """The error of a run; infinite where the chain is lost."""
+  num_chains = len(problem.start[0])
+  size = sum(int(np.prod(part.shape[1:])) for part in problem.start)
+  num_steps = max(8, int(problem.num_gradients / (
+      num_chains * problem.batch_size * sampler.cost(problem))))
+  num_burnin_steps = num_steps // 2
+  h = factor and factor * float(sampler.step_size(problem.noise, size))
+  kernel = sampler.make(problem, h, num_burnin_steps)
+  per_step = 100 if isinstance(kernel, sgmcmc.AMAGOLD) else 1
+  num_burnin_steps //= per_step
+  num_left = max(num_steps // per_step - num_burnin_steps, 2)
+  num_draws = min(NUM_DRAWS, num_left)
+  start = problem.start if len(problem.start) > 1 else problem.start[0]
+  try:
+    draws = sgmcmc.sample(
+        kernel, num_draws, start, num_burnin_steps=num_burnin_steps,
+        num_steps_between_results=num_left // num_draws - 1, trace_fn=None,
+        seed=1, progress_bar=False)
+  except sgmcmc.NonFiniteError:
+    return float('inf')
+  return problem.error(draws)
+
+
+def report(lines: Sequence[dict[str, Any]]) -> str:
+  """A row for each sampler, in Markdown."""
+  problems = list(dict.fromkeys(line['problem'] for line in lines))
+  rows = [['sampler', *(
+      f'{name}: {what}' for name in problems for what in ('rule', 'best'))]]
+  rows.append(['---'] * len(rows[0]))
+  for sampler in dict.fromkeys(line['sampler'] for line in lines):
+    row = [sampler]
+    for name in problems:
+      found = {
+          line['factor']: line['error'] for line in lines
+          if (line['problem'], line['sampler']) == (name, sampler)}
+      best = min(found, key=found.get, default=None)
+      row += [
+          _cell(found.get(1., found.get(None))),
+          '' if None in found or not found
+          else f'{_cell(found[best])} ({best:g})']
+    rows.append(row)
+  return (
+      '# Samplers at equal gradients\n\nError by the rule for the step size, '
+      'and the least (in brackets the factor of the step size); one seed. See '
+      f'`python -m benchmarks.head_to_head --help`.\n\n'
+      f'{uncertainty.table(rows)}\n')
+
+
+def _cell(error):
+  if error is None:
+    return ''
+  return f'{error:.3f}' if np.isfinite(error) else 'lost'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  parser = argparse.ArgumentParser(
+      prog='python -m benchmarks.head_to_head', description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument(
+      '--problems', nargs='+', default=list(PROBLEMS), choices=PROBLEMS)
+  parser.add_argument(
+      '--samplers', nargs='+', default=list(SAMPLERS), choices=SAMPLERS)
+  parser.add_argument('--tiny', action='store_true')
+  parser.add_argument(
+      '--output', type=pathlib.Path,
+      default=pathlib.Path(__file__).parent / 'results')
+  arguments = parser.parse_args(argv)
+  arguments.output.mkdir(parents=True, exist_ok=True)
+  path = arguments.output / 'head_to_head.jsonl'
+  for name in arguments.problems:
+    problem = PROBLEMS[name](arguments)
+    for sampler in arguments.samplers:
+      chosen = SAMPLERS[sampler]
+      for factor in FACTORS if chosen.step_size else [None]:
+        key = dict(problem=name, sampler=sampler, factor=factor)
+        if any(key.items() <= line.items() for line in uncertainty.read(path)):
+          continue
+        begin = time.process_time()
+        line = {**key, 'error': run(problem, chosen, factor),
+                'seconds': round(time.process_time() - begin, 1)}
+        with path.open('a') as file:
+          file.write(json.dumps(line) + '\n')
+        print(line, flush=True)
+  (arguments.output / 'head_to_head.md').write_text(
+      report(uncertainty.read(path)))
+  return 0
+
+
+if __name__ == '__main__':
+  raise SystemExit(main())
