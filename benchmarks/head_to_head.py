@@ -1,7 +1,8 @@
 """All samplers with minibatches at equal gradients.
 
   python -m benchmarks.head_to_head [--problems gaussian ...]
-      [--samplers SGLD ...] [--tiny] [--output benchmarks/results]
+      [--samplers SGLD ...] [--factors 0.25 1 ...] [--data FOLDER] [--tiny]
+      [--output benchmarks/results]
 
   gaussian    20 coordinates, scales from 1 to 5, the mean of 1,000 rows from
               batches of 10: the noise of a gradient is 100 times the
@@ -10,6 +11,8 @@
               of freedom, 10,000 rows, batches of 100; moments by long HMC
   digits      the network of `benchmarks.reference_posteriors`, batches of 32;
               HMC's predictions (`reference_posteriors make` comes first)
+  airfoil     ten networks 5-16-16-16-16-2 from ten of Adam's, batches of 128;
+              in place of an error the NLL of test rows (needs --data)
 
 Each sampler has so many gradients of rows, in all chains together, half of them
 for burn-in. The error of moments is the root mean square over coordinates of
@@ -237,6 +240,23 @@ def digits(arguments: argparse.Namespace) -> Problem:
       400 * len(x), error, np.mean)
 
 
+def airfoil(arguments: argparse.Namespace) -> Problem:
+  reference = reference_posteriors.SETS['airfoil']
+  table = reference.table(arguments.data)
+  x, y, x_test, y_test = reference_posteriors.arrays(table)
+  network = reference_posteriors.perceptron(reference, table)
+
+  def error(draws):
+    if draws.log_weights is not None:
+      draws = draws.resampled(seed=0)
+    found = reference_posteriors.predictive(network, draws.states, x_test)
+    return reference_posteriors.nll(network, np.mean(found, axis=0), y_test)
+
+  return _problem(
+      arguments, network.posterior(x, y), network.by_adam(x, y, 10, 0), 128,
+      10 * 500 * len(x), error, np.mean)
+
+
 def _problem(
     arguments, posterior, start, batch_size, num_gradients, error, mean):
   variance = sgmcmc.gradients.Uniform(batch_size).variance(posterior, [
@@ -247,7 +267,8 @@ def _problem(
       float(mean(np.concatenate([np.ravel(v) for v in variance]))), error)
 
 
-PROBLEMS = dict(gaussian=gaussian, regression=regression, digits=digits)
+PROBLEMS = dict(
+    gaussian=gaussian, regression=regression, digits=digits, airfoil=airfoil)
 
 
 def run(problem: Problem, sampler: Sampler, factor: float | None) -> float:
@@ -313,6 +334,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       '--problems', nargs='+', default=list(PROBLEMS), choices=PROBLEMS)
   parser.add_argument(
       '--samplers', nargs='+', default=list(SAMPLERS), choices=SAMPLERS)
+  parser.add_argument(
+      '--factors', nargs='+', type=float, default=list(FACTORS))
+  parser.add_argument('--data', type=pathlib.Path)
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
       '--output', type=pathlib.Path,
@@ -324,7 +348,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     problem = PROBLEMS[name](arguments)
     for sampler in arguments.samplers:
       chosen = SAMPLERS[sampler]
-      for factor in FACTORS if chosen.step_size else [None]:
+      for factor in arguments.factors if chosen.step_size else [None]:
         key = dict(problem=name, sampler=sampler, factor=factor)
         if any(key.items() <= line.items() for line in uncertainty.read(path)):
           continue
