@@ -98,18 +98,18 @@ def overdamped(kernel: Callable[..., Any], **arguments: Any) -> Sampler:
       lambda noise, size: 0.1 / noise)
 
 
-def with_momentum(
-    kernel: Callable[..., Any], step_size: Any = None, **arguments: Any,
-) -> Sampler:
-  """Where a friction is needed it is 0.1 / h."""
+def with_momentum(kernel: Callable[..., Any], **arguments: Any) -> Sampler:
+  """Where a friction or diffusion is needed it is 0.1 / h."""
   def make(problem, h, _):
     kinds = dict(gradient_estimator=_uniform(problem), **arguments)
-    if kernel is sgmcmc.SGHMC or kernel is sgmcmc.AMAGOLD:
-      kinds['friction'] = 0.1 / h
+    name = {
+        sgmcmc.SGHMC: 'friction', sgmcmc.AMAGOLD: 'friction',
+        sgmcmc.SGNHT: 'diffusion'}.get(kernel)
+    if name is not None:
+      kinds[name] = 0.1 / h
     return kernel(problem.posterior, h, **kinds)
 
-  return Sampler(
-      make, step_size or (lambda noise, size: 0.1 / np.sqrt(noise)))
+  return Sampler(make, lambda noise, size: 0.1 / np.sqrt(noise))
 
 
 def _microcanonical(problem, h, num_burnin_steps):
@@ -122,9 +122,9 @@ def _microcanonical(problem, h, num_burnin_steps):
 SAMPLERS = {
     'SGLD': overdamped(sgmcmc.SGLD),
     'SGLRW': overdamped(sgmcmc.SGLRW),
-    'Barker': with_momentum(sgmcmc.StochasticBarker),
+    'Barker': overdamped(sgmcmc.StochasticBarker),
     'SGHMC': with_momentum(sgmcmc.SGHMC),
-    'SGNHT': with_momentum(sgmcmc.SGNHT, diffusion=1.),
+    'SGNHT': with_momentum(sgmcmc.SGNHT),
     'AMAGOLD': with_momentum(
         sgmcmc.AMAGOLD, num_leapfrog_steps=100)._replace(
             cost=lambda problem: 1. + problem.posterior.num_examples / (
@@ -180,7 +180,7 @@ def gaussian(arguments: argparse.Namespace) -> Problem:
   start = np.random.default_rng(1).normal(
       means, np.sqrt(variances), [num_chains, 20])
   return _problem(
-      arguments, posterior, [tf.constant(start, tf.float32)], 10, 2_000_000,
+      arguments, posterior, [tf.constant(start, tf.float32)], 10, 10_000_000,
       moments(means, np.sqrt(variances)), np.max)
 
 

@@ -24,7 +24,8 @@ over seeds.
   fit       `PosteriorSampling()`, a fifth of the passes Adam's
   sample    four chains of `SelfTuning(SGNHT)`, a quarter of the passes each
   SGHMC     four chains by hand: learning rate 0.1 of a mean loss, momentum 0.97
-  MCLMC     four chains on all rows, the step size by its energy error
+  MCLMC     four chains on all rows, the step size by its energy error, and the
+            decoherence length sqrt(d)
 """
 
 import argparse
@@ -248,7 +249,9 @@ def run(
   if method == 'MCLMC':
     num_steps = passes // (2 * NUM_CHAINS)  # Of two gradients each.
     kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
-        sgmcmc.MicrocanonicalLangevin(posterior, step_size=0.01),
+        sgmcmc.MicrocanonicalLangevin(
+            posterior, step_size=0.01, decoherence_length=math.sqrt(
+                sum(math.prod(w.shape[1:]) for w in start))),
         num_adaptation_steps=num_steps // 2)
   else:
     num_steps = passes * size // (NUM_CHAINS * BATCH_SIZE)

@@ -1,4 +1,4 @@
-"""Each row of README's table of algorithms, completed and run for a step."""
+"""Each row of the page's table of algorithms, completed and run for a step."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
 
-README = pathlib.Path(__file__).parent.parent / 'README.md'
+PAGE = pathlib.Path(__file__).parent.parent / 'docs' / 'algorithms.md'
 ROW = re.compile(r'^\| (.+?) \| (.+) \|$', re.MULTILINE)
 
 X = tf.constant(np.random.default_rng(0).normal(size=[200, 2]), tf.float32)
@@ -92,9 +92,9 @@ OTHERS = {
 
 def table():
   """`(algorithm, code)` for each piece of code in the table."""
-  text = README.read_text()
+  text = PAGE.read_text()
   start = text.index('| algorithm | here |')
-  rows = ROW.findall(text[start:text.index('\n<!--', start)])[1:]
+  rows = ROW.findall(text[start:text.index('\n\n', start)])[1:]
   return [
       (name, code) for name, cell in rows
       for code in re.findall('`([^`]+)`', cell) if code != 'fit']
