@@ -15,6 +15,8 @@ from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.compiler.xla import xla_data_pb2
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
+import tensorflow_probability as tfp
+from tensorflow_probability.python.internal import batch_shape_lib
 from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
 
@@ -33,6 +35,7 @@ __all__ = [
     'joint_names',
     'mask',
     'maximum',
+    'move_draws_last',
     'num_rows_of_arrays',
     'positions',
     'sees_accelerators',
@@ -150,6 +153,54 @@ def _ancestors(dataset):
   yield dataset
   for d in dataset._inputs():
     yield from _ancestors(d)
+
+
+def move_draws_last(
+    distribution: Any, number: int, rows: int, dtype: Any) -> Any:
+  """A distribution with the axis of draws as the last of its batch.
+
+  Args:
+    distribution: Of batch shape `[number * rows, ...]`.
+    number: The number of draws.
+    rows: The number of examples.
+    dtype: To which to cast floating parameters; None to leave them.
+
+  Returns:
+    moved: Of batch shape `[rows, ..., number]`; None where a parameter is
+      neither a tensor nor a distribution.
+  """
+  rank = distribution.batch_shape.rank
+
+  def move(of, more_ndims):
+    def move_parameter(parameter, event_ndims):
+      event_ndims += more_ndims
+      if isinstance(parameter, tfp.distributions.Distribution):
+        return move(parameter, event_ndims)
+      tensor = tf.convert_to_tensor(parameter)
+      if dtype is not None and tensor.dtype.is_floating:
+        tensor = tf.cast(tensor, dtype)
+      batch_ndims = tensor.shape.rank - event_ndims
+      if batch_ndims <= 0:
+        return tensor
+      if batch_ndims < rank or tensor.shape[0] == 1:
+        return tf.expand_dims(tensor, batch_ndims)
+      axes = list(range(tensor.shape.rank + 1))
+      return tf.transpose(
+          tf.reshape(tensor, [number, rows, *tensor.shape[1:]]),
+          [*axes[1:rank + 1], 0, *axes[rank + 1:]])
+
+    moved = batch_shape_lib.map_fn_over_parameters_with_event_ndims(
+        of, move_parameter)
+    if isinstance(of, tfp.distributions.Independent):
+      # By default all axes but the first, of which there is one more now.
+      moved['reinterpreted_batch_ndims'] = (
+          of.event_shape.rank - of.distribution.event_shape.rank)
+    return of.copy(**moved)
+
+  try:
+    return move(distribution, 0)
+  except (TypeError, ValueError, NotImplementedError):
+    return None
 
 
 def joint_names(joint: Any) -> list[str]:

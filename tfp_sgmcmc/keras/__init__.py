@@ -12,6 +12,7 @@ from tfp_sgmcmc.keras.losses import StudentTLikelihood
 from tfp_sgmcmc.keras.priors import he_normal
 from tfp_sgmcmc.keras.samples import PosteriorSamples
 from tfp_sgmcmc.keras.samples import PredictiveEntropy
+from tfp_sgmcmc.keras.samples import PredictiveVariance
 from tfp_sgmcmc.keras.scale_mixture import learned_scale
 from tfp_sgmcmc.keras.scales import Scales
 from tfp_sgmcmc.keras.scales import draw_scales
@@ -26,6 +27,7 @@ __all__ = [
     'PosteriorSamples',
     'PosteriorSampling',
     'PredictiveEntropy',
+    'PredictiveVariance',
     'Scales',
     'StudentTLikelihood',
     'draw_scales',

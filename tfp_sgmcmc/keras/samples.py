@@ -24,9 +24,10 @@ from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictions
+from tfp_sgmcmc.keras import predictive as predictive_lib
 from tfp_sgmcmc.keras import scores as scores_lib
 
-__all__ = ['PosteriorSamples', 'PredictiveEntropy']
+__all__ = ['PosteriorSamples', 'PredictiveEntropy', 'PredictiveVariance']
 
 
 class PredictiveEntropy(NamedTuple):
@@ -37,6 +38,20 @@ class PredictiveEntropy(NamedTuple):
     aleatoric: The mean of the draws' H: the noise of the targets.
     epistemic: Their difference, the mutual information of target and weights:
       what more data would take away.
+  """
+  total: np.ndarray
+  aleatoric: np.ndarray
+  epistemic: np.ndarray
+
+
+class PredictiveVariance(NamedTuple):
+  """Variance of the predictive distribution, in squared units of the target.
+
+  Attributes:
+    total: The variance of the mixture over draws.
+    aleatoric: The mean of the draws' variances: the noise of the targets.
+    epistemic: The variance of the draws' means: what more data would take
+      away.
   """
   total: np.ndarray
   aleatoric: np.ndarray
@@ -398,8 +413,9 @@ class PosteriorSamples:
       return_samples: bool = False,
       draw_batch_size: int = 8,
       steps: int | None = None,
+      return_std: bool = False,
   ) -> Any:
-    """The mean of the predictive distribution.
+    """The mean of the predictive distribution, and its standard deviation.
 
     Class probabilities for crossentropies (also where the model gives logits),
     the distribution's mean for the package's likelihoods, the outputs as they
@@ -419,17 +435,35 @@ class PosteriorSamples:
         in place of their mean `[n, ...]`.
       draw_batch_size: Python `int`, draws at a time.
       steps: Python `int`, the number of batches of a dataset; None for all.
+      return_std: Python `bool`: the pair of the mean and the standard
+        deviation of the predictive distribution, noise of the targets
+        included. For classes it is that of the class's indicator, sqrt(p (1 -
+        p)); an output without a loss has None.
 
     Returns:
-      predictions: Arrays in the structure of the model's outputs.
+      predictions: Arrays in the structure of the model's outputs; a pair of
+        such structures with `return_std`.
 
     Raises:
       ValueError: If there are no draws or no rows, the model is not compiled or
         does not take the inputs, the outputs are NaN or infinite (as where
         inputs hold NaN), those of a crossentropy without `from_logits` are no
         probabilities, or the data have no end and `steps` is None.
+        Also with both `return_std` and `return_samples`, or `return_std` and a
+        loss that is no distribution (`NegativeLogLikelihood`).
       TypeError: If `x` holds no arrays.
     """
+    if return_std:
+      if return_samples:
+        raise ValueError(
+            'return_std is that of the mean over draws, and return_samples '
+            'keeps the draws apart: pass one of the two.')
+      likelihood, mean, spread = self._spread(
+          'spread', x, batch_size, draw_batch_size, steps)
+      std = likelihood.map_outputs(lambda term, m: (
+          predictive_lib.standard_deviation(
+              term, m, None if term is None else spread[term.index])), mean)
+      return predictive_lib.join([mean]), predictive_lib.join([std])
     likelihood = self._likelihood()
 
     def means(outputs, batch):
@@ -469,21 +503,294 @@ class PosteriorSamples:
       ValueError: If the model has not one output with class probabilities, and
         as for `predict`.
     """
-    likelihood = self._likelihood()
+    likelihood, mean, spread = self._spread(
+        'entropy', x, batch_size, draw_batch_size, steps, self._class_term)
+    return self._parts(likelihood.terms(mean)[0], mean, spread)
 
-    def probabilities(outputs, batch):
-      del batch
-      term = self._class_term(likelihood, outputs)
-      p = term.probabilities(outputs)
-      return [p, scores_lib.entropy(p)]
+  def uncertainty(
+      self,
+      x: Any,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """How uncertain each target is, and how much of it more data would mend.
 
-    found = [results for _, results in self._over_batches(
-        'entropy', probabilities, likelihood,
-        predictions.inputs(x, batch_size, steps), draw_batch_size,
-        [np.add, np.add])]
-    mean, aleatoric = map(np.concatenate, zip(*found))
-    entropy = scores_lib.entropy(mean).numpy()
-    return PredictiveEntropy(entropy, aleatoric, entropy - aleatoric)
+    For classes entropies, as `predictive_entropy`. For other losses that are
+    distributions variances, by the law of total variance:
+
+      Var[y] = mean_s Var[y | theta_s] + Var_s E[y | theta_s]
+
+    Args:
+      x: Inputs, as for `predict`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      uncertainty: `PredictiveVariance` or `PredictiveEntropy`, with `total`,
+        `aleatoric` and `epistemic`, in the structure of the model's outputs;
+        None for an output without a loss.
+
+    Raises:
+      ValueError: If a loss is no distribution (`NegativeLogLikelihood`), and
+        as for `predict`.
+
+    #### Examples
+
+    Two lines through the origin, of slopes 0 and 2, and noise of scale 1:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> variance = posterior.uncertainty(tf.constant([[0.], [3.]]))
+    >>> variance.aleatoric[:, 0], variance.epistemic[:, 0]
+    (array([1., 1.]), array([0., 9.]))
+    """
+    likelihood, mean, spread = self._spread(
+        'spread', x, batch_size, draw_batch_size, steps)
+    return likelihood.map_outputs(
+        lambda term, m: None if term is None else self._parts(term, m, spread),
+        mean)
+
+  def predictive(
+      self,
+      x: Any,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """The predictive distribution of the targets, a mixture over the draws.
+
+      p(y | x, data) = sum_s w_s p(y | x, theta_s)
+
+    with w_s = 1/S, or the draws' weights. Its components are the distributions
+    of the compiled loss (`GaussianLikelihood`, ..., `DistributionLoss`,
+    "poisson"). For crossentropies it is the distribution of the class by the
+    mean probabilities: `tfd.Categorical` of class numbers (also where targets
+    are one-hot), `tfd.Bernoulli` for binary ones.
+
+    The mixture is that of each element of its batch shape by itself; `sample`
+    makes targets of several elements and outputs that belong to one draw.
+    Unlike the results of other methods, mixtures hold values for each draw
+    and example in memory.
+
+    Args:
+      x: Inputs, as for `predict`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      predictive: `tfd.Distribution` of the batch and event shape of the loss's
+        own distribution, else `tfd.MixtureSameFamily`; in the structure of the
+        model's outputs, None for an output without a loss.
+
+    Raises:
+      ValueError: If a loss is no distribution (`NegativeLogLikelihood`), one
+        draw's distributions cannot be stacked, and as for `predict`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> mixture = posterior.predictive(tf.constant([[0.], [3.]]))
+    >>> mixture.batch_shape, mixture.cdf([[0.], [6.]]).numpy()[:, 0]
+    (TensorShape([2, 1]), array([0.5 , 0.75], dtype=float32))
+    """
+    found = [(likelihood, structure) for likelihood, structure in (
+        self._outputs(x, batch_size, draw_batch_size, steps))]
+    likelihood = found[0][0]
+    outputs = keras.tree.map_structure(
+        lambda *arrays: np.concatenate(arrays, axis=1),
+        *(structure for _, structure in found))
+    w = self._shares()
+
+    def distribution(term, output):
+      if term is None:
+        return None
+      if term.is_classification:
+        p = np.asarray(term.probabilities(output), np.float64)
+        return predictive_lib.class_distribution(
+            term, np.average(p, axis=0, weights=w))
+      return predictive_lib.mixture(term, output, self.log_weights)
+
+    return likelihood.map_outputs(distribution, outputs)
+
+  def sample(
+      self,
+      x: Any,
+      num_samples: int = 1,
+      seed: int = 0,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """Targets drawn from the predictive distribution.
+
+    For each sample one draw of the weights is chosen, by its weight, for all
+    examples and outputs; then the targets are drawn by the loss's
+    distribution. So functions of several targets, such as their sum, have the
+    posterior's law.
+
+    Args:
+      x: Inputs, as for `predict`.
+      num_samples: Python `int`, the number of samples.
+      seed: Python `int`. The same samples need the same `batch_size`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      samples: Arrays `[num_samples, n, ...]` in the structure of the model's
+        outputs; of crossentropies class numbers; None for an output without a
+        loss.
+
+    Raises:
+      ValueError: If a loss is no distribution (`NegativeLogLikelihood`), and
+        as for `predict`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([5, 2, 1]), tf.zeros([5, 1])])
+    >>> posterior.sample(tf.ones([3, 2]), 10, seed=1).shape
+    (10, 3, 1)
+    """
+    number = checks.positive_integer('num_samples', num_samples)
+    seed = checks.non_negative_integer('seed', seed)
+    index = np.random.default_rng(seed).choice(
+        len(self), size=number, p=self._shares()) if len(self) else None
+    found = []
+    for k, (likelihood, outputs) in enumerate(
+        self._outputs(x, batch_size, draw_batch_size, steps)):
+      found.append(likelihood.map_outputs(
+          lambda term, output, k=k: None if term is None else (
+              predictive_lib.sample(
+                  term, output, index, np.random.SeedSequence(
+                      [seed, k, term.index]).generate_state(2).astype(
+                          np.int32))), outputs))
+    return predictive_lib.join(found, axis=1)
+
+  def quantiles(
+      self,
+      x: Any,
+      q: Any,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """Quantiles of the predictive distribution.
+
+    The smallest y with F(y) >= q, F the mixture's cumulative distribution
+    function, by bisection in float64; each element of the target by itself.
+    Nothing is drawn: the error is that of rounding to Keras' float type.
+
+    Args:
+      x: Inputs, as for `predict`.
+      q: Probabilities above 0 and below 1: a number, or a list of them.
+      batch_size: Python `int`, examples at a time: memory grows with it times
+        the number of draws.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      quantiles: Arrays `[n, ...]`, or `[len(q), n, ...]` for a list, in units
+        of the target and in the structure of the model's outputs; None for an
+        output of classes or without a loss.
+
+    Raises:
+      ValueError: If no output has quantiles (classes), a loss is no
+        distribution (`NegativeLogLikelihood`) or one without a cdf, q is out of
+        range, and as for `predict`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([5, 1, 1]), tf.zeros([5, 1])])
+    >>> posterior.quantiles(tf.ones([1, 1]), [0.05, 0.95])[:, 0, 0].round(3)
+    array([-0.645,  2.645], dtype=float32)
+    """
+    p = np.asarray(q, np.float64)
+    if p.ndim > 1 or not p.size or not np.all((p > 0.) & (p < 1.)):
+      raise ValueError(
+          f'q is {q!r}: pass a probability above 0 and below 1, or a list of '
+          'them.')
+
+    def of_mixture(term, mixed):
+      y = predictive_lib.quantiles(term, mixed, p.reshape(
+          [-1] + [1] * len(mixed.batch_shape)))
+      return y if p.ndim else y[0]
+
+    return self._of_mixtures(
+        of_mixture, p.ndim, x, batch_size, draw_batch_size, steps)
+
+  def interval(
+      self,
+      x: Any,
+      level: float = 0.9,
+      kind: str = 'equal_tails',
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """An interval for each target that holds it with a probability.
+
+    Args:
+      x: Inputs, as for `predict`.
+      level: Python `float`, the probability; above 0 and below 1. Of counts
+        the interval, both ends included, holds at least that.
+      kind: 'equal_tails', between the quantiles (1 - level) / 2 and (1 +
+        level) / 2; or 'shortest', the shortest single interval, also where the
+        density has several peaks. Its length is the shortest to about 1e-4 of
+        it, and its ends are less exact than those of 'equal_tails'.
+      batch_size: Python `int`, examples at a time: memory grows with it times
+        the number of draws.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      interval: Arrays `[2, n, ...]`, the lower and the upper ends, in units of
+        the target and in the structure of the model's outputs; None for an
+        output of classes or without a loss.
+
+    Raises:
+      ValueError: If `level` is out of range or `kind` none of these, and as
+        for `quantiles`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([5, 1, 1]), tf.zeros([5, 1])])
+    >>> lower, upper = posterior.interval(tf.ones([1, 1]), 0.9)
+    >>> lower[0].round(3), upper[0].round(3)
+    (array([-0.645], dtype=float32), array([2.645], dtype=float32))
+    """
+    checks.numeric('level', level, 0.)
+    if level >= 1.:
+      raise ValueError(
+          f'level is {level}: pass a probability below 1, such as 0.9.')
+    if kind == 'equal_tails':
+      return self.quantiles(
+          x, [(1. - level) / 2., (1. + level) / 2.], batch_size,
+          draw_batch_size, steps)
+    if kind != 'shortest':
+      raise ValueError(
+          f"kind is {kind!r}: it has to be 'equal_tails' or 'shortest'.")
+    return self._of_mixtures(
+        lambda term, mixed: predictive_lib.shortest_interval(
+            term, mixed, level), 1, x, batch_size, draw_batch_size, steps)
 
   def evaluate(
       self,
@@ -655,6 +962,87 @@ class PosteriorSamples:
           'The compiled loss says what the outputs mean (logits, locations), '
           f'which predictions of a posterior need. {error}') from error
 
+  def _shares(self):
+    """The weight of each draw, with a sum of 1."""
+    if self.log_weights is None:
+      return np.full(len(self), 1. / max(len(self), 1))
+    w = np.float64(self.log_weights)
+    w = np.exp(w - np.max(w))
+    return w / np.sum(w)
+
+  def _outputs(self, x, batch_size, draw_batch_size, steps):
+    """The likelihood and all draws' outputs, for each batch."""
+    likelihood = self._likelihood()
+
+    def outputs_of(outputs, batch):
+      del batch
+      # Raises early where a loss is no distribution.
+      likelihood.map_outputs(lambda term, output: (
+          None if term is None else predictive_lib.of_draw(term, output)),
+                             outputs)
+      return [outputs]
+
+    for _, (outputs,) in self._over_batches(
+        'outputs', outputs_of, likelihood,
+        predictions.inputs(x, batch_size, steps), draw_batch_size, None):
+      yield likelihood, outputs
+
+  def _of_mixtures(self, fn, axis, x, batch_size, draw_batch_size, steps):
+    """`fn(term, mixture)` of each output that has quantiles, joined."""
+    found = []
+    for likelihood, outputs in self._outputs(
+        x, batch_size, draw_batch_size, steps):
+      if all(term.is_classification for term in likelihood.terms(outputs)):
+        raise ValueError(
+            'The model predicts classes, which have no quantiles: use '
+            'predict(x) or predictive(x), their probabilities.')
+      found.append(likelihood.map_outputs(
+          lambda term, output: None if (
+              term is None or term.is_classification) else fn(
+                  term, predictive_lib.mixture(
+                      term, output, self.log_weights, of_elements=True)),
+          outputs))
+    return predictive_lib.join(found, axis)
+
+  def _spread(
+      self, name, x, batch_size, draw_batch_size, steps,
+      check=lambda likelihood, outputs: None):
+    """Means over draws of the targets' means, and of `predictive.spread`.
+
+    Returns:
+      likelihood: `Likelihood`.
+      mean: Arrays in the structure of the outputs.
+      spread: Dictionary with the spread of outputs that have a loss.
+    """
+    likelihood = self._likelihood()
+
+    def of_draw(outputs, batch):
+      del batch
+      check(likelihood, outputs)
+      flat = likelihood.flat_outputs(outputs)
+      return [
+          likelihood.map_outputs(scores_lib.pooled, outputs),
+          {term.index: predictive_lib.spread(term, flat[term.index])
+           for term in likelihood.terms(outputs)}]
+
+    found = [results for _, results in self._over_batches(
+        name, of_draw, likelihood, predictions.inputs(x, batch_size, steps),
+        draw_batch_size, [np.add, np.add])]
+    mean, spread = (
+        keras.tree.map_structure(lambda *a: np.concatenate(a), *parts)
+        for parts in zip(*found))
+    return likelihood, mean, spread
+
+  @staticmethod
+  def _parts(term, mean, spread):
+    """`PredictiveEntropy` or `PredictiveVariance` of one output."""
+    own = spread[term.index]
+    if term.is_classification:
+      entropy = scores_lib.entropy(mean).numpy()
+      return PredictiveEntropy(entropy, own, entropy - own)
+    between = predictive_lib.between(mean, own)
+    return PredictiveVariance(own.within + between, own.within, between)
+
   @staticmethod
   def _class_term(likelihood, outputs):
     terms = likelihood.terms(outputs)
@@ -687,9 +1075,7 @@ class PosteriorSamples:
 
     draw_weights = None
     if self.log_weights is not None:  # With a mean of 1.
-      draw_weights = np.float64(self.log_weights)
-      draw_weights = np.exp(draw_weights - np.max(draw_weights))
-      draw_weights /= np.mean(draw_weights)
+      draw_weights = len(self) * self._shares()
     ways = None if reduce_draws is None else [np.maximum, *reduce_draws]
     for batch, (faults, *results) in self._predictor.over_batches(
         name, with_faults, data, read_draws, ways, self._draws.extras, check,
