@@ -29,6 +29,33 @@ def test_wrong_keras_backend_is_one_clear_sentence():
 
 
 @pytest.mark.slow
+def test_the_core_needs_none_of_the_extras():
+  """A fit, its draws on disk, and predictions, with no package of the extras."""
+  result = run_python("""
+import sys
+for module in ('arviz', 'distributed', 'matplotlib', 'scipy', 'sklearn',
+               'tensorflow_datasets', 'tqdm', 'xarray'):
+  sys.modules[module] = None
+
+import tempfile
+import keras
+import numpy as np
+import tfp_sgmcmc as sgmcmc
+
+x = np.linspace(-1., 1., 64)[:, np.newaxis]
+model = keras.Sequential([keras.Input([1]), keras.layers.Dense(2)])
+model.compile('sgd', sgmcmc.keras.GaussianLikelihood())
+with tempfile.TemporaryDirectory() as folder:
+  sampling = sgmcmc.keras.PosteriorSampling(directory=folder, seed=0)
+  model.fit(x, 2. * x, epochs=40, verbose=0, callbacks=[sampling])
+  print('mean', sampling.posterior.predict(x).shape)
+  print('nll', sampling.posterior.evaluate(x, 2. * x)['nll'])
+""")
+  assert result.returncode == 0, result.stderr
+  assert 'mean (64, 1)' in result.stdout and 'nll' in result.stdout
+
+
+@pytest.mark.slow
 def test_missing_modules_are_one_clear_sentence_each():
   result = run_python("""
 import sys

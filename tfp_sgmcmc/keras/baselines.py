@@ -24,7 +24,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import scipy.special
 import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import verdicts
@@ -108,7 +107,7 @@ def _judge(ours, constant, start):
 
 def _pooled(log_likelihood):
   """The logarithm of the mean likelihood, `[n]` of `[draws, n]`."""
-  return scipy.special.logsumexp(log_likelihood, axis=0) - np.log(
+  return np.logaddexp.reduce(log_likelihood, axis=0) - np.log(
       len(log_likelihood))
 
 
@@ -176,8 +175,10 @@ def _constant(term, y, shape, mask):
     if not term.from_logits:
       return shares
     shares = np.clip(shares, _LEAST, 1.)
-    return scipy.special.logit(
-        np.minimum(shares, 1. - _LEAST)) if term.is_binary else np.log(shares)
+    if not term.is_binary:
+      return np.log(shares)
+    shares = np.minimum(shares, 1. - _LEAST)
+    return np.log(shares) - np.log1p(-shares)
   y = np.asarray(y, np.float64)
   if mask is not None:
     return None
