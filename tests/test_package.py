@@ -30,7 +30,7 @@ def test_wrong_keras_backend_is_one_clear_sentence():
 
 @pytest.mark.slow
 def test_the_core_needs_none_of_the_extras():
-  """A fit, its draws on disk, and predictions, with no package of the extras."""
+  """A fit, its draws on disk and predictions, without the extras' packages."""
   result = run_python("""
 import sys
 for module in ('arviz', 'distributed', 'matplotlib', 'scipy', 'sklearn',

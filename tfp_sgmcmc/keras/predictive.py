@@ -31,6 +31,7 @@ tfd = tfp.distributions
 _COUNTS = (
     tfd.Bernoulli, tfd.Binomial, tfd.Geometric, tfd.NegativeBinomial,
     tfd.Poisson)
+_ROUNDING = 1e-12
 _MAX_DOUBLINGS, _MAX_HALVINGS = 1030, 200
 # The lower end of a shortest interval, as a share of what it may leave out.
 _GRID = np.concatenate([[1e-6], np.linspace(0., 1., 33)[1:-1], [1. - 1e-6]])
@@ -281,7 +282,8 @@ def _cdf(term, mixed) -> Callable[[np.ndarray], np.ndarray]:
   def cdf(y):
     of = np.floor(y) if is_count else y
     values = mixed.cdf(tf.cast(of, mixed.dtype)).numpy()
-    return np.where(y < 0., 0., values) if is_count else values
+    # A cdf that equals p, as of a median of counts, may be rounded below it.
+    return np.where(y < 0., 0., values + _ROUNDING) if is_count else values
 
   try:
     cdf(np.zeros(mixed.batch_shape))

@@ -84,10 +84,8 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   much). It is for the exact gradient, and for gradients with little noise.
 
   It leaves the decoherence length L as it is. With the exact gradient give
-  `decoherence_length` about sqrt(d): by the default, ten steps, the path forgets
-  its direction too soon. (Ten networks of a table, d = 946, 20,000 passes over
-  its rows: a test NLL of -0.55 by the default.) [1] measures L, too, by
-  autocorrelations.
+  `decoherence_length` about sqrt(d): by the default, ten steps, the path
+  forgets its direction too soon. [1] measures L, too, by autocorrelations.
 
   The default, from 0.5 to 0.1, is that of [1] for networks, where steps may be
   long. The bias of moments is then not small; for 3% in variances see the
