@@ -285,9 +285,12 @@ def two_outputs(losses, as_dict):
       inputs, dict(zip(['size', 'kind'], outputs)) if as_dict else outputs)
   model.compile('sgd', losses)
   rng = np.random.default_rng(0)
-  arrays = {1: SLOPES.reshape([3, 1, 1]), 3: rng.normal(size=[3, 1, 3])}
-  return sgmcmc.keras.PosteriorSamples.from_arrays(
-      model, [arrays[w.shape[-1]] for w in model.trainable_variables])
+  # Keras has its own order of layers where outputs are a dict.
+  arrays = [
+      SLOPES.reshape([3, 1, 1]) if variable.path.startswith('size')
+      else rng.normal(size=[3, 1, 3])
+      for variable in model.trainable_variables]
+  return sgmcmc.keras.PosteriorSamples.from_arrays(model, arrays)
 
 
 @pytest.mark.parametrize('as_dict', [True, False])
@@ -353,14 +356,15 @@ def test_moving_statistics_belong_to_draws():
       atol=1e-5)
 
 
+@pytest.mark.slow
 def test_coverage():
   """Intervals of a conjugate regression hold the targets as often as said.
 
-  Each of 1,000 regressions has coefficients from the prior, 3 rows of data and
+  Each of 400 regressions has coefficients from the prior, 3 rows of data and
   a row to predict. They share one model, each with weights of its own. The
   number of targets outside is binomial.
   """
-  num, dims, rows, num_draws, level = 1000, 2, 3, 300, 0.9
+  num, dims, rows, num_draws, level = 400, 2, 3, 100, 0.9
   rng = np.random.default_rng(0)
   x = rng.normal(size=[num, rows + 1, dims])
   theta = rng.normal(size=[num, dims])
@@ -386,7 +390,9 @@ def test_coverage():
     target = y[:, -1:]
     return np.mean((target >= lower) & (target <= upper))
 
-  assert abs(share_inside(*posterior.interval(data, level)) - level) < bound
+  for kind in ('equal_tails', 'shortest'):
+    found = posterior.interval(data, level, kind)
+    assert abs(share_inside(*found) - level) < bound, kind
   # Planted: the noise of the targets alone.
   location = posterior.predict(data)
   half = 0.5 * scipy.stats.norm.ppf((1. + level) / 2.)

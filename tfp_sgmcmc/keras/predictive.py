@@ -34,8 +34,10 @@ _COUNTS = (
 _ROUNDING = 1e-12
 _MAX_DOUBLINGS, _MAX_HALVINGS = 1030, 200
 # The lower end of a shortest interval, as a share of what it may leave out.
-_GRID = np.concatenate([[1e-6], np.linspace(0., 1., 33)[1:-1], [1. - 1e-6]])
-_NUM_REFINEMENTS = 3
+_GRID = np.concatenate([[1e-6], np.linspace(0., 1., 17)[1:-1], [1. - 1e-6]])
+_NUM_REFINEMENTS = 4
+# Halvings while the shortest interval is looked for: 1e-6 of the bracket.
+_FEW_HALVINGS = 20
 
 
 class Variances(NamedTuple):
@@ -187,7 +189,10 @@ def between(mean: Any, parts: Variances) -> np.ndarray:
 
 
 def quantiles(
-    term: likelihood_lib.Term, mixed: tfd.MixtureSameFamily, p: Any,
+    term: likelihood_lib.Term,
+    mixed: tfd.MixtureSameFamily,
+    p: Any,
+    num_halvings: int = _MAX_HALVINGS,
 ) -> np.ndarray:
   """The smallest y at which the mixture's cdf is at least p.
 
@@ -196,6 +201,7 @@ def quantiles(
     mixed: Mixture of univariate distributions in float64, batch shape
       `[n, ...]`.
     p: Array `[k, ...]` of probabilities, that broadcasts to `[k, n, ...]`.
+    num_halvings: Python `int`, at most so many; fewer are less exact.
 
   Returns:
     quantiles: Array `[k, n, ...]`, float64, to rounding.
@@ -206,7 +212,7 @@ def quantiles(
   cdf = _cdf(term, mixed)
   p = np.broadcast_to(p, [len(p), *mixed.batch_shape])
   low, high = _bracket(term, mixed.components_distribution, cdf, p)
-  for _ in range(_MAX_HALVINGS):
+  for _ in range(num_halvings):
     middle = low + (high - low) / 2.
     # No cdf below the support of some distributions: NaN counts as below.
     is_below = ~(cdf(middle) >= p)
@@ -238,17 +244,15 @@ def shortest_interval(
   outside = 1. - level
   below = np.broadcast_to(
       outside * _GRID.reshape([-1] + [1] * len(shape)), [len(_GRID), *shape])
-  for refinement in range(_NUM_REFINEMENTS + 1):
-    ends = quantiles(term, mixed, np.concatenate([below, below + level]))
-    low, high = np.split(ends, 2)
+  for _ in range(_NUM_REFINEMENTS + 1):
+    low, high = np.split(quantiles(
+        term, mixed, np.concatenate([below, below + level]), _FEW_HALVINGS), 2)
     best = np.argmin(high - low, axis=0)[np.newaxis]
-    if refinement < _NUM_REFINEMENTS:
-      first, last = (np.take_along_axis(
-          below, np.clip(best + by, 0, len(below) - 1), axis=0)
-          for by in (-1, 1))
-      below = np.linspace(first[0], last[0], len(_GRID))
-  return np.concatenate(
-      [np.take_along_axis(end, best, axis=0) for end in (low, high)])
+    found, first, last = (np.take_along_axis(
+        below, np.clip(best + by, 0, len(below) - 1), axis=0)
+        for by in (0, -1, 1))
+    below = np.linspace(first[0], last[0], len(_GRID))
+  return quantiles(term, mixed, np.concatenate([found, found + level]))
 
 
 def join(found: list[Any], axis: int = 0) -> Any:
