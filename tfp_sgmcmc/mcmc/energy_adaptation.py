@@ -212,5 +212,5 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
             any_failed, previous.step_size / 2.,
             tf.where(is_adapting, found, previous.step_size)),
         weight_sum=tf.where(
-            any_failed, 0., tf.where(
+            any_failed, tf.zeros_like(weight_sum), tf.where(
                 is_adapting, weight_sum, previous.weight_sum)))
