@@ -16,8 +16,8 @@ import tensorflow as tf
 from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import guard
-from tfp_sgmcmc.mcmc import self_tuning
 from tfp_sgmcmc.mcmc import sgnht
 
 gradients = sgmcmc.gradients
@@ -241,7 +241,7 @@ def test_the_rounding_of_a_large_log_density_is_no_error_of_a_step(
       step_size_of_a_large_log_density, (tf.float64, tf.float32))
   assert 0.15 < double < 0.4
   assert double / 1.5 < single < 1.5 * double
-  monkeypatch.setattr(self_tuning, '_ROUNDING', 0.)
+  monkeypatch.setattr(adaptation, '_ROUNDING', 0.)
   assert step_size_of_a_large_log_density(tf.float32) < double / 2.
 
 
