@@ -157,9 +157,8 @@ def moments(
     means: np.ndarray, scales: np.ndarray) -> Callable[[sgmcmc.Draws], float]:
   """The error of the first two moments, of a state of one part."""
   def error(draws):
-    rows = draws.resampled(seed=0).states if (
-        draws.log_weights is not None) else draws.states
-    rows = np.reshape(rows, [-1, len(means)]).astype(np.float64)
+    rows = np.reshape(
+        draws.resampled().states, [-1, len(means)]).astype(np.float64)
     return float(np.sqrt(np.mean(np.square(np.concatenate([
         (np.mean(rows, axis=0) - means) / scales,
         np.std(rows, axis=0) / scales - 1.])))))
@@ -229,9 +228,8 @@ def digits(arguments: argparse.Namespace) -> Problem:
     wanted = np.float64(kept['predictive'])
 
   def error(draws):
-    if draws.log_weights is not None:
-      draws = draws.resampled(seed=0)
-    found = reference_posteriors.predictive(network, draws.states, x_test)
+    found = reference_posteriors.predictive(
+        network, draws.resampled().states, x_test)
     return reference_posteriors.distance(
         np.mean(found, axis=0), wanted, network)
 
@@ -247,9 +245,8 @@ def airfoil(arguments: argparse.Namespace) -> Problem:
   network = reference_posteriors.perceptron(reference, table)
 
   def error(draws):
-    if draws.log_weights is not None:
-      draws = draws.resampled(seed=0)
-    found = reference_posteriors.predictive(network, draws.states, x_test)
+    found = reference_posteriors.predictive(
+        network, draws.resampled().states, x_test)
     return reference_posteriors.nll(network, np.mean(found, axis=0), y_test)
 
   return _problem(

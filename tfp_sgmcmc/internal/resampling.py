@@ -1,11 +1,14 @@
 """Draws with weights, made into draws at equal weights."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 __all__ = ['systematic']
 
 
-def systematic(log_weights: np.ndarray, seed: int) -> np.ndarray:
+def systematic(
+    log_weights: np.ndarray, seed: int | Sequence[int]) -> np.ndarray:
   """Numbers of draws, each as often as its weight says, in their order.
 
   Of n draws with weights w that sum to n, draw k comes floor(w_k) or ceil(w_k)
@@ -14,7 +17,7 @@ def systematic(log_weights: np.ndarray, seed: int) -> np.ndarray:
 
   Args:
     log_weights: Array `[n]`, the logarithms up to a constant.
-    seed: Python `int`.
+    seed: Python `int`, or several.
 
   Returns:
     indices: Integer array `[n]`, not decreasing.
