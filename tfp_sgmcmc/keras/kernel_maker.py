@@ -409,8 +409,7 @@ class KernelMaker:
 
 def _inner(kernel):
   """The kernel inside one that adapts it; others as they are."""
-  is_around = isinstance(
-      kernel, (adaptation.AdaptingKernel, mcmc.AdaptiveTime))
+  is_around = isinstance(kernel, adaptation.WrappingKernel)
   return kernel.inner_kernel if is_around else kernel
 
 

@@ -14,7 +14,8 @@ from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 
 __all__ = [
-    'AdaptingKernel', 'failure', 'step', 'step_size_of_errors', 'weighed']
+    'AdaptingKernel', 'WrappingKernel', 'failure', 'step',
+    'step_size_of_errors', 'weighed']
 
 _DECAY, _WIDTH = 0.98, 9.
 # One step, or one number, may not move the step size by more than this.
@@ -22,30 +23,12 @@ _LARGEST_ERROR = 1e12
 _ROUNDING = 4.
 
 
-class AdaptingKernel(kernel_lib.Kernel):
-  """Base of the kernels that find settings of an inner kernel.
-
-  A subclass has `inner_kernel` and `num_adaptation_steps` among its
-  `parameters` and defines `adapted_kernel`. Its results hold those of the inner
-  kernel, `inner_results`, and what was found; their number of steps is
-  `adaptation.step`.
-  """
-
-  def __init__(self, parameters: dict[str, Any]):
-    """Checks and keeps the arguments of the subclass's constructor."""
-    super().__init__(parameters)
-    if callable(self.inner_kernel.parameters['step_size']):
-      raise ValueError(
-          'The step size of inner_kernel is a schedule, and '
-          f'{type(self).__name__} finds one number: give the number to start '
-          'from.')
-    number = parameters['num_adaptation_steps']
-    if not (tf.is_tensor(number) or isinstance(number, tf.Variable)):
-      checks.non_negative_integer('num_adaptation_steps', number)
+class WrappingKernel(kernel_lib.Kernel):
+  """Base of kernels that have an `inner_kernel` among their `parameters`."""
 
   @property
   def inner_kernel(self) -> base.LangevinKernel:
-    """The kernel whose settings are found, as it was given."""
+    """The kernel around which this is, as it was given."""
     return self._parameters['inner_kernel']
 
   @property
@@ -73,6 +56,28 @@ class AdaptingKernel(kernel_lib.Kernel):
     return self.copy(
         inner_kernel=self.inner_kernel.experimental_with_shard_axes(
             shard_axis_names))
+
+
+class AdaptingKernel(WrappingKernel):
+  """Base of the kernels that find settings of an inner kernel.
+
+  A subclass has `inner_kernel` and `num_adaptation_steps` among its
+  `parameters` and defines `adapted_kernel`. Its results hold those of the inner
+  kernel, `inner_results`, and what was found; their number of steps is
+  `adaptation.step`.
+  """
+
+  def __init__(self, parameters: dict[str, Any]):
+    """Checks and keeps the arguments of the subclass's constructor."""
+    super().__init__(parameters)
+    if callable(self.inner_kernel.parameters['step_size']):
+      raise ValueError(
+          'The step size of inner_kernel is a schedule, and '
+          f'{type(self).__name__} finds one number: give the number to start '
+          'from.')
+    number = parameters['num_adaptation_steps']
+    if not (tf.is_tensor(number) or isinstance(number, tf.Variable)):
+      checks.non_negative_integer('num_adaptation_steps', number)
 
   @abc.abstractmethod
   def adapted_kernel(self, results: Any) -> base.LangevinKernel:

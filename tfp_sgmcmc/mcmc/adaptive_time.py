@@ -35,6 +35,7 @@ from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import base
 
 __all__ = ['AdaptiveTime', 'AdaptiveTimeResults']
@@ -76,7 +77,7 @@ class _Seeds(NamedTuple):
   inner: tf.Tensor
 
 
-class AdaptiveTime(kernel_lib.Kernel):
+class AdaptiveTime(adaptation.WrappingKernel):
   """Small steps where gradients are large, with draws that have weights.
 
     zeta <- rho zeta + (1 - rho) |g|^2 / (d s^2),   one zeta for each chain
@@ -191,35 +192,9 @@ class AdaptiveTime(kernel_lib.Kernel):
   _Seeds = _Seeds
 
   @property
-  def inner_kernel(self) -> base.LangevinKernel:
-    """The kernel whose step size follows the gradient, as it was given."""
-    return self._parameters['inner_kernel']
-
-  @property
-  def is_calibrated(self) -> bool:
-    """That of the inner kernel; False for all it accepts."""
-    return self.inner_kernel.is_calibrated
-
-  @property
-  def lives_on_batches(self) -> bool:
-    """Whether the inner kernel does."""
-    return self.inner_kernel.lives_on_batches
-
-  @property
   def why_no_shards(self) -> str | None:
     """That of the inner kernel."""
     return self.inner_kernel.why_no_shards
-
-  @property
-  def experimental_shard_axis_names(self) -> list[str | None] | None:
-    """Those of the inner kernel."""
-    return self.inner_kernel.experimental_shard_axis_names
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy around such a copy of the inner kernel."""
-    return self.copy(
-        inner_kernel=self.inner_kernel.experimental_with_shard_axes(
-            shard_axis_names))
 
   def _bootstrap(self, parts, seeds):
     inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.inner)
