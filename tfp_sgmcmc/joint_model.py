@@ -115,6 +115,15 @@ class JointModel:
         _log_prob_by_example(name, distributions[name], values)
         for name, values in self._observed(batch).items())
 
+  @property
+  def part_names(self) -> list[str]:
+    """The name in the model of each part of the state, in its order."""
+    names = {
+        name: tf.nest.map_structure(lambda _, name=name: name, value)
+        for name, value in self._latent(self._structure).items()}
+    return tf.nest.flatten(
+        names if isinstance(self._structure, dict) else list(names.values()))
+
   def constrain(self, state: Any) -> Any:
     """theta = b(phi), in the structure of the model, for any leading axes."""
     return self._pack(
@@ -235,11 +244,9 @@ class JointModel:
         shape.is_compatible_with(chains + event)
         for shape, event in zip(given, wanted)):
       return
-    names = tf.nest.flatten(
-        {name: name for name in self._names}
-        if isinstance(self._structure, dict) else self._names)
     parts = ', '.join(
-        f'{name} {list(event)}' for name, event in zip(names, wanted))
+        f'{name} {list(event)}' for name, event in zip(
+            self.part_names, wanted))
     raise ValueError(
         f'The state has parts of shapes {[list(shape) for shape in given]}: a '
         f'list of {parts} is needed, each with the axes of the chains in '

@@ -13,9 +13,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc import joint_model
+from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
+from tfp_sgmcmc.internal import maximum
 from tfp_sgmcmc.internal import model_checks
 from tfp_sgmcmc.internal import rows
 from tfp_sgmcmc.internal import seeds
@@ -228,6 +230,77 @@ class Posterior:
         for k, length in enumerate(
             sample_shape if np.ndim(sample_shape) else [sample_shape])]
     return self._parameters.sample_prior(shape, seeds.to_stateless(seed))
+
+  def mode(
+      self, start: Any = None, *, num_rows: int | None = None, seed: Any = None,
+  ) -> Any:
+    """The state of the largest density, by L-BFGS on all parts together.
+
+    It is the mode of the density that chains see: of `transform` and
+    `from_joint_distribution` in unconstrained parameters, the Jacobian
+    included. A density may have several modes; the one near the start is found.
+
+    Args:
+      start: A state without axes of chains: a tensor or a list of tensors.
+        Default: a draw from the prior.
+      num_rows: Python `int`, where all the data are too many for one pass: so
+        many rows, drawn once, stand for all of them. The result is then as far
+        from the mode as the posterior of these rows is wide.
+      seed: Python `int` or stateless seed, of the draw and of the rows.
+
+    Returns:
+      mode: In the form of `start`.
+
+    Raises:
+      ValueError: If the density is not finite at the start, the start has axes
+        of chains, there are fewer than `num_rows` rows, or data are shared out
+        among devices.
+
+    #### Examples
+
+    A straight line with unknown noise, its scale through its logarithm:
+
+    >>> x = tf.linspace(-1., 1., 100)
+    >>> y = 2. * x + 0.1 * tf.random.stateless_normal([100], [0, 1])
+    >>> def log_likelihood(slope, log_scale, batch):
+    ...   return tfd.Normal(
+    ...       slope[..., tf.newaxis] * batch['x'],
+    ...       tf.exp(log_scale)[..., tf.newaxis]).log_prob(batch['y'])
+    >>> posterior = sgmcmc.Posterior(
+    ...     lambda slope, log_scale: tfd.Normal(0., 10.).log_prob(slope)
+    ...     + tfd.Normal(0., 10.).log_prob(log_scale),
+    ...     log_likelihood, {'x': x, 'y': y})
+    >>> slope, log_scale = posterior.mode([0., 0.])
+    >>> abs(float(slope) - 2.) < 0.1, 0.08 < float(tf.exp(log_scale)) < 0.12
+    (True, True)
+    """
+    if self.is_sharded:
+      raise ValueError(
+          'The data of this posterior are shared out among devices: take the '
+          'mode of the posterior before shard().')
+    seed = seeds.to_stateless(seed)
+    if start is None:
+      start = self.sample_prior(seed=random.fold_in(seed, 0))
+    parts = states.to_parts(start, 'start')
+    shape = self.log_prior(*parts).shape
+    if shape.rank:
+      raise ValueError(
+          f'The log prior of the start has shape {shape}: pass one state, '
+          'without axes of chains.')
+    if num_rows is None:
+      return states.like(start, maximum.maximum(
+          self, parts, self.num_examples))
+    batch = self.gather(random.indices(
+        self.num_rows, [checks.positive_integer('num_rows', num_rows)],
+        random.fold_in(seed, 1)))
+    return states.like(start, maximum.maximum(
+        functools.partial(self.log_prob_estimate, batch=batch), parts,
+        self.num_examples))
+
+  @property
+  def part_names(self) -> list[str] | None:
+    """A name for each part of the state: those of a joint distribution."""
+    return self._parameters.part_names
 
   @property
   def data(self) -> Any:
@@ -541,6 +614,8 @@ class Posterior:
 class _AsTheyAre:
   """Parameters that are the state."""
 
+  part_names = None
+
   def __init__(self, log_prior_fn):
     self._log_prior_fn = log_prior_fn
 
@@ -562,6 +637,7 @@ class _Unconstrained:
   def __init__(self, posterior, bijectors, is_list):
     self._posterior, self._bijectors = posterior, bijectors
     self._is_list = is_list
+    self.part_names = posterior.part_names
 
   def constrain(self, state):
     parts = self._forward(list(state) if self._is_list else [state])
@@ -601,6 +677,7 @@ class _Density(Posterior):
 
   def __init__(self, log_prob_fn):
     self._log_prior_fn = log_prob_fn
+    self._parameters = _AsTheyAre(log_prob_fn)
     self._data = None
     self._num_examples = 1
 

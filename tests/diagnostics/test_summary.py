@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
@@ -171,6 +172,40 @@ def test_planted_errors_are_seen(error, quantity, wanted):
   found = summary_of_run(**error)
   assert verdict(found.rows, quantity) == wanted, str(found)
   assert found.verdict == 'wrong' or wanted == 'doubtful'
+
+
+@pytest.mark.parametrize('has_names, wanted', [
+    (True, 'The worst is means[1].'),
+    (False, 'The worst is [1] of part 0 of the state.')])
+def test_rows_name_the_worst_parameter(has_names, wanted):
+  """Chains that began apart in one coordinate, and have hardly moved."""
+  tfd = tfp.distributions
+  if has_names:
+    target = sgmcmc.Posterior.from_joint_distribution(
+        tfd.JointDistributionNamed(dict(
+            mu=tfd.Normal(0., 1.),
+            means=lambda mu: tfd.Sample(tfd.Normal(mu, 1.), 3),
+            y=tfd.Sample(tfd.Normal(0., 1.), 5))), {'y': tf.zeros(5)})
+  else:
+    target = lambda means, mu: -0.5 * (
+        tf.reduce_sum(means**2, axis=-1) + mu**2)
+  kernel = sgmcmc.SGLD(target, step_size=0.1)
+  start = [np.zeros([4, 3], np.float32), np.zeros(4, np.float32)]
+  draws = sgmcmc.sample(
+      kernel, 100, start, num_steps_between_results=4, seed=1,
+      progress_bar=False)
+  means, mu = (np.array(part) for part in draws.states)
+  means[..., 1] = 0.01 * means[..., 1] + np.arange(4.)
+  chunks = chunks_lib.Chunks()
+  chunks.append(leaves.named(state=[means, mu]))
+  apart = sgmcmc.Draws(
+      chunks, draws._structure, draws.final_state, draws.kernel_results,
+      num_chain_axes=1)
+  rows = summary(apart, kernel).rows
+  for quantity in ('rank R-hat', 'effective draws'):
+    assert wanted in row_of(rows, f'{quantity} of the parameters').advice
+  # Without the kernel nothing is known but the parts.
+  assert 'The worst is [1] of part 0' in summary(apart).rows[0].advice
 
 
 def test_one_coordinate_that_is_too_wide_is_seen():

@@ -202,10 +202,10 @@ def sghmc_chains(integrator, estimator, num_parts):
     def make_kernel(
         h, friction, temperature, b, noise_factor, drift_with_old_momentum):
 
-      def with_errors(theta, r, g, h, friction, scale, xi):
+      def with_errors(theta, r, g, h, way, friction, scale, xi):
         moved, new = step(
-            theta, r, g, h, friction, tf.cast(noise_factor, h.dtype) * scale,
-            xi)
+            theta, r, g, h, way, friction,
+            tf.cast(noise_factor, h.dtype) * scale, xi)
         share = tf.cast(drift_with_old_momentum, h.dtype)
         return moved + share * h * (r - new), new
 
@@ -249,6 +249,41 @@ def sghmc_p_value(
 ], ids=str)
 def test_sghmc(integrator, arguments):
   assert sghmc_p_value(integrator, **arguments) > oracle.FALSE_ALARM_RATE
+
+
+@pytest.mark.parametrize('integrator', ['euler', 'baoab', 'explicit_euler'])
+def test_sghmc_with_a_diagonal_that_is_given(integrator):
+  """The law of theta / s; and G is no root of it, nor left out of the drift."""
+  model = oracle.GaussianModel()
+  diagonal = np.array([0.3, 2., 0.8])
+  h, friction, number = 0.1, 4., 30
+  state, results = oracle.compile_chains(
+      lambda: sgmcmc.SGHMC(
+          model.posterior(), h, friction, gradient_estimator=REPLACED,
+          integrator=integrator,
+          preconditioner=sgmcmc.preconditioners.Diagonal(
+              [tf.constant(diagonal[:2]), diagonal[2]])),
+      jit_compile=False)(initial_state(2), number)
+  theta, momentum = (
+      oracle.join_parts(parts, NUM_CHAINS)
+      for parts in (state, results.momentum))
+
+  def p_of(s):
+    noise = s[:, np.newaxis] * model.gradient_covariance(REPLACED) * s
+    law = getattr(oracle, integrator)(
+        s[:, np.newaxis] * model.precision * s, noise, h, friction)
+    start = [np.zeros([3, 3]), np.eye(3)]
+    if integrator == 'baoab':
+      start.append(noise)
+    mean, covariance = law.from_zero(
+        number, model.mean / s, scipy.linalg.block_diag(*start))
+    return oracle.law_p_value(
+        np.concatenate([theta / s, momentum], axis=1), mean[:6],
+        covariance[:6, :6])
+
+  assert p_of(np.sqrt(diagonal)) > oracle.FALSE_ALARM_RATE
+  assert p_of(diagonal) < 1e-9
+  assert p_of(np.ones(3)) < 1e-9
 
 
 @pytest.mark.parametrize('arguments', [

@@ -10,6 +10,7 @@ effective sample sizes and standard errors are ArviZ' (the extra `arviz`).
      for Assessing Convergence of MCMC. _Bayesian Analysis_, 2021.
 """
 
+from collections.abc import Callable
 from typing import Any
 import warnings
 
@@ -57,13 +58,16 @@ def standard_error(values: np.ndarray) -> np.ndarray:
   return by_chain.std(axis=0, ddof=1) / np.sqrt(len(by_chain))
 
 
-def r_hat(name: str, values: np.ndarray) -> verdicts.Row:
+def r_hat(
+    name: str, values: np.ndarray, place: Callable[[int], str] | None = None,
+) -> verdicts.Row:
   """The row of the largest rank R-hat of `[chain, draw, d]`.
 
   Of the halves of chains, as [1] has it. Fine below 1.05, wrong above 1.2, or
   above what is due to chance where the draws are few: with m halves of n
   independent draws R-hat^2 is about (n - 1) / n + F / n, F of m - 1 and
-  m (n - 1) degrees of freedom.
+  m (n - 1) degrees of freedom. `place` says of the index of a coordinate what
+  it is called.
   """
   found, by_chance = rank_r_hats(values)
   largest = np.max(found)
@@ -71,7 +75,8 @@ def r_hat(name: str, values: np.ndarray) -> verdicts.Row:
   return verdicts.Row(
       f'rank R-hat of {name}', float(largest), None,
       _grade(largest, limit, max(1.2, by_chance)), _say(
-          largest <= limit, f'It has to be below {limit:.3g}.',
+          largest <= limit,
+          f'It has to be below {limit:.3g}.{_worst(place, np.argmax(found))}',
           'The chains disagree with each other, or their halves do: make '
           'burn-in and run longer, or start in a better place.'))
 
@@ -106,14 +111,18 @@ def _r_hat_by_chance(num_chains, num_draws, num_coordinates):
 
 def effective_draws(
     name: str, values: np.ndarray, factor: float = 1.,
-    enough: float = _ENOUGH_DRAWS) -> verdicts.Row:
+    enough: float = _ENOUGH_DRAWS,
+    place: Callable[[int], str] | None = None) -> verdicts.Row:
   """The row of the smallest effective sample size, times `factor`."""
-  smallest = factor * np.min(_by_coordinate('ess', values, method='bulk'))
+  found = _by_coordinate('ess', values, method='bulk')
+  smallest = factor * np.min(found)
   is_enough = smallest >= enough
   return verdicts.Row(
       f'effective draws of {name}', float(smallest), None,
       'fine' if is_enough else 'doubtful', _say(
-          is_enough, f'At least {enough:.0f} are needed.',
+          is_enough,
+          f'At least {enough:.0f} are needed.'
+          f'{_worst(place, np.argmin(found))}',
           'Run longer, or more chains; a larger step size moves faster.'))
 
 
@@ -141,6 +150,11 @@ def _grade(value, doubtful, wrong):
   if value > wrong:
     return 'wrong'
   return 'fine' if value <= doubtful else 'doubtful'
+
+
+def _worst(place, index):
+  """A sentence that names the coordinate a row is of."""
+  return '' if place is None else f' The worst is {place(int(index))}.'
 
 
 def _say(is_fine, meaning, advice):

@@ -71,8 +71,10 @@ def summary(
   120 with about 500 four were doubtful, for fewer than 400. The rate of the
   worst coordinate is shared among all: see `diagnostics.temperatures` for what
   it tells of. R-hat, effective draws and drift are of the parameters and of the
-  log density where it was traced. A run that is fine may still have missed a
-  mode, or be too wide in a direction across coordinates.
+  log density where it was traced; the rows of the parameters name the worst
+  one, those of a joint distribution by its name in the model. A run that is
+  fine may still have missed a mode, or be too wide in a direction across
+  coordinates.
 
   Draws with weights (`AdaptiveTime`) are judged at equal weights, as
   `resampled()` gives them; a kernel's step size then counts as it was given.
@@ -168,11 +170,12 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
   parts, traces = _of_one_length(
       [_parts(run.states) for run in runs],
       [_fields(run.trace) for run in runs], rank)
-  rows = _chain_rows(parts, traces, rank, max_coordinates)
   kernels, results = zip(*(
       _innermost(kernel, run.kernel_results) for run in runs))
+  place = _places(kernels[0], parts[0], rank)
+  rows = _chain_rows(parts, traces, rank, max_coordinates, place)
   rows += _temperature_rows(
-      kernels[0], parts, rank, num_gradients, rows[1].value)
+      kernels[0], parts, rank, num_gradients, rows[1].value, place)
   known = [k and temperatures.dynamics(k) for k in kernels]
   if known[0]:
     rows.append(temperatures.kinetic(
@@ -191,9 +194,11 @@ def _(result: trajectory_lib.Trajectory, kernel=None, num_gradients=1000,
   del seed
   rank = result.num_chain_axes
   parts = [_parts(result.sample(min(_MOST_DRAWS, result.counts.events)))]
-  rows = _chain_rows(parts, [{}], rank, max_coordinates)
   kernel, _ = _innermost(kernel, None)
-  rows += _temperature_rows(kernel, parts, rank, num_gradients, rows[1].value)
+  place = _places(kernel, parts[0], rank)
+  rows = _chain_rows(parts, [{}], rank, max_coordinates, place)
+  rows += _temperature_rows(
+      kernel, parts, rank, num_gradients, rows[1].value, place)
   share = result.violation_share
   verdict = 'fine' if share <= 0.01 else (
       'doubtful' if share <= 0.05 else 'wrong')
@@ -258,22 +263,46 @@ def _of_one_length(parts, traces, rank):
        for trace in traces])
 
 
-def _chain_rows(parts, traces, rank, max_coordinates):
+def _places(kernel, parts, rank):
+  """What a coordinate of the state is called, by its index: a callable.
+
+  Of a joint distribution by its names, 'means[3]'; else by its part.
+  """
+  target = getattr(kernel, 'target_log_prob_fn', None)
+  names = target and posterior_lib.as_posterior(target).part_names
+  events = [part.shape[1 + rank:] for part in parts]
+  sizes = [int(np.prod(event)) for event in events]
+  ends = np.cumsum(sizes)
+
+  def place(k):
+    part = int(np.searchsorted(ends, k, side='right'))
+    at = np.unravel_index(k - ends[part] + sizes[part], events[part])
+    where = f'[{", ".join(map(str, at))}]' if at else ''
+    if names:
+      return f'{names[part]}{where}'
+    return f'{where} of part {part} of the state'.removeprefix(' of ')
+
+  return place
+
+
+def _chain_rows(parts, traces, rank, max_coordinates, place):
   checks.positive_integer('max_coordinates', max_coordinates)
   values, factor = _chains_first(parts, rank)
   d = values.shape[-1]
   index = np.unique(np.linspace(0, d - 1, min(d, max_coordinates)).astype(int))
-  rows = _rows_of('the parameters', values[..., index], factor)
+  rows = _rows_of(
+      'the parameters', values[..., index], factor,
+      None if d == 1 else lambda k: place(index[k]))
   if all(trace.get('target_log_prob') is not None for trace in traces):
     rows += _rows_of('the log density', *_chains_first(
         [[trace['target_log_prob']] for trace in traces], rank))
   return rows
 
 
-def _rows_of(name, values, factor):
+def _rows_of(name, values, factor, place=None):
   return [
-      chains_lib.r_hat(name, values),
-      chains_lib.effective_draws(name, values, factor),
+      chains_lib.r_hat(name, values, place),
+      chains_lib.effective_draws(name, values, factor, place=place),
       chains_lib.drift(name, values)]
 
 
@@ -306,7 +335,8 @@ def _mean_square(trace, rank):
   return None if np.isnan(values).all() else values[..., 0]
 
 
-def _temperature_rows(kernel, parts, rank, num_gradients, num_effective):
+def _temperature_rows(
+    kernel, parts, rank, num_gradients, num_effective, place):
   """The rows of the configurational temperature, if they can be had."""
   num_gradients = checks.non_negative_integer('num_gradients', num_gradients)
   known = kernel and temperatures.dynamics(kernel)
@@ -318,4 +348,5 @@ def _temperature_rows(kernel, parts, rank, num_gradients, num_effective):
       posterior.has_examples and posterior.data is None):
     return []  # The examples are elsewhere, or come from a pipeline.
   return temperatures.configurational(
-      posterior, parts, rank, known.temperature, num_gradients, num_effective)
+      posterior, parts, rank, known.temperature, num_gradients, num_effective,
+      place)

@@ -249,6 +249,7 @@ def _scale_of_kinetic(known):
 def configurational(
     target: Any, runs: Sequence[list[tf.Tensor]], chain_rank: int,
     temperature: float, num_gradients: int, num_effective: float,
+    place: Callable[[int], str],
 ) -> list[verdicts.Row]:
   """The rows of -(theta - m) . grad log density / (d T), by the exact gradient.
 
@@ -282,8 +283,7 @@ def configurational(
       for of_runs in (runs, [gradients(*parts) for parts in runs]))
   virial = np.swapaxes(
       -(theta - _others_mean(theta)) * g, 0, 1) / temperature
-  return rows_of_virial(
-      virial, num_effective, lambda k: _place(k, runs[0], chain_rank))
+  return rows_of_virial(virial, num_effective, place)
 
 
 def rows_of_virial(
@@ -317,17 +317,6 @@ def rows_of_virial(
         f'too far, below 1 too little. {_TOO_HOT}',
         needs_precision=False, number=d))
   return rows
-
-
-def _place(k, parts, chain_rank):
-  """In words, where the k-th coordinate of a state is."""
-  events = [part.shape[1 + chain_rank:] for part in parts]
-  sizes = [event.num_elements() for event in events]
-  ends = np.cumsum(sizes)
-  part = int(np.searchsorted(ends, k, side='right'))
-  at = np.unravel_index(k - ends[part] + sizes[part], events[part])
-  where = f'[{", ".join(map(str, at))}] of ' if at else ''
-  return f'{where}part {part} of the state'
 
 
 def _others_mean(theta):

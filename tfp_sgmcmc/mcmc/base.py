@@ -20,7 +20,8 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import states
 
 __all__ = [
-    'Excess', 'LangevinKernel', 'Seeds', 'each', 'failure', 'why_no_shards']
+    'Excess', 'LangevinKernel', 'Seeds', 'check_fixed', 'each', 'failure',
+    'times', 'why_no_shards']
 
 
 class Excess(NamedTuple):
@@ -241,6 +242,27 @@ class LangevinKernel(kernel.GradientKernel):
     """Uniform numbers in [0, 1) in the shapes of the parts."""
     return collectives.uniform_like(parts, self._which_are_own(parts), seed)
 
+  def _scale(self, parts):
+    """s = sqrt(G) of a fixed preconditioner, a part each; None where G is 1."""
+    preconditioner = self._parameters['preconditioner']
+    if preconditioner is None:
+      return None
+    ones = {dtype: tf.ones([], dtype) for dtype in {p.dtype for p in parts}}
+    return [tf.sqrt(g) for g in preconditioner.times(
+        [ones[part.dtype] for part in parts], ())]
+
+  def _check_broadcast(self, name, values, parts):
+    """Raises where a value of a part (None for all) is of another shape."""
+    for k, (value, part) in enumerate(zip(values or (), parts)):
+      try:
+        shape = tf.broadcast_static_shape(value.shape, part.shape)
+      except ValueError:
+        shape = None
+      if shape is None or not shape.is_compatible_with(part.shape):
+        raise ValueError(
+            f'{name} has shape {value.shape} for part {k} of the state, of '
+            f'shape {part.shape}, with which it has to broadcast.')
+
   def _at_step(self, name, step, parts):
     """A number, tensor or schedule, at a step, in the dtype of each part."""
     values = kernel.at_step(self._parameters[name], step, parts)
@@ -271,6 +293,36 @@ def failure(results: Any, state: Any) -> errors.Failure | None:
       'Most often the step size is too large for the noise and the curvature '
       'there: try a tenth of it. '
       f'{errors.OTHER_CAUSES}.')
+
+
+def check_fixed(
+    preconditioner: preconditioners.Preconditioner | None, kernel_name: str,
+) -> None:
+  """Raises where a preconditioner is given that the gradients change.
+
+  Args:
+    preconditioner: None, or what was passed as `preconditioner`.
+    kernel_name: The kernel that takes a fixed one alone.
+  """
+  if preconditioner is None:
+    return
+  preconditioners.check_preconditioner(preconditioner)
+  if preconditioner.has_state:
+    raise ValueError(
+        f'preconditioner is {preconditioner!r}, whose diagonal G comes from '
+        f'the gradients of the chain. {kernel_name} needs a G that is given, '
+        'since its law is only right while G stays as it is: take '
+        'preconditioners.Diagonal(G). Where SGLD has learned one, G is '
+        'rmsprop.diagonal(results.preconditioner_results).')
+
+
+def times(
+    scale: Sequence[tf.Tensor] | None, tensors: Sequence[tf.Tensor],
+) -> Sequence[tf.Tensor]:
+  """s x of each part; `scale` is s, or None for 1."""
+  if scale is None:
+    return tensors
+  return [s * x for s, x in zip(scale, tensors)]
 
 
 def why_no_shards(

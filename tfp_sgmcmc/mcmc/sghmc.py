@@ -20,6 +20,9 @@ estimate of the gradient of the log posterior density, at each step
 In the symbols of Chen et al., eta = h^2, alpha = gamma h, v = r h and
 beta = B h; "euler" is their equation 15, "explicit_euler" equation 3 of the
 EWSG paper (Euler and Maruyama's). The momentum is never drawn anew.
+
+With a diagonal preconditioner G and s = sqrt(G) these are the dynamics of
+theta / s: s g stands for g, and h s r for h r in the step of theta.
 """
 
 from collections.abc import Sequence
@@ -31,6 +34,7 @@ import tensorflow as tf
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
+from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.mcmc import base
 
@@ -114,6 +118,7 @@ class SGHMC(base.LangevinKernel):
       temperature: Any = 1.,
       experimental_shard_axis_names: Any = None,
       name: str | None = None,
+      preconditioner: preconditioners.Preconditioner | None = None,
   ):
     """Makes the kernel.
 
@@ -138,11 +143,15 @@ class SGHMC(base.LangevinKernel):
         replica of a `tf.distribute` strategy; None for one that all share.
         Default: those of a `ShardedPosterior`, else none.
       name: Python `str`, the name of the operations.
+      preconditioner: `preconditioners.Diagonal(G)`, for parameters of unequal
+        scales: near the variances of the posterior. With it h and friction are
+        those of coordinates with variance 1. None is G = 1.
 
     Raises:
       ValueError: If a number is out of its range, the integrator is unknown,
-        the estimate of the noise is larger than the friction, or the estimator
-        does not fit the posterior.
+        the estimate of the noise is larger than the friction, the
+        preconditioner is none with a fixed G, or the estimator does not fit
+        the posterior.
       TypeError: If the estimator needs a `Posterior` and gets a function.
     """
     checks.numeric('friction', friction, 0.)
@@ -157,6 +166,7 @@ class SGHMC(base.LangevinKernel):
           'gradient alone would be more than the friction can balance. Raise '
           'the friction, or lower the noise with a smaller step_size or larger '
           'minibatches.')
+    base.check_fixed(preconditioner, 'SGHMC')
     super().__init__(dict(
         target_log_prob_fn=target_log_prob_fn,
         step_size=step_size,
@@ -166,7 +176,8 @@ class SGHMC(base.LangevinKernel):
         noise_estimate=noise_estimate,
         temperature=temperature,
         experimental_shard_axis_names=experimental_shard_axis_names,
-        name=name))
+        name=name,
+        preconditioner=preconditioner))
 
   def _check_gaussian_step(self):
     parameters = self._parameters
@@ -187,6 +198,7 @@ class SGHMC(base.LangevinKernel):
 
   def _start(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
+    self._check_broadcast('preconditioner', self._scale(parts), parts)
     temperature = self._at_step('temperature', step, parts)
     momentum = initial_momentum(temperature, self._noise(parts, seeds.noise))
     return SGHMCResults(step, *estimate, estimator_results, momentum)
@@ -243,7 +255,9 @@ class SGHMC(base.LangevinKernel):
     Beyond h = 1 / gamma, where friction alone turns the momentum round,
     h gamma - 1 is added to both.
     """
-    gradients = results.grads_target_log_prob
+    scale = self._scale(results.grads_target_log_prob)
+    gradients, old_gradients = (
+        base.times(scale, r.grads_target_log_prob) for r in (results, previous))
     coefficients = [
         self._at_step(name, previous.step, gradients)
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
@@ -253,8 +267,7 @@ class SGHMC(base.LangevinKernel):
             self._which_are_own(gradients))]
     found = [
         euler_excess(*arguments) for arguments in zip(
-            previous.momentum, gradients, previous.grads_target_log_prob,
-            heat, *coefficients)]
+            previous.momentum, gradients, old_gradients, heat, *coefficients)]
     return base.Excess(*map(list, zip(*found)))
 
   def _one_step(self, parts, previous, seeds):
@@ -263,6 +276,8 @@ class SGHMC(base.LangevinKernel):
         self._at_step(name, step, parts)
         for name in ('step_size', 'friction', 'noise_estimate', 'temperature')]
     noise = self._noise(parts, seeds.noise)
+    metric = self._scale(parts)
+    way = base.times(metric, h)
     integrator = self._parameters['integrator']
     if integrator != 'baoab':
       euler = euler_step if integrator == 'euler' else explicit_euler_step
@@ -271,23 +286,26 @@ class SGHMC(base.LangevinKernel):
       estimate, estimator_results = self._estimate(
           parts, previous, seeds, lambda: gradients_lib.GaussianStep(
               previous.momentum,
-              [-d * r for d, r in zip(drag, previous.momentum)], h, scale))
+              [-d * r for d, r in zip(drag, previous.momentum)], way, scale))
       moved = map(
-          euler, parts, previous.momentum, estimate.grads_target_log_prob,
-          h, drag, scale, noise)
+          euler, parts, previous.momentum,
+          base.times(metric, estimate.grads_target_log_prob), h, way, drag,
+          scale, noise)
       parts, momentum = map(list, zip(*moved))
     else:
       half = base.each(lambda h: h / 2., h)
       decay = base.each(lambda h, gamma: tf.exp(-gamma * h), h, gamma)
       scale = base.each(baoab_noise, *coefficients)
       moved = map(
-          baoa_step, parts, previous.momentum, previous.grads_target_log_prob,
-          half, decay, scale, noise)
+          baoa_step, parts, previous.momentum,
+          base.times(metric, previous.grads_target_log_prob), half,
+          base.times(metric, half), decay, scale, noise)
       parts, momentum = map(list, zip(*moved))
       estimate, estimator_results = self._estimate(parts, previous, seeds)
       momentum = [
           r + h * g for r, h, g in zip(
-              momentum, half, estimate.grads_target_log_prob)]
+              momentum, half,
+              base.times(metric, estimate.grads_target_log_prob))]
     return parts, SGHMCResults(
         step + 1, *estimate, estimator_results, momentum)
 
@@ -314,15 +332,15 @@ def kick(r, g, h, drag, scale, xi):
   return r - drag * r + scale * xi + h * g
 
 
-def euler_step(theta, r, g, h, drag, scale, xi):
-  """Kick, then drift with the new momentum, of one part."""
+def euler_step(theta, r, g, h, way, drag, scale, xi):
+  """Kick, then drift with the new momentum, of one part; `way` is h s."""
   r = kick(r, g, h, drag, scale, xi)
-  return theta + h * r, r
+  return theta + way * r, r
 
 
-def explicit_euler_step(theta, r, g, h, drag, scale, xi):
+def explicit_euler_step(theta, r, g, h, way, drag, scale, xi):
   """Kick and drift, both from the old momentum, of one part."""
-  return theta + h * r, kick(r, g, h, drag, scale, xi)
+  return theta + way * r, kick(r, g, h, drag, scale, xi)
 
 
 def euler_excess(r, g, old_g, heat, h, gamma, b, t):
@@ -350,12 +368,13 @@ def baoab_noise(h, gamma, b, t):
   return tf.sqrt(-tf.math.expm1(-2. * gamma * h) * (1. - b / gamma) * t)
 
 
-def baoa_step(theta, r, g, half, decay, scale, xi):
+def baoa_step(theta, r, g, half, way, decay, scale, xi):
   """The first four fifths of BAOAB, of one part; a half kick remains.
 
-  `half` is h / 2, `decay` e^(-gamma h), `scale` that of `baoab_noise`.
+  `half` is h / 2, `way` h s / 2, `decay` e^(-gamma h), `scale` that of
+  `baoab_noise`.
   """
   r = r + half * g
-  theta = theta + half * r
+  theta = theta + way * r
   r = decay * r + scale * xi
-  return theta + half * r, r
+  return theta + way * r, r

@@ -242,15 +242,7 @@ class SGNHT(base.LangevinKernel):
       checks.numeric('noise_estimate', value, 0., strict=False)
     for value in _listed(friction):
       checks.numeric('friction', value, 0., strict=False)
-    if preconditioner is not None:
-      preconditioners.check_preconditioner(preconditioner)
-      if preconditioner.has_state:
-        raise ValueError(
-            f'preconditioner is {preconditioner!r}, whose diagonal G comes '
-            'from the gradients of the chain. SGNHT needs a G that is given, '
-            'since its law is only right while G stays as it is: take '
-            'preconditioners.Diagonal(G). Where SGLD has learned one, G is '
-            'rmsprop.diagonal(results.preconditioner_results).')
+    base.check_fixed(preconditioner, 'SGNHT')
     self._integrator = integrator or (
         'euler' if getattr(gradient_estimator, 'needs_gaussian_step', False)
         else 'badodab')
@@ -374,7 +366,7 @@ class SGNHT(base.LangevinKernel):
     half = base.each(
         lambda h: h / 2., self._at_step('step_size', previous.step, gradients))
     old, new, before = (
-        _times(scale, g) for g in (
+        base.times(scale, g) for g in (
             previous.grads_target_log_prob, gradients,
             estimate_before.grads_target_log_prob))
     work = [
@@ -414,29 +406,11 @@ class SGNHT(base.LangevinKernel):
 
   def _check_shapes(self, parts):
     """Raises where G, V or gamma is of other shapes than the state."""
-    scale = self._scale(parts) or [tf.zeros([])] * len(parts)
     for name, values in (
-        ('preconditioner', scale),
+        ('preconditioner', self._scale(parts)),
         ('noise_estimate', self._by_part('noise_estimate', parts)),
         ('friction', self._by_part('friction', parts))):
-      for k, (value, part) in enumerate(zip(values, parts)):
-        try:
-          shape = tf.broadcast_static_shape(value.shape, part.shape)
-        except ValueError:
-          shape = None
-        if shape is None or not shape.is_compatible_with(part.shape):
-          raise ValueError(
-              f'{name} has shape {value.shape} for part {k} of the state, of '
-              f'shape {part.shape}, with which it has to broadcast.')
-
-  def _scale(self, parts):
-    """s = sqrt(G) for each part; None where G is 1."""
-    preconditioner = self._parameters['preconditioner']
-    if preconditioner is None:
-      return None
-    ones = {dtype: tf.ones([], dtype) for dtype in {p.dtype for p in parts}}
-    return [tf.sqrt(g) for g in preconditioner.times(
-        [ones[part.dtype] for part in parts], ())]
+      self._check_broadcast(name, values, parts)
 
   def _by_part(self, name, parts):
     """V (`noise_estimate`) or gamma (`friction`) for each part."""
@@ -465,7 +439,7 @@ class SGNHT(base.LangevinKernel):
     """A step of "euler": the gradient first, at the old position."""
     noise = self._noise(parts, seeds.noise)
     scale = self._scale(parts)
-    way = _times(scale, step_size)
+    way = base.times(scale, step_size)
     chain_rank = previous.target_log_prob.shape.rank
     friction_force = self._thermostat.force(
         previous.thermostat, previous.momentum, chain_rank)
@@ -479,7 +453,7 @@ class SGNHT(base.LangevinKernel):
             way, noise_scale))
     parts, momentum, thermostat = thermostat_step(
         self._thermostat, parts, previous.momentum, previous.thermostat,
-        _times(scale, estimate.grads_target_log_prob), friction_force,
+        base.times(scale, estimate.grads_target_log_prob), friction_force,
         step_size, way, mass, temperature, noise_scale, noise, chain_rank,
         self._which_are_own(parts))
     return parts, estimate, estimator_results, momentum, thermostat
@@ -491,14 +465,14 @@ class SGNHT(base.LangevinKernel):
     scale = self._scale(parts)
     parts, momentum, thermostat = badoda_step(
         self._thermostat, parts, previous.momentum, previous.thermostat,
-        _times(scale, previous.grads_target_log_prob), step_size,
-        _times(scale, step_size), mass, diffusion, temperature,
+        base.times(scale, previous.grads_target_log_prob), step_size,
+        base.times(scale, step_size), mass, diffusion, temperature,
         self._by_part('noise_estimate', parts),
         self._by_part('friction', parts), noise,
         previous.target_log_prob.shape.rank, self._which_are_own(parts))
     estimate, estimator_results = self._estimate(parts, previous, seeds)
     momentum = half_kick(
-        momentum, _times(scale, estimate.grads_target_log_prob), step_size)
+        momentum, base.times(scale, estimate.grads_target_log_prob), step_size)
     return parts, estimate, estimator_results, momentum, thermostat
 
 
@@ -625,13 +599,6 @@ def relaxation(xi, h, a, t, v, gamma):
 def _less(variance, known):
   """What is left of the noise to add, at least a twentieth of it."""
   return tf.maximum(variance - known, _LEAST_SHARE_OF_NOISE * variance)
-
-
-def _times(scale, tensors):
-  """s x of each part; `scale` is s, or None for 1."""
-  if scale is None:
-    return tensors
-  return [s * x for s, x in zip(scale, tensors)]
 
 
 def _listed(value):

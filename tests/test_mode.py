@@ -1,0 +1,97 @@
+"""`Posterior.mode` against modes in closed form and by Newton's method."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests import oracle
+from tests import references
+import tfp_sgmcmc as sgmcmc
+
+tfd = tfp.distributions
+NUM_GROUPS = 8
+
+
+@pytest.mark.parametrize('dtype, tolerance', [
+    (np.float32, 0.02), (np.float64, 0.02)])
+def test_gaussian_in_two_parts(dtype, tolerance):
+  model = oracle.GaussianModel(dtype=dtype)
+  parts = model.posterior().mode([np.zeros(2, dtype), dtype(0.)])
+  assert [part.shape.as_list() for part in parts] == [[2], []]
+  assert parts[0].dtype == dtype
+  sd = np.sqrt(np.diag(np.linalg.inv(model.precision)))
+  error = np.append(*parts) - model.mean
+  assert np.abs(error / sd).max() < tolerance
+
+
+def groups(num_rows=20_000):
+  """A mean, means of groups of very unequal sizes, all of known noise."""
+  rng = np.random.default_rng(0)
+  share = 0.5**np.arange(NUM_GROUPS)
+  group = rng.choice(NUM_GROUPS, num_rows, p=share / share.sum())
+  y = (rng.normal(size=NUM_GROUPS)[group] + rng.normal(size=num_rows)).astype(
+      np.float32)
+
+  def model(group):
+    return tfd.JointDistributionNamed(dict(
+        mu=tfd.Normal(0., 2.),
+        means=lambda mu: tfd.Sample(tfd.Normal(mu, 0.5), NUM_GROUPS),
+        y=lambda means: tfd.Independent(
+            tfd.Normal(tf.gather(means, group), 1.), 1)))
+
+  posterior = sgmcmc.Posterior.from_joint_distribution(
+      model, {'y': y}, covariates=group.astype(np.int32))
+  count = np.bincount(group, minlength=NUM_GROUPS)
+  precision = np.zeros([NUM_GROUPS + 1, NUM_GROUPS + 1])
+  precision[:-1, :-1] = np.diag(count + 4.)
+  precision[-1, :-1] = precision[:-1, -1] = -4.
+  precision[-1, -1] = 0.25 + 4. * NUM_GROUPS
+  exact = np.linalg.solve(
+      precision, np.append(np.bincount(group, y.astype(float)), 0.))
+  return posterior, exact, np.sqrt(np.diag(np.linalg.inv(precision)))
+
+
+def test_hierarchical_from_a_draw_of_the_prior():
+  """Standard deviations between 0.01 and 0.2; the parts are means, mu."""
+  posterior, exact, sd = groups()
+  error = (np.append(*posterior.mode(seed=1)) - exact) / sd
+  assert np.abs(error).max() < 0.1
+
+
+def test_logistic_regression_with_unequal_scales():
+  rng = np.random.default_rng(1)
+  x = (rng.normal(size=[20_000, 3]) * [10., 1., 0.03]).astype(np.float32)
+  y = (rng.uniform(size=20_000) < 1. / (1. + np.exp(
+      -x @ [0.1, -1., 5.]))).astype(np.float32)
+
+  def posterior_of(x, y):
+    return sgmcmc.Posterior(
+        lambda theta: oracle.normal_log_prob(theta, 0., 10.),
+        lambda theta, batch: tfd.Bernoulli(logits=tf.einsum(
+            '...nd,...d->...n', batch['x'], theta)).log_prob(batch['y']),
+        {'x': x, 'y': y})
+
+  mode, covariance = references.laplace(
+      posterior_of(x.astype(np.float64), y.astype(np.float64)), 3)
+  posterior, sd = posterior_of(x, y), np.sqrt(np.diag(covariance))
+  error = (posterior.mode(tf.zeros(3)) - mode) / sd
+  assert np.abs(error).max() < 0.05
+  # Of a tenth of the rows it is as far off as their posterior is wide.
+  error = (posterior.mode(tf.zeros(3), num_rows=2000, seed=1) - mode) / sd
+  assert 0.1 < np.abs(error).max() < 5. * np.sqrt(10.)
+
+
+def test_what_has_no_mode_is_said():
+  posterior = oracle.GaussianModel().posterior()
+  with pytest.raises(ValueError, match='without axes of chains'):
+    posterior.mode(tf.zeros([4, 3]))
+  nowhere = sgmcmc.Posterior(
+      lambda x: tf.math.log(x), lambda x, y: x[..., tf.newaxis] + 0. * y,
+      tf.zeros(3))
+  with pytest.raises(ValueError, match='not finite: start in a place'):
+    nowhere.mode(-1.)
+  with pytest.raises(ValueError, match='no draws'):
+    nowhere.mode()
+  with pytest.warns(UserWarning, match='mode has not been found'):
+    nowhere.mode(1.)  # Its density grows without end.
