@@ -1,7 +1,9 @@
-"""The docstrings' mathematics and examples as blocks of code.
+"""Docstrings as the reference shows them.
 
 In the docstrings a formula is a block that is indented by two spaces, and an
-example starts with `>>>`. Markdown wants fences around both.
+example starts with `>>>`. Markdown wants fences around both. The arguments, the
+results and the errors follow the first line; the mathematics and the examples
+come after them. An annotation that is `Any` tells nothing, and is left out.
 """
 
 import re
@@ -48,9 +50,45 @@ def _goes_on(lines, k):
   return k + 1 < len(lines) and lines[k + 1].startswith('  ')
 
 
-class FencedDocstrings(griffe.Extension):
-  """Fences for all docstrings that are read."""
+def split(text: str) -> tuple[str, str, str]:
+  """A docstring's first line, its sections such as Args, and the rest."""
+  first, _, rest = text.partition('\n')
+  sections, others, where = [], [], None
+  for line in rest.split('\n'):
+    if line and not line.startswith(' '):
+      where = sections if _SECTION.match(line) else others
+    (others if where is None else where).append(line)
+  return first, '\n'.join(sections).strip('\n'), '\n'.join(others).strip('\n')
+
+
+def arguments_first(text: str, sections: str = '') -> str:
+  """A docstring with its sections, and others, right after its first line."""
+  first, own, rest = split(text)
+  return '\n\n'.join(
+      part for part in (first, own, sections, rest) if part).strip()
+
+
+class Reference(griffe.Extension):
+  """Fences for all docstrings that are read, and arguments first."""
+
+  def on_class_members(self, *, cls, **_) -> None:
+    """The arguments of the constructor are those of the class."""
+    if cls.docstring is None:
+      return
+    init = cls.members.get('__init__')
+    own = ''
+    if init is not None and init.docstring is not None:
+      _, sections, rest = split(init.docstring.value)
+      own = '\n\n'.join(part for part in (sections, rest) if part)
+      init.docstring = None
+    cls.docstring.value = fenced(arguments_first(cls.docstring.value, own))
 
   def on_instance(self, *, obj, **_) -> None:
-    if obj.docstring is not None:
-      obj.docstring.value = fenced(obj.docstring.value)
+    for parameter in getattr(obj, 'parameters', ()):
+      if str(parameter.annotation) == 'Any':
+        parameter.annotation = None
+    if obj.docstring is not None and not obj.is_class:
+      obj.docstring.value = fenced(arguments_first(obj.docstring.value))
+
+
+griffe_extension = Reference

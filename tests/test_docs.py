@@ -23,6 +23,29 @@ def text_of(page):
   return INCLUDED.sub(section, (ROOT / 'docs' / page).read_text())
 
 
+PRINTED = re.compile(
+    r'^```python\n(.*?)^```\n\n```\n(.*?)^```', re.MULTILINE | re.DOTALL)
+NUMBER = re.compile(r'-?\d+\.\d*')
+
+
+@pytest.mark.slow
+def test_readme_prints_what_it_says(capsys):
+  """To what another processor's rounding changes in a chain."""
+  found = PRINTED.findall((ROOT / 'README.md').read_text())
+  assert len(found) == 2
+  for code, wanted in found:
+    exec(code, {})
+    printed = capsys.readouterr().out
+    assert NUMBER.sub('#', printed).split() == NUMBER.sub('#', wanted).split()
+    np.testing.assert_allclose(
+        *(np.array(NUMBER.findall(text), float) for text in (printed, wanted)),
+        rtol=0.15, atol=0.1)
+
+
+def test_readme_is_short():
+  assert len((ROOT / 'README.md').read_bytes()) <= 8000
+
+
 @pytest.mark.slow
 def test_the_tour_and_with_it_readme():
   """Laplace's approximation is near enough to the law of so many rows.

@@ -287,15 +287,28 @@ class Posterior:
       raise ValueError(
           f'The log prior of the start has shape {shape}: pass one state, '
           'without axes of chains.')
-    if num_rows is None:
+    self.check_state(parts)
+    if not self.has_examples:
       return states.like(start, maximum.maximum(
-          self, parts, self.num_examples))
-    batch = self.gather(random.indices(
-        self.num_rows, [checks.positive_integer('num_rows', num_rows)],
-        random.fold_in(seed, 1)))
-    return states.like(start, maximum.maximum(
-        functools.partial(self.log_prob_estimate, batch=batch), parts,
-        self.num_examples))
+          lambda *parts: self.log_prior(*parts)[tf.newaxis], parts))
+    batch = self.data
+    if batch is None:
+      raise ValueError(
+          'This posterior holds no data (data=None), so its mode is not to be '
+          'had: pass data, a sample of all of them with num_examples=N.')
+    if num_rows is not None:
+      batch = self.gather(random.indices(
+          self.num_rows, [checks.positive_integer('num_rows', num_rows)],
+          random.fold_in(seed, 1)))
+    rows = tf.nest.flatten(batch)[0].shape[0]
+
+    def terms(*parts):
+      log_likelihood = self.log_likelihood(*parts, batch=batch)
+      scale = tf.cast(self._num_examples / rows, log_likelihood.dtype)
+      return tf.concat([
+          self.log_prior(*parts)[tf.newaxis], scale * log_likelihood], axis=0)
+
+    return states.like(start, maximum.maximum(terms, parts))
 
   @property
   def part_names(self) -> list[str] | None:

@@ -11,26 +11,27 @@ import tensorflow_probability as tfp
 
 __all__ = ['maximum']
 
-_NUM_ROUNDS, _ITERATIONS = 30, 50
+_NUM_ROUNDS, _ITERATIONS, _MOST_PAIRS = 30, 100, 100
 # In standard deviations of the density: near enough, and worth a warning.
 _NEAR, _FAR = 0.01, 0.1
 
 
 def maximum(
-    log_prob_fn: Callable[..., tf.Tensor], parts: Sequence[tf.Tensor],
-    num_examples: int) -> list[tf.Tensor]:
+    terms_fn: Callable[..., tf.Tensor], parts: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
   """Where a log density is largest, from a start.
 
-  L-BFGS on -log_prob / N, in rounds, each from where the last one stopped: in
-  float32 a line search fails near the maximum, where the density hardly
-  changes. The rounds end where (g' H g)^(1/2), with g the gradient and H the
+  L-BFGS in rounds, each from where the last one stopped. A round looks at the
+  sum of the changes of the terms since it began: in float32 the sum of the
+  terms themselves is too coarse to compare places near the maximum by. The
+  rounds end where (g' H g)^(1/2), with g the gradient and H the
   estimate that L-BFGS has of the density's covariance, is below 0.01: for a
   Gaussian that is the distance from the maximum in standard deviations.
 
   Args:
-    log_prob_fn: Callable of the parts; returns one number.
+    terms_fn: Callable of the parts; returns the terms whose sum is the log
+      density, `[n]`.
     parts: List of float tensors, the start.
-    num_examples: N, the scale of the log density.
 
   Returns:
     parts: List of tensors.
@@ -47,41 +48,42 @@ def maximum(
         tf.cast(tf.reshape(piece, shape), part.dtype)
         for piece, shape, part in zip(tf.split(flat, sizes), shapes, parts)]
 
-  def loss(flat):
-    return -tf.cast(log_prob_fn(*split(flat)), dtype) / num_examples
-
   # A function of its own, traced once: the optimizer calls it in many places.
   @tf.function(autograph=False)
-  def loss_and_gradient(flat):
-    return tfp.math.value_and_gradient(loss, flat)
+  def loss_and_gradient(flat, reference):
+    return tfp.math.value_and_gradient(
+        lambda flat: -tf.cast(tf.reduce_mean(
+            terms_fn(*split(flat)) - reference), dtype), flat)
 
   @tf.function(autograph=False)
-  def minimize(flat):
+  def minimize(flat, reference):
     return tfp.optimizer.lbfgs_minimize(
-        loss_and_gradient, flat, tolerance=0., max_iterations=_ITERATIONS,
-        num_correction_pairs=20)
+        lambda flat: loss_and_gradient(flat, reference), flat, tolerance=0.,
+        max_iterations=_ITERATIONS,
+        num_correction_pairs=min(sum(sizes) + 5, _MOST_PAIRS))
 
+  terms = tf.function(lambda flat: terms_fn(*split(flat)), autograph=False)
   flat = tf.concat(
       [tf.cast(tf.reshape(part, [-1]), dtype) for part in parts], axis=0)
-  value, gradient = loss_and_gradient(flat)
-  if not np.isfinite(value) or not np.all(np.isfinite(gradient)):
+  reference = terms(flat)
+  num_terms = int(reference.shape[0])
+  _, gradient = loss_and_gradient(flat, reference)
+  if not (np.all(np.isfinite(reference)) and np.all(np.isfinite(gradient))):
     raise ValueError(
-        f'The log density at the start is {-num_examples * float(value)}, and '
-        'it or its gradient is not finite: start in a place of positive '
-        'probability.')
+        f'The log density at the start is {np.sum(reference)}, and it or its '
+        'gradient is not finite: start in a place of positive probability.')
   nearest, best = np.inf, flat
   for _ in range(_NUM_ROUNDS):
-    found = minimize(flat)
+    found = minimize(flat, terms(flat))
     if not np.all(np.isfinite(found.position)):
       break
-    gain = value - found.objective_value
-    distance = _distance(found, num_examples)
-    value, flat = found.objective_value, found.position
-    if distance < nearest or gain > 1. / num_examples:
+    gain = -float(found.objective_value) * num_terms
+    distance, flat = _distance(found, num_terms), found.position
+    if distance < nearest or gain > 1.:
       nearest, best = distance, flat
     elif gain <= 0.:
       break  # Rounding is all that is left.
-    if nearest < _NEAR:
+    if nearest < _NEAR and gain < _NEAR:
       break
   if nearest > _FAR:
     warnings.warn(
@@ -92,7 +94,7 @@ def maximum(
   return split(best)
 
 
-def _distance(results: Any, num_examples: int) -> float:
+def _distance(results: Any, num_terms: int) -> float:
   """(g' H g)^(1/2) by the two loops of L-BFGS; infinite without curvature."""
   g = results.objective_gradient.numpy().astype(np.float64)
   pairs = [
@@ -111,4 +113,4 @@ def _distance(results: Any, num_examples: int) -> float:
   q = q * (s @ y) / (y @ y)
   for (s, y), weight in zip(pairs, reversed(weights)):
     q = q + s * (weight - y @ q / (s @ y))
-  return float(np.sqrt(max(num_examples * (g @ q), 0.)))
+  return float(np.sqrt(max(num_terms * (g @ q), 0.)))

@@ -1,0 +1,165 @@
+"""The pages of documentation, as a browser shows them at three widths.
+
+Needs the extra `docs`, and Chromium (on Debian: apt-get install chromium).
+"""
+
+import contextlib
+import functools
+import http.server
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parent.parent
+WIDTHS = [1280, 768, 390]
+CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
+
+# What is wider than the page, and where it sticks out.
+OVERFLOW = """() => {
+  const width = document.documentElement.clientWidth;
+  if (document.documentElement.scrollWidth <= width) return [];
+  return [...document.querySelectorAll('.md-content *')]
+    .filter(e => e.getBoundingClientRect().right > width + 1
+                 && !e.closest('pre, .md-typeset__scrollwrap, .katex-display'))
+    .map(e => e.outerHTML.slice(0, 120)).slice(0, 5)
+    .concat(['page: ' + document.documentElement.scrollWidth]);
+}"""
+# Mathematics that is still text.
+RAW = """() => [...document.querySelectorAll('.md-content p, .md-content li')]
+  .map(e => { const copy = e.cloneNode(true);
+              copy.querySelectorAll('.katex, code').forEach(k => k.remove());
+              return copy.textContent; })
+  .filter(t => /\\\\(frac|sum|theta|sim|nabla|sqrt|log)|\\$\\$|\\\\\\(/.test(t))
+  .map(t => t.slice(0, 120))"""
+FAILED = """() => [...document.querySelectorAll('.katex-error')]
+  .map(e => e.textContent)"""
+# Links to places in a page that are not there.
+DEAD = """() => [...document.querySelectorAll('a[href*="#"]')]
+  .filter(a => a.pathname === location.pathname && a.hash.length > 1
+               && a.origin === location.origin
+               && !document.getElementById(decodeURIComponent(a.hash.slice(1))))
+  .map(a => a.hash)"""
+# Tables that scroll and do not say so.
+UNSIGNED = """() => [...document.querySelectorAll('.md-typeset__scrollwrap')]
+  .filter(w => w.scrollWidth > w.clientWidth + 1 && (
+      !w.previousElementSibling
+      || !w.previousElementSibling.matches('.table-sign:not([hidden])')))
+  .map(w => w.textContent.slice(0, 80))"""
+# Lines of at most 80 columns that do not fit, and words that are cut.
+CLIPPED = """() => [...document.querySelectorAll('.md-content pre > code')]
+  .filter(c => c.scrollWidth > c.clientWidth + 1
+               && c.textContent.split('\\n').every(l => l.length <= 80))
+  .map(c => c.textContent.slice(0, 200))"""
+
+
+@pytest.fixture(scope='module')
+def site(tmp_path_factory):
+  """The address of the pages, built anew and served below a subpath."""
+  pytest.importorskip('playwright')
+  pytest.importorskip('mkdocs')
+  if CHROMIUM is None:
+    pytest.skip('There is no chromium: apt-get install chromium.')
+  folder = tmp_path_factory.mktemp('site')
+  build = subprocess.run(
+      [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--quiet',
+       '--site-dir', str(folder / 'docs')],
+      cwd=ROOT, capture_output=True, text=True, check=False,
+      env={**os.environ, 'NO_MKDOCS_2_WARNING': '1',
+           'SITE_URL': 'https://example.org/docs/'})
+  assert build.returncode == 0, build.stdout + build.stderr
+  with serving(folder) as address:
+    yield f'{address}/docs', folder / 'docs'
+
+
+@contextlib.contextmanager
+def serving(folder):
+  class Handler(http.server.SimpleHTTPRequestHandler):
+    """Answers as a host of pages does: with 404.html where there is none."""
+
+    def log_message(self, *arguments):
+      del arguments
+
+    def send_error(self, code, message=None, explain=None):
+      del message, explain
+      body = (folder / 'docs' / '404.html').read_bytes()
+      self.send_response(code)
+      self.send_header('Content-Type', 'text/html')
+      self.end_headers()
+      self.wfile.write(body)
+
+  server = http.server.ThreadingHTTPServer(
+      ('127.0.0.1', 0), functools.partial(Handler, directory=str(folder)))
+  threading.Thread(target=server.serve_forever, daemon=True).start()
+  try:
+    yield f'http://127.0.0.1:{server.server_port}'
+  finally:
+    server.shutdown()
+
+
+@pytest.fixture(scope='module')
+def browser(site):
+  del site
+  from playwright import sync_api
+
+  with sync_api.sync_playwright() as playwright:
+    browser = playwright.chromium.launch(
+        executable_path=CHROMIUM, args=['--no-sandbox'])
+    yield browser
+    browser.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('width', WIDTHS)
+def test_pages(site, browser, width):
+  """Nothing sticks out, mathematics is set, no link within a page is dead."""
+  address, folder = site
+  page = browser.new_page(viewport=dict(width=width, height=900))
+  complaints, faults = [], {}
+  page.on('console', lambda message: complaints.append(message.text)
+          if message.type == 'error' else None)
+  page.on('pageerror', lambda error: complaints.append(str(error)))
+  num_formulas = 0
+  for path in sorted(folder.rglob('*.html')):
+    name = path.relative_to(folder).as_posix()
+    page.goto(f'{address}/{name}', wait_until='load')
+    num_formulas += len(page.query_selector_all('.katex'))
+    checks = dict(
+        overflow=OVERFLOW, raw=RAW, failed=FAILED, dead=DEAD,
+        unsigned=UNSIGNED, **(dict(clipped=CLIPPED) if width == 1280 else {}))
+    for what, script in checks.items():
+      if found := page.evaluate(script):
+        faults[f'{name}, {what}'] = found
+    if complaints:
+      faults[f'{name}, console'] = complaints[:]
+      complaints.clear()
+  page.close()
+  assert not faults, '\n'.join(f'{k}: {v}' for k, v in faults.items())
+  assert num_formulas > 20
+
+
+@pytest.mark.slow
+def test_a_missing_page_is_shown_with_its_style(site, browser):
+  """At any depth: its links start from where the site is, not from the root."""
+  address, _ = site
+  page = browser.new_page()
+  missing = []
+  page.on('response', lambda response: missing.append(response.url)
+          if response.status >= 400 else None)
+  page.goto(f'{address}/a/b/nowhere.html', wait_until='load')
+  assert missing == [f'{address}/a/b/nowhere.html']
+  assert '404' in page.inner_text('.md-content')
+  page.close()
+
+
+@pytest.mark.slow
+def test_the_version_is_shown(site, browser):
+  address, _ = site
+  page = browser.new_page()
+  page.goto(f'{address}/index.html', wait_until='load')
+  assert '0.' in page.inner_text('.md-header__title')
+  page.close()
