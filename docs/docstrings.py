@@ -62,10 +62,13 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 def arguments_first(text: str, sections: str = '') -> str:
-  """A docstring with its sections, and others, right after its first line."""
+  """A docstring with its sections, and others, right after its first line.
+
+  With fences: a formula without them would be read as the end of a section.
+  """
   first, own, rest = split(text)
   return '\n\n'.join(
-      part for part in (first, own, sections, rest) if part).strip()
+      fenced(part) for part in (first, own, sections, rest) if part).strip()
 
 
 class Reference(griffe.Extension):
@@ -81,14 +84,14 @@ class Reference(griffe.Extension):
       _, sections, rest = split(init.docstring.value)
       own = '\n\n'.join(part for part in (sections, rest) if part)
       init.docstring = None
-    cls.docstring.value = fenced(arguments_first(cls.docstring.value, own))
+    cls.docstring.value = arguments_first(cls.docstring.value, own)
 
   def on_instance(self, *, obj, **_) -> None:
     for parameter in getattr(obj, 'parameters', ()):
       if str(parameter.annotation) == 'Any':
         parameter.annotation = None
     if obj.docstring is not None and not obj.is_class:
-      obj.docstring.value = fenced(arguments_first(obj.docstring.value))
+      obj.docstring.value = arguments_first(obj.docstring.value)
 
 
 griffe_extension = Reference

@@ -9,13 +9,15 @@ import configparser
 import json
 import pathlib
 import re
-import urllib.parse
+import sys
 
 from mkdocs.structure import files as files_lib
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import badges  # noqa: E402
+
 ROOT = pathlib.Path(__file__).parent.parent
 _LINK = re.compile(r'(\]\((?:[\w./]*/)?\d_\w+)\.ipynb(?=[)#])')
-_COLAB = 'https://colab.research.google.com'
 
 
 def on_config(config):
@@ -31,19 +33,22 @@ def on_files(files, config):
       continue
     stem = file.src_uri.removesuffix('.ipynb')
     notebook = json.loads(pathlib.Path(file.abs_src_path).read_text())
-    text, pictures = page_of(notebook, pathlib.PurePosixPath(stem).name)
+    name = pathlib.PurePosixPath(stem).name
+    text, pictures = page_of(notebook, name)
+    if not text.startswith('[![Open in Colab]'):
+      text = f'{badges.badge(config.repo_url or "", name)}\n\n{text}'
     files.append(files_lib.File.generated(
-        config, f'{stem}.md', content=_badge(config, stem) + text))
-    for name, content in pictures.items():
+        config, f'{stem}.md', content=text))
+    for picture, content in pictures.items():
       files.append(files_lib.File.generated(
-          config, str(pathlib.PurePosixPath(stem).parent / name),
+          config, str(pathlib.PurePosixPath(stem).parent / picture),
           content=content))
   return files
 
 
 def on_page_markdown(markdown, **_):
-  """Links to notebooks lead to their pages."""
-  return _LINK.sub(r'\1.md', markdown)
+  """Links to notebooks, and theirs to pages, lead to where these are here."""
+  return _LINK.sub(r'\1.md', markdown).replace('](../docs/', '](../')
 
 
 def version() -> str:
@@ -83,14 +88,3 @@ def page_of(notebook: dict, stem: str) -> tuple[str, dict[str, bytes]]:
 
 def _fenced(text, language):
   return f'````{language}\n{text.rstrip()}\n````'
-
-
-def _badge(config, stem):
-  """A button that opens the notebook in Colab, where its address is known."""
-  address = urllib.parse.urlparse(config.repo_url or '')
-  if address.netloc != 'github.com':
-    return ''
-  name = pathlib.PurePosixPath(stem).name
-  return (
-      f'[![Open in Colab]({_COLAB}/assets/colab-badge.svg)]({_COLAB}/github'
-      f'{address.path.rstrip("/")}/blob/main/tutorials/{name}.ipynb)\n\n')

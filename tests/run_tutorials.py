@@ -46,6 +46,14 @@ def run(name, small):
   return names
 
 
+def check_regression(names):
+  assert (names['lower'] <= names['upper']).all()
+  assert abs(names['held'] - names['share']) < 0.25
+  epistemic, grid = names['variance'].epistemic, names['grid']
+  assert epistemic[np.abs(grid) > 1.4].mean() > epistemic[
+      np.abs(np.abs(grid) - 0.6) < 0.2].mean()
+
+
 def check_keras(names):
   assert names['same'] and names['difference'] == 0.
   for by_kind in names['predictions'].values():
@@ -116,6 +124,8 @@ def check_your_own_estimator(names):
 TUTORIALS = {
     '8_several_devices': (
         dict(epochs=4, num_units=5), check_several_devices),
+    '0_regression': (
+        dict(num_rows=200, epochs=100, num_units=10), check_regression),
     '1_keras': (
         dict(adam_epochs=2, sampling_epochs=9, more_epochs=3, num_units=10),
         check_keras),

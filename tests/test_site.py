@@ -66,7 +66,7 @@ def site(tmp_path_factory):
     pytest.skip('There is no chromium: apt-get install chromium.')
   folder = tmp_path_factory.mktemp('site')
   build = subprocess.run(
-      [sys.executable, '-m', 'mkdocs', 'build', '--strict', '--quiet',
+      [sys.executable, '-m', 'mkdocs', 'build', '--strict',
        '--site-dir', str(folder / 'docs')],
       cwd=ROOT, capture_output=True, text=True, check=False,
       env={**os.environ, 'NO_MKDOCS_2_WARNING': '1',

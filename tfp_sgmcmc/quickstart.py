@@ -257,7 +257,7 @@ def draw(
     chart.set_axisbelow(True)
     chart.spines[['top', 'right', 'left']].set_visible(False)
   grid[1, 0].set_ylabel('probability')
-  picture.savefig(path, dpi=100)
+  picture.savefig(path, dpi=144)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
