@@ -87,7 +87,7 @@ def on_v5e(results):
   return table(
       ['step', 'parameters', 'batch', 'program, kB', 'memory, MB', 'GFLOP',
        'traffic, MB', 'cycles', "over SGD's", '8 chips: memory of one, MB',
-       'crossing, MB', 'in so many messages', "cycles over SGD's"], rows)
+       'crossing, MB', 'messages', "cycles over SGD's"], rows)
 
 
 def on_a100(results):
@@ -105,10 +105,10 @@ A step of `fit` with SGHMC where nothing else is said; logistic regression is
 1,000 steps by `sample_chain` (a loop's cycles are counted once). Memory is all
 arguments (weights, momenta, gradients, the batch, the data) and temporaries.
 Over eight chips the batch is split by XLA, and the weights are on each.
-"Crossing" is what the step sends as XLA splits it, "in so many messages": the
-gradient and a few sums, in bfloat16 where layers compute in it. For EWSG, which
-deals out the rows of the batch, XLA sends these rows to all chips; `fit` on
-several replicas sends none.
+"Crossing" is the data that a step sends between chips, and "messages" the number
+of transfers: the gradient and a few sums, in bfloat16 where layers compute in it.
+For EWSG, which deals out the rows of the batch, XLA sends these rows to all
+chips; `fit` on several replicas sends none.
 
 {on_v5e(results)}
 
@@ -201,9 +201,9 @@ def precision(results):
   return f'''## Which precision the law needs
 
 By default TPUs round what is multiplied to bfloat16 (8 significant bits), and
-GPUs since the A100 to TensorFloat-32 (11). Such a product sees the same weight
-all over a cell of 2^-8 to 2^-7 of its size, or of 2^-11 to 2^-10. A chain
-notices where the posterior's standard deviation is not larger than a cell. SGLD
+GPUs since the A100 to TensorFloat-32 (11). Weights closer than this are rounded
+to the same value: within 2^-8 to 2^-7 of their size, or 2^-11 to 2^-10. It
+matters where the posterior's standard deviation is not larger than that. SGLD
 (4,000 chains, h = 0.1) on a normal mean whose gradient gets the rounded weight;
 the posterior's mean and sd of each weight that were found:
 
