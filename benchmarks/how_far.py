@@ -105,10 +105,10 @@ A step of `fit` with SGHMC where nothing else is said; logistic regression is
 1,000 steps by `sample_chain` (a loop's cycles are counted once). Memory is all
 arguments (weights, momenta, gradients, the batch, the data) and temporaries.
 Over eight chips the batch is split by XLA, and the weights are on each.
-"Crossing" is the data that a step sends between chips, and "messages" the number
-of transfers: the gradient and a few sums, in bfloat16 where layers compute in it.
-For EWSG, which deals out the rows of the batch, XLA sends these rows to all
-chips; `fit` on several replicas sends none.
+"Crossing" is the data that a step sends between chips, and "messages" the
+number of transfers: the gradient and a few sums, in bfloat16 where layers
+compute in it. For EWSG, which deals out the rows of the batch, XLA sends these
+rows to all chips; `fit` on several replicas sends none.
 
 {on_v5e(results)}
 
