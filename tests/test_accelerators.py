@@ -35,7 +35,7 @@ MAX_LITERALS = 100_000
 
 def program(fn, *arguments):
   """The HLO of a function where there is an accelerator, as text."""
-  with mock.patch.object(compat, 'sees_accelerators', lambda: True):
+  with mock.patch.object(compat, 'sees_accelerators', return_value=True):
     return tf.function(
         fn, jit_compile=True, autograph=False).experimental_get_compiler_ir(
             *arguments)(stage='hlo')

@@ -478,7 +478,7 @@ def test_gives_derivatives_is_what_it_says(name):
       sgmcmc.StochasticBouncyParticleSampler, posterior,
       gradient_estimator=estimator)
   if not estimator.gives_derivatives:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match='derivative'):
       make_kernel()
     return
   make_kernel()

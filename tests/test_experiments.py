@@ -57,7 +57,8 @@ def _load_mnist(data_dir):
 
 @pytest.mark.filterwarnings('error:Mean of empty slice')
 @pytest.mark.parametrize('name', experiments.NAMES)
-def test_runs(name, tmp_path, capsys, monkeypatch, _without_xla):
+@pytest.mark.usefixtures('_without_xla')
+def test_runs(name, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(sgmcmc.datasets, 'load_mnist', _load_mnist)
   monkeypatch.setattr(
       sgmcmc.datasets, 'load_small_mnist',

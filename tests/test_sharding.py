@@ -168,7 +168,7 @@ def test_refused_where_all_data_have_to_be_seen():
           2, tf.zeros([2]), probabilities=np.arange(1, 7))):
     with pytest.raises(ValueError, match='has to see all of them'):
       sgmcmc.SGLD(sharded, 0.1, gradient_estimator=estimator)
-  with mock.patch.object(collectives, 'context', lambda: Replica(0)):
+  with mock.patch.object(collectives, 'context', return_value=Replica(0)):
     with pytest.raises(ValueError, match='num_examples is None, and a replica'):
       sgmcmc.ShardedPosterior(log_prob, log_likelihood, tf.zeros([3]))
   with pytest.raises(ValueError, match='posterior that was given to shard'):

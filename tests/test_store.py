@@ -317,7 +317,7 @@ def test_a_damaged_file_is_one_sentence(tmp_path, name, damage):
       store.commit(k, checkpoint(k), mark=k)
   path = tmp_path / name
   DAMAGES[damage](path)
-  with pytest.raises(ValueError) as error:
+  with pytest.raises(ValueError, match='another directory') as error:
     store = store_lib.Store(tmp_path, 'sample', ARGUMENTS)
     store.checkpoint()
     store.draws.read([0])
@@ -353,7 +353,7 @@ def test_checksums_go_on_after_rewinding_and_failing(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
       patch.setattr(
           store_lib, '_checkpoint_name', lambda _: 'none/checkpoint.npz')
-      with pytest.raises(OSError):
+      with pytest.raises(FileNotFoundError):
         store.commit(3, checkpoint(3))
     store.append(draws(4, 1))
     store.commit(4, checkpoint(4))

@@ -195,7 +195,8 @@ def name_chain(index: Sequence[int]) -> str:
   return f'chain {index[0] if len(index) == 1 else tuple(index)}'
 
 
-def join_some(found):
+def join_some(found: Sequence[str]) -> str:
+  """The first few findings in a row, and how many more there are."""
   more = len(found) - _MOST_NAMED
   return '; '.join(found[:_MOST_NAMED]) + (
       f'; and {more} more' if more > 0 else '')

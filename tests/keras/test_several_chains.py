@@ -155,7 +155,7 @@ def warns(message):
 def test_chains_in_threads_say_each_its_own():
   before = warnings.showwarning
   with concurrent.futures.ThreadPoolExecutor(2) as threads, (
-      pytest.warns(UserWarning)) as told:
+      pytest.warns(UserWarning, match='Look out')) as told:
     several = sample_chains(
         executor=threads, make_model=always_seeded,
         fit={**fit_arguments(), 'callbacks': [warns('Look out')]})

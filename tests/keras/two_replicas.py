@@ -221,7 +221,7 @@ def main():
   print(f'likelihoods a step: {one_gradient}, {after}, {within}', flush=True)
   assert one_gradient == after == within - 1.
   # Where each replica deals its own rows: another chain, of the same law.
-  with mock.patch.object(compat, 'sees_tpus', lambda: True):
+  with mock.patch.object(compat, 'sees_tpus', return_value=True):
     assert law_of_ewsg(two) < 1.
   with tempfile.TemporaryDirectory() as folder:
     # Two epochs, and in another process (as it were) the third.

@@ -126,6 +126,9 @@ def local_learning_coefficient(
       scale = 1 / sqrt(gamma log n); then
 
       - x, y: inputs and targets, all of those that were trained on.
+    *arguments: `posterior` and `center` for `Draws`, `x` and `y` for
+      `PosteriorSamples`.
+    **keywords: The same arguments by name.
 
   Returns:
     coefficient: `LearningCoefficient`.

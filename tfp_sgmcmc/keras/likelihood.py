@@ -308,8 +308,7 @@ class Likelihood:
       if names is None or len(names) != len(y_pred):
         names = [f'output_{k}' for k in range(len(y_pred))]
     else:
-      names = [self._output_names[0] if self._output_names else None]
-      return names
+      return [self._output_names[0] if self._output_names else None]
     flat = y_pred.values() if isinstance(y_pred, dict) else y_pred
     if any(isinstance(output, (dict, list, tuple)) for output in flat):
       raise ValueError(

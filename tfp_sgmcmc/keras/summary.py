@@ -223,7 +223,7 @@ def _some(posterior, number):
 
 
 def _predictions(posterior, x):
-  """`[draws, d]`"""
+  """The predictions of each draw in a row, `[draws, d]`."""
   return np.concatenate([
       np.reshape(a, [len(posterior), -1]) for a in keras.tree.flatten(
           posterior.predict(x, return_samples=True))], axis=-1)
