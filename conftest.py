@@ -6,8 +6,14 @@ others needs none.
 
 import gc
 import os
+import signal
 
 import pytest
+
+# A shell without job control starts what it runs in the background with SIGINT
+# ignored. The tests of Ctrl-C need it, and so do the processes that they start.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+  signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure(config):

@@ -174,7 +174,7 @@ KERNELS = {
         sgmcmc.MicrocanonicalLangevin, step_size=0.1),
     'pmicrocanonical': _minibatches(
         sgmcmc.MicrocanonicalLangevin, step_size=0.1, integrator='leapfrog',
-        preconditioner=sgmcmc.preconditioners.RMSProp(normalize=True)),
+        preconditioner=sgmcmc.preconditioners.GradientVariance()),
     'adapted': Kernel(
         functools.partial(_adapted, gradient_estimator=UNIFORM),
         in_fit=_adapted, takes_any_target=False),

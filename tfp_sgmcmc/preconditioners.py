@@ -13,6 +13,8 @@ from tfp_sgmcmc.internal import states
 
 __all__ = [
     'Diagonal',
+    'GradientVariance',
+    'GradientVarianceResults',
     'Identity',
     'Preconditioner',
     'RMSProp',
@@ -200,6 +202,30 @@ def check_preconditioner(value: Any) -> None:
         'or another Preconditioner, such as Diagonal, or None for none.')
 
 
+class _Following(Preconditioner):
+  """Base of those whose diagonal follows the gradients, by a decay."""
+
+  _decay: Any
+
+  @property
+  def learns(self):
+    decay = checks.static_value(self._decay)
+    return decay is None or not np.all(decay == 1.)
+
+  def times(self, tensors, results, chain_rank=0):
+    return [
+        a * x for a, x in zip(self.diagonal(results, chain_rank), tensors)]
+
+  @abc.abstractmethod
+  def diagonal(self, results: Any, chain_rank: int = 0) -> list[tf.Tensor]:
+    """The diagonal of G for each part of the state, as it stands."""
+
+  def _average(self, past, new):
+    """decay past + (1 - decay) new."""
+    decay = states.cast(self._decay, new.dtype)
+    return decay * past + (1. - decay) * new
+
+
 class RMSPropResults(NamedTuple):
   """State of `RMSProp`.
 
@@ -209,7 +235,7 @@ class RMSPropResults(NamedTuple):
   second_moment: list[tf.Tensor]
 
 
-class RMSProp(Preconditioner):
+class RMSProp(_Following):
   """The preconditioner of pSGLD: inverse root mean square of the gradients.
 
     V = decay V + (1 - decay) gbar^2,  gbar = g / N
@@ -276,11 +302,6 @@ class RMSProp(Preconditioner):
     return self._normalize
 
   @property
-  def learns(self):
-    decay = checks.static_value(self._decay)
-    return decay is None or not np.all(decay == 1.)
-
-  @property
   def is_by_coordinate(self):
     return not self._normalize
 
@@ -300,15 +321,9 @@ class RMSProp(Preconditioner):
       previous_results: RMSPropResults,
   ) -> RMSPropResults:
     """Takes in a gradient: V = decay V + (1 - decay) gbar^2."""
-    second_moment = []
-    for g, v in zip(mean_gradients, previous_results.second_moment):
-      decay = tf.cast(self._decay, g.dtype)
-      second_moment.append(decay * v + (1. - decay) * tf.square(g))
-    return RMSPropResults(second_moment)
-
-  def times(self, tensors, results, chain_rank=0):
-    return [
-        a * x for a, x in zip(self.diagonal(results, chain_rank), tensors)]
+    return RMSPropResults([
+        self._average(v, tf.square(g))
+        for g, v in zip(mean_gradients, previous_results.second_moment)])
 
   def diagonal(
       self, results: RMSPropResults, chain_rank: int = 0) -> list[tf.Tensor]:
@@ -335,11 +350,145 @@ class RMSProp(Preconditioner):
     [1.5, 0.5]
     """
     diagonal = [
-        1. / (tf.cast(self._regularizer, v.dtype) + tf.sqrt(v))
+        1. / (states.cast(self._regularizer, v.dtype) + tf.sqrt(v))
         for v in results.second_moment]
     if not self._normalize:
       return diagonal
-    total = sum(states.sum_event(a, chain_rank) for a in diagonal)
-    mean = total / tf.cast(
-        states.num_coordinates(diagonal, chain_rank), total.dtype)
+    mean = _mean(diagonal, chain_rank)
     return [a / states.expand(mean, a) for a in diagonal]
+
+
+class GradientVarianceResults(NamedTuple):
+  """State of `GradientVariance`.
+
+  Attributes:
+    mean: List with m for each part of the state, in its shape.
+    variance: List with V, likewise.
+    weight_of_start: List with decay^n for each part, a scalar, after n
+      gradients but the first.
+  """
+  mean: list[tf.Tensor]
+  variance: list[tf.Tensor]
+  weight_of_start: list[tf.Tensor]
+
+
+class GradientVariance(_Following):
+  """The preconditioner of pSMILE: inverse variance of the gradients.
+
+    V = decay V + (1 - decay) (gbar - m)^2
+    m = decay m + (1 - decay) gbar
+    G = 1 / s^2,  s^2 = max(w + (1 - w) V / mean(V), floor^2)
+
+  with gbar the gradient of the log density over the number of examples, m = gbar
+  and V = 0 at the start, mean(V) the mean over all coordinates of a chain, and
+  w = decay^n after n more gradients: G starts as the identity, and goes to
+  mean(V) / V as the start is forgotten. The mean of s^2 is 1, so that G changes
+  the shape of the steps and hardly their scale.
+
+  It is for `MicrocanonicalLangevin`, which minibatch noise biases where it
+  differs between directions: with s the standard deviation of the noise up to a
+  factor, the noise of s^-1 g is the same in all of them. V holds what the
+  gradient changes by along the path, too, so that this is near where the
+  noise of minibatches is the larger part. With exact gradients V is the variance
+  of the gradient under the posterior, by coordinate its information.
+
+  G depends on the past of the chain, so the chain is only nearly one of the
+  posterior. With `decay=1.` m and V stay as they are: adapt first, then go on
+  from the last kernel results with `kernel.copy(preconditioner=
+  sgmcmc.preconditioners.GradientVariance(decay=1.))`.
+
+  The authors limit sqrt(V) to [0.01, 10000] before the division by its root mean
+  square; here the limit is a share of the latter, so that it does not depend on
+  the units of the gradient.
+
+  #### Examples
+
+  >>> kernel = sgmcmc.MicrocanonicalLangevin(
+  ...     sgmcmc.Posterior(
+  ...         lambda mu: -tf.reduce_sum(mu**2, axis=-1) / 2.,
+  ...         lambda mu, x: -tf.reduce_sum(
+  ...             ((x - mu[..., tf.newaxis, :]) / [1., 3.])**2, axis=-1) / 2.,
+  ...         data=tf.random.stateless_normal([1000, 2], [0, 1]) * [1., 3.]),
+  ...     step_size=0.01,
+  ...     gradient_estimator=sgmcmc.gradients.Uniform(batch_size=10),
+  ...     preconditioner=sgmcmc.preconditioners.GradientVariance())
+  >>> tfp.mcmc.sample_chain(
+  ...     5, tf.zeros([4, 2]), kernel=kernel, trace_fn=None, seed=[0, 0]).shape
+  TensorShape([5, 4, 2])
+
+  #### References
+
+  [1]: Emanuel Sommer, Kangning Diao, Jakob Robnik, Uros Seljak, David
+       Ruegamer. Can Microcanonical Langevin Dynamics Leverage Mini-Batch
+       Gradient Noise? arXiv:2602.06500, 2026.
+  """
+
+  def __init__(self, decay: Any = 0.99, floor: Any = 0.01):
+    """Makes the preconditioner.
+
+    Args:
+      decay: Number in [0, 1]: the weight of the past.
+      floor: Positive number, at most 1: the least s, so that G is at most
+        `floor`^-2.
+
+    Raises:
+      ValueError: If an argument is out of its range.
+    """
+    checks.fraction('decay', decay)
+    checks.fraction('floor', floor)
+    checks.numeric('floor', floor, 0.)
+    self._decay = decay
+    self._floor = floor
+
+  def __repr__(self):
+    return f'GradientVariance(decay={self._decay!r}, floor={self._floor!r})'
+
+  def bootstrap_results(
+      self, mean_gradients: Sequence[tf.Tensor]) -> GradientVarianceResults:
+    """The state after the first gradient, m = gbar and V = 0."""
+    return GradientVarianceResults(
+        list(mean_gradients), [tf.zeros_like(g) for g in mean_gradients],
+        [tf.ones([], g.dtype) for g in mean_gradients])
+
+  def one_step(
+      self,
+      mean_gradients: Sequence[tf.Tensor],
+      previous_results: GradientVarianceResults,
+  ) -> GradientVarianceResults:
+    """Takes in a gradient."""
+    mean, variance, weight = previous_results
+    return GradientVarianceResults(
+        [self._average(m, g) for m, g in zip(mean, mean_gradients)],
+        [self._average(v, tf.square(g - m))
+         for v, g, m in zip(variance, mean_gradients, mean)],
+        [states.cast(self._decay, w.dtype) * w for w in weight])
+
+  def diagonal(
+      self, results: GradientVarianceResults, chain_rank: int = 0,
+  ) -> list[tf.Tensor]:
+    """The diagonal of G for each part of the state, as it stands.
+
+    Args:
+      results: `GradientVarianceResults`.
+      chain_rank: Python `int`, how many leading axes are those of chains.
+
+    Returns:
+      diagonal: List of tensors in the shapes of the parts.
+    """
+    mean = _mean(results.variance, chain_rank)
+    diagonal = []
+    for v, w in zip(results.variance, results.weight_of_start):
+      of_one = tf.math.divide_no_nan(v, states.expand(mean, v))
+      # All alike where no gradient has changed yet.
+      share = tf.where(states.expand(mean, v) > 0., 1. - w, 0.)
+      square = share * of_one + 1. - share
+      floor = states.cast(self._floor, v.dtype)
+      diagonal.append(1. / tf.maximum(square, floor**2))
+    return diagonal
+
+
+def _mean(parts: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
+  """The mean over all coordinates of each chain."""
+  total = sum(states.sum_event(a, chain_rank) for a in parts)
+  return total / tf.cast(
+      states.num_coordinates(parts, chain_rank), total.dtype)

@@ -11,8 +11,13 @@ since dE is of order h^3: so the mean of dE^2 / d comes to w_k. W keeps errors
 that are far off, in either direction, from counting for much. Where h would
 grow by more than a factor of 3 it grows by 3, and A and B begin anew: the error
 of such short steps is rounding, and says nothing of longer ones.
+
+The decoherence length L is the size of the posterior: the root of the summed
+variances of theta / s along the path. It is measured in three windows, which
+end after n / 4, n / 2 and n steps, and used from the end of each.
 """
 
+from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -30,6 +35,19 @@ __all__ = [
     'EnergyErrorStepSizeAdaptation', 'EnergyErrorStepSizeAdaptationResults']
 
 _MOST_GROWTH, _LARGEST_ERROR = 3., 1e3
+# Where windows end, as shares of the adaptation.
+_WINDOWS = (0.25, 0.5, 1.)
+
+
+class Moments(NamedTuple):
+  """Of the states of a window, for each part, in its shape.
+
+  Attributes:
+    mean: List with the mean of theta.
+    square: List with the sum of squared deviations.
+  """
+  mean: list[tf.Tensor]
+  square: list[tf.Tensor]
 
 
 @kernel_lib.refuses_corrections
@@ -40,12 +58,17 @@ class EnergyErrorStepSizeAdaptationResults(NamedTuple):
     inner_results: The inner kernel's results.
     step_size: Scalar, h of the next step.
     weight_sum: Scalar, B; A is B / h^6.
+    decoherence_length: Scalar, L of the next step; `()` where the inner kernel
+      was given it, or has minibatches.
+    path: `Moments` of the window; `()` likewise.
 
   And the method `failure(state)`; see `errors`.
   """
   inner_results: Any
   step_size: tf.Tensor
   weight_sum: tf.Tensor
+  decoherence_length: Any
+  path: Any
 
   step = adaptation.step
 
@@ -60,7 +83,7 @@ class _Seeds(NamedTuple):
 
 
 class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
-  """Finds the step size of `MicrocanonicalLangevin`.
+  """Finds the step size, and the length, of `MicrocanonicalLangevin`.
 
   In the first n = `num_adaptation_steps` steps h follows the error dE in the
   energy of a step, so that E[dE^2] / d comes to a target that falls from
@@ -83,9 +106,13 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   h is, and this adaptation does not see it (`MicrocanonicalLangevin` says how
   much). It is for the exact gradient, and for gradients with little noise.
 
-  It leaves the decoherence length L as it is. With the exact gradient give
-  `decoherence_length` about sqrt(d): by the default, ten steps, the path
-  forgets its direction too soon. [1] measures L, too, by autocorrelations.
+  It finds the decoherence length L, too, where the inner kernel is given none and
+  has the exact gradient of all data: the root of the sum, over coordinates, of
+  the variances of theta / s along the path, the mean over chains, in windows
+  that end after n / 4, n / 2 and n steps. That is about sqrt(d) for unit
+  variances. [1] then measures autocorrelations; this does not. With minibatches
+  L stays as it is, by default ten steps: a longer one makes the bias by noise
+  larger (`MicrocanonicalLangevin` says how much).
 
   The default, from 0.5 to 0.1, is that of [1] for networks, where steps may be
   long. The bias of moments is then not small; for 3% in variances see the
@@ -161,7 +188,7 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   def adapted_kernel(
       self, results: EnergyErrorStepSizeAdaptationResults,
   ) -> microcanonical.MicrocanonicalLangevin:
-    """The inner kernel with the step size that was found.
+    """The inner kernel with the step size and length that were found.
 
     Args:
       results: Results of this kernel.
@@ -169,14 +196,27 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
     Returns:
       kernel: Another `inner_kernel`.
     """
-    return self.inner_kernel.copy(step_size=results.step_size)
+    found = dict(step_size=results.step_size)
+    if self._finds_length:
+      found['decoherence_length'] = results.decoherence_length
+    return self.inner_kernel.copy(**found)
+
+  @property
+  def _finds_length(self):
+    inner = self.inner_kernel
+    return (
+        inner.parameters['decoherence_length'] is None and inner.sees_all_data)
 
   def _bootstrap(self, parts, seeds):
     inner = self.inner_kernel.bootstrap_results(parts, seed=seeds.inner)
     dtype = self._dtype(inner)
+    step_size = states.cast(self.inner_kernel.parameters['step_size'], dtype)
+    length, path = (), ()
+    if self._finds_length:
+      length = microcanonical.STEPS_TO_FORGET * step_size
+      path = Moments(list(parts), [tf.zeros_like(part) for part in parts])
     return EnergyErrorStepSizeAdaptationResults(
-        inner, states.cast(self.inner_kernel.parameters['step_size'], dtype),
-        tf.zeros([], dtype))
+        inner, step_size, tf.zeros([], dtype), length, path)
 
   def _one_step(self, parts, previous, seeds):
     old = previous.inner_results
@@ -206,11 +246,63 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
     any_failed = tf.reduce_any(has_failed)
     back = old._replace(
         step=new.step, energy_error=tf.zeros_like(old.energy_error))
-    return states.select(has_failed, parts, new_parts), previous._replace(
-        inner_results=guard.select_by_chain(has_failed, back, new),
+    next_parts = states.select(has_failed, parts, new_parts)
+    next_inner = guard.select_by_chain(has_failed, back, new)
+    length, path = previous.decoherence_length, previous.path
+    if self._finds_length:
+      # Before the first window has ended L follows the step size.
+      length = tf.where(
+          count <= tf.floor(_WINDOWS[0] * number),
+          microcanonical.STEPS_TO_FORGET * previous.step_size, length)
+      length, path = self._length(
+          length, path, previous.step_size, next_parts, next_inner, count,
+          number)
+    return next_parts, EnergyErrorStepSizeAdaptationResults(
+        inner_results=next_inner,
         step_size=tf.where(
             any_failed, previous.step_size / 2.,
             tf.where(is_adapting, found, previous.step_size)),
         weight_sum=tf.where(
             any_failed, tf.zeros_like(weight_sum), tf.where(
-                is_adapting, weight_sum, previous.weight_sum)))
+                is_adapting, weight_sum, previous.weight_sum)),
+        decoherence_length=length,
+        path=path)
+
+  def _length(
+      self, length, path, step_size, parts, inner_results, count, number):
+    """L, at least h, and the moments with another state."""
+    ends = [tf.floor(share * number) for share in _WINDOWS]
+    begin = sum(
+        tf.where(count > end, end - before, 0.)
+        for before, end in zip([0., *ends], ends))
+    path = with_state(path, parts, count - begin)
+    squared = self.inner_kernel.squared_length(
+        [square / tf.cast(count - begin, square.dtype)
+         for square in path.square], inner_results)
+    found = tf.maximum(
+        tf.reduce_mean(tf.sqrt(tf.cast(squared, length.dtype))), step_size)
+    return tf.where(
+        tf.reduce_any([tf.equal(count, end) for end in ends]), found,
+        length), path
+
+
+def with_state(
+    path: Moments, parts: Sequence[tf.Tensor], number: tf.Tensor) -> Moments:
+  """The moments of a window with one state more (Welford's recursion).
+
+  Args:
+    path: `Moments`; of any window, where the state is the first of another.
+    parts: List, the state.
+    number: Scalar, how many states the window has with it.
+
+  Returns:
+    path: `Moments`.
+  """
+  means, squares = [], []
+  for x, mean, square in zip(parts, *path):
+    new = mean + (x - mean) / tf.cast(number, x.dtype)
+    # Of the first state the deviation from the new mean is zero.
+    kept = tf.where(number > 1., square, tf.zeros_like(square))
+    means.append(new)
+    squares.append(kept + (x - mean) * (x - new))
+  return Moments(means, squares)

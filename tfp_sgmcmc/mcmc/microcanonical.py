@@ -53,7 +53,8 @@ __all__ = ['MicrocanonicalLangevin', 'MicrocanonicalLangevinResults']
 _B = 0.1931833275037836
 # Of the step, the shares of B before, between and after the moves A.
 _KICKS = {'minimal_norm': (_B, 1. - 2. * _B, _B), 'leapfrog': (0.5, 0.5)}
-_STEPS_TO_FORGET = 10.
+# The decoherence length by default, in steps.
+STEPS_TO_FORGET = 10.
 
 
 @kernel.refuses_corrections
@@ -117,7 +118,7 @@ class MicrocanonicalLangevin(base.LangevinKernel):
   1.58). So keep h L max C far below 2 d T^2, by a smaller step, a shorter L,
   larger batches or control variates. Or make C the same in all directions with
   a preconditioner whose diagonal is one over the variance of the gradient's
-  noise. With the default L, which is in proportion to h, this bias too is of
+  noise, which `preconditioners.GradientVariance()` learns (pSMILE). With the default L, which is in proportion to h, this bias too is of
   order h^2. `gradient_estimator.variance(posterior, [state])` is C.
 
   How to choose h. It is a length in the units of theta (of theta / s with a
@@ -270,7 +271,7 @@ class MicrocanonicalLangevin(base.LangevinKernel):
     length, step_size, temperature = (
         self._parameters[name]
         for name in ('decoherence_length', 'step_size', 'temperature'))
-    length = _STEPS_TO_FORGET * step_size if length is None else length
+    length = STEPS_TO_FORGET * step_size if length is None else length
     if callable(length) or callable(temperature):
       return None
     return (num_coordinates - 1)**2 * temperature / (length * num_coordinates)
@@ -300,15 +301,11 @@ class MicrocanonicalLangevin(base.LangevinKernel):
     step_size, temperature = (
         self._scalar(name, previous.step, dtype)
         for name in ('step_size', 'temperature'))
-    length = _STEPS_TO_FORGET * step_size
+    length = STEPS_TO_FORGET * step_size
     if self._parameters['decoherence_length'] is not None:
       length = self._scalar('decoherence_length', previous.step, dtype)
     total, size = self._over_coordinates(parts, previous.target_log_prob)
-    scale = [
-        tf.sqrt(s) for s in self._preconditioner.times(
-            [tf.ones([], part.dtype) for part in parts],
-            previous.preconditioner_results,
-            previous.target_log_prob.shape.rank)]
+    scale = self._scale(parts, previous)
     first, *kicks = _KICKS[self._parameters['integrator']]
     velocity = previous.velocity
     before, used = previous.target_log_prob, []
@@ -320,7 +317,7 @@ class MicrocanonicalLangevin(base.LangevinKernel):
           share * step_size, size, total)
 
     gradients = previous.grads_target_log_prob
-    if not self._keeps_gradient:
+    if not self.sees_all_data:
       (before, gradients), results = self._estimate(parts, previous, seeds)
       used.append(results.num_gradients)
     velocity, energy = kicked(velocity, gradients, first)
@@ -346,8 +343,8 @@ class MicrocanonicalLangevin(base.LangevinKernel):
         velocity, energy - (value - before) / temperature)
 
   @property
-  def _keeps_gradient(self):
-    """Whether the last step's gradient is that of this step's target.
+  def sees_all_data(self) -> bool:
+    """Whether each gradient is of all data: the last one then serves this step.
 
     Not where the data are a sample, such as a batch of `fit`: the next step may
     have another.
@@ -362,6 +359,31 @@ class MicrocanonicalLangevin(base.LangevinKernel):
   def num_coordinates(self, state_parts, results):
     """d, as a scalar tensor: the coordinates of a chain on all replicas."""
     return self._over_coordinates(state_parts, results.target_log_prob)[1]
+
+  def squared_length(
+      self,
+      squares: Sequence[tf.Tensor],
+      results: MicrocanonicalLangevinResults,
+  ) -> tf.Tensor:
+    """|theta / s|^2, in the units of the step size.
+
+    Args:
+      squares: List with theta^2 for each part of the state.
+      results: The kernel's results.
+
+    Returns:
+      squared_length: Shape `chains`.
+    """
+    total, _ = self._over_coordinates(squares, results.target_log_prob)
+    return total([
+        x / tf.square(s) for x, s in zip(squares, self._scale(squares, results))])
+
+  def _scale(self, parts, results):
+    """s by part."""
+    return [
+        tf.sqrt(s) for s in self._preconditioner.times(
+            [tf.ones([], part.dtype) for part in parts],
+            results.preconditioner_results, results.target_log_prob.shape.rank)]
 
   def _over_coordinates(self, parts, target_log_prob):
     """The sum of a list over parts, for each chain, as a function; and d."""
