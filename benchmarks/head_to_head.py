@@ -1,16 +1,21 @@
 """All samplers with minibatches at equal gradients.
 
   python -m benchmarks.head_to_head [--problems gaussian ...]
-      [--samplers SGLD ...] [--factors 0.25 1 ...] [--data FOLDER] [--tiny]
-      [--output benchmarks/results]
+      [--samplers SGLD ...] [--factors 0.25 1 ...] [--seeds 5] [--data FOLDER]
+      [--tiny] [--output benchmarks/results]
 
   gaussian    20 coordinates, scales from 1 to 5, the mean of 1,000 rows from
               batches of 10: the noise of a gradient is 100 times the
               posterior's information; exact moments
   regression  20 coefficients and the scale of Student-t errors with 4 degrees
               of freedom, 10,000 rows, batches of 100; moments by long HMC
+  logistic    10 coefficients of inputs with correlations up to 0.95, 10,000
+              rows, batches of 100; likewise
+  poisson     10 coefficients of counts with inputs of heavy tails (Student t
+              with 4 degrees of freedom), 10,000 rows, batches of 100; likewise
   digits      the network of `benchmarks.reference_posteriors`, batches of 32;
               HMC's predictions (`reference_posteriors make` comes first)
+  concrete, energy, a9a   likewise (need --data)
   airfoil     ten networks 5-16-16-16-16-2 from ten of Adam's, batches of 128;
               in place of an error the NLL of test rows (needs --data)
 
@@ -26,13 +31,18 @@ noise, or for a network the mean,
   microcanonical      h = 0.1 sqrt(d / C)
   zig-zag, bouncy     h = 0.1 / sqrt(C)
 
-The table has the error by the rule, and the least over the step sizes. Samplers
-that find their step have one figure. A line of OUTPUT/head_to_head.jsonl each.
+pSMILE is the microcanonical kernel with `GradientVariance`, "MCLMC, all rows"
+that of exact gradients, which finds its step and length. The first seed has all
+step sizes, the others the rule's and the one that was best at the first. The
+table has the error by the rule, and the least, as means over seeds with their
+standard errors. Samplers that find their step have one figure. A line of
+OUTPUT/head_to_head.jsonl each.
 """
 
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 import json
 import pathlib
 import time
@@ -112,11 +122,19 @@ def with_momentum(kernel: Callable[..., Any], **arguments: Any) -> Sampler:
   return Sampler(make, lambda noise, size: 0.1 / np.sqrt(noise))
 
 
-def _microcanonical(problem, h, num_burnin_steps):
-  del num_burnin_steps
-  return sgmcmc.MicrocanonicalLangevin(
-      problem.posterior, h, gradient_estimator=_uniform(problem),
-      integrator='leapfrog')
+def microcanonical(**arguments: Any) -> Sampler:
+  return Sampler(
+      lambda problem, h, _: sgmcmc.MicrocanonicalLangevin(
+          problem.posterior, h, gradient_estimator=_uniform(problem),
+          integrator='leapfrog', **arguments),
+      lambda noise, size: 0.1 * np.sqrt(size / noise), lambda problem: 2.)
+
+
+def _on_all_rows(problem, h, num_burnin_steps):
+  del h
+  return sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(problem.posterior, step_size=0.001),
+      num_adaptation_steps=num_burnin_steps)
 
 
 SAMPLERS = {
@@ -129,9 +147,12 @@ SAMPLERS = {
         sgmcmc.AMAGOLD, num_leapfrog_steps=100)._replace(
             cost=lambda problem: 1. + problem.posterior.num_examples / (
                 100 * problem.batch_size)),
-    'MCLMC': Sampler(
-        _microcanonical, lambda noise, size: 0.1 * np.sqrt(size / noise),
-        lambda problem: 2.),
+    'MCLMC': microcanonical(),
+    'pSMILE': microcanonical(
+        preconditioner=sgmcmc.preconditioners.GradientVariance()),
+    'MCLMC, all rows': Sampler(
+        _on_all_rows, None, lambda problem: (
+            2. * problem.posterior.num_examples / problem.batch_size)),
     'AdaptiveTime(SGHMC)': Sampler(
         lambda problem, h, _: sgmcmc.AdaptiveTime(
             sgmcmc.SGHMC(problem.posterior, h, 0.1 / h, integrator='baoab',
@@ -185,56 +206,89 @@ def gaussian(arguments: argparse.Namespace) -> Problem:
 
 def regression(arguments: argparse.Namespace) -> Problem:
   """State: coefficients and the logarithm of the scale."""
-  num_chains, num = 20, 10_000
+  num = 10_000
   rng = np.random.default_rng(0)
   x = rng.normal(size=[num, 20]) * np.geomspace(0.3, 1., 20)
   theta = rng.normal(size=20)
   y = x @ theta + 0.7 * rng.standard_t(4., num)
 
-  def log_likelihood(theta, batch):
-    x, y = batch
+  def distribution(theta, x):
     location = tf.einsum('...nd,...d->...n', x, theta[..., :20])
-    return tfd.StudentT(4., location, tf.exp(theta[..., 20:])).log_prob(y)
+    return tfd.StudentT(4., location, tf.exp(theta[..., 20:]))
 
+  return _regression(
+      arguments, x, y, distribution, np.append(theta, np.log(0.7)))
+
+
+def logistic(arguments: argparse.Namespace) -> Problem:
+  """Neighbouring inputs have a correlation of 0.95."""
+  num, correlation = 10_000, 0.95
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[num, 10])
+  for k in range(1, 10):
+    x[:, k] = correlation * x[:, k - 1] + np.sqrt(1. - correlation**2) * x[:, k]
+  theta = rng.normal(size=10)
+  y = rng.uniform(size=num) < 1. / (1. + np.exp(-x @ theta))
+  return _regression(
+      arguments, x, y, lambda theta, x: tfd.Bernoulli(
+          tf.einsum('...nd,...d->...n', x, theta)), theta)
+
+
+def poisson(arguments: argparse.Namespace) -> Problem:
+  """Some inputs, and so some gradients, are far from the others."""
+  num = 10_000
+  rng = np.random.default_rng(0)
+  x = 0.3 * rng.standard_t(4., size=[num, 10])
+  theta = 0.5 * rng.normal(size=10)
+  y = rng.poisson(np.exp(x @ theta))
+  return _regression(
+      arguments, x, y, lambda theta, x: tfd.Poisson(
+          log_rate=tf.einsum('...nd,...d->...n', x, theta)), theta)
+
+
+def _regression(arguments, x, y, distribution, theta):
+  """A problem with a standard normal prior, and moments by HMC."""
+  num_chains, size = 20, len(theta)
   posterior = sgmcmc.Posterior(
-      lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1), log_likelihood,
+      lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1),
+      lambda theta, batch: distribution(theta, batch[0]).log_prob(batch[1]),
       (np.float32(x), np.float32(y)))
-  start = np.append(theta, np.log(0.7)) + 0.01 * rng.normal(
-      size=[num_chains, 21])
+  start = theta + 0.01 * np.random.default_rng(1).normal(
+      size=[num_chains, size])
 
   @tf.function(jit_compile=True)
   def hmc():
     kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
         tfp.mcmc.HamiltonianMonteCarlo(
-            posterior, step_size=0.005, num_leapfrog_steps=10), 200)
+            posterior, step_size=0.005, num_leapfrog_steps=20), 200)
     return tfp.mcmc.sample_chain(
         50 if arguments.tiny else 500, tf.constant(start, tf.float32),
         kernel=kernel, num_burnin_steps=300, seed=[0, 0], trace_fn=None)
 
-  exact = np.reshape(hmc(), [-1, 21]).astype(np.float64)
+  exact = np.reshape(hmc(), [-1, size]).astype(np.float64)
   return _problem(
       arguments, posterior, [tf.constant(exact[-num_chains:], tf.float32)],
       100, 10_000_000, moments(np.mean(exact, axis=0), np.std(exact, axis=0)),
       np.max)
 
 
-def digits(arguments: argparse.Namespace) -> Problem:
-  reference = reference_posteriors.SETS['digits']
-  table = reference.table(arguments.output)
+def network(name: str, arguments: argparse.Namespace) -> Problem:
+  """Of `reference_posteriors`, judged by HMC's predictions."""
+  reference = reference_posteriors.SETS[name]
+  table = reference.table(arguments.data)
   x, y, x_test, _ = reference_posteriors.arrays(table)
-  network = reference_posteriors.perceptron(reference, table)
-  with np.load(
-      arguments.output / 'reference' / 'digits.npz') as kept:
+  perceptron = reference_posteriors.perceptron(reference, table)
+  with np.load(arguments.output / 'reference' / f'{name}.npz') as kept:
     wanted = np.float64(kept['predictive'])
 
   def error(draws):
     found = reference_posteriors.predictive(
-        network, draws.resampled().states, x_test)
+        perceptron, draws.resampled().states, x_test)
     return reference_posteriors.distance(
-        np.mean(found, axis=0), wanted, network)
+        np.mean(found, axis=0), wanted, perceptron)
 
   return _problem(
-      arguments, network.posterior(x, y), network.by_adam(x, y, 4, 0), 32,
+      arguments, perceptron.posterior(x, y), perceptron.by_adam(x, y, 4, 0), 32,
       400 * len(x), error, np.mean)
 
 
@@ -265,10 +319,16 @@ def _problem(
 
 
 PROBLEMS = dict(
-    gaussian=gaussian, regression=regression, digits=digits, airfoil=airfoil)
+    gaussian=gaussian, regression=regression, logistic=logistic,
+    poisson=poisson, **{
+        name: functools.partial(network, name)
+        for name in ('digits', 'concrete', 'energy', 'a9a')},
+    airfoil=airfoil)
 
 
-def run(problem: Problem, sampler: Sampler, factor: float | None) -> float:
+def run(
+    problem: Problem, sampler: Sampler, factor: float | None, seed: int,
+) -> float:
   """The error of a run; infinite where the chain is lost."""
   num_chains = len(problem.start[0])
   size = sum(int(np.prod(part.shape[1:])) for part in problem.start)
@@ -286,10 +346,26 @@ def run(problem: Problem, sampler: Sampler, factor: float | None) -> float:
     draws = sgmcmc.sample(
         kernel, num_draws, start, num_burnin_steps=num_burnin_steps,
         num_steps_between_results=num_left // num_draws - 1, trace_fn=None,
-        seed=1, progress_bar=False)
+        seed=1 + seed, progress_bar=False)
   except sgmcmc.NonFiniteError:
     return float('inf')
   return problem.error(draws)
+
+
+def errors(
+    lines: Sequence[dict[str, Any]], problem: str, sampler: str,
+) -> dict[float | None, list[float]]:
+  """By factor of the step size, over seeds."""
+  found = {}
+  for line in lines:
+    if (line['problem'], line['sampler']) == (problem, sampler):
+      found.setdefault(line['factor'], []).append(line['error'])
+  return found
+
+
+def best(found: dict[float | None, list[float]]) -> float | None:
+  """The factor with the least error at the first seed."""
+  return min(found, key=lambda factor: found[factor][0])
 
 
 def report(lines: Sequence[dict[str, Any]]) -> str:
@@ -301,26 +377,30 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
   for sampler in dict.fromkeys(line['sampler'] for line in lines):
     row = [sampler]
     for name in problems:
-      found = {
-          line['factor']: line['error'] for line in lines
-          if (line['problem'], line['sampler']) == (name, sampler)}
-      best = min(found, key=found.get, default=None)
-      row += [
-          _cell(found.get(1., found.get(None))),
+      found = errors(lines, name, sampler)
+      row.append(_cell(found.get(1., found.get(None))))
+      row.append(
           '' if None in found or not found
-          else f'{_cell(found[best])} ({best:g})']
+          else f'{_cell(found[best(found)])} ({best(found):g})')
     rows.append(row)
+  seeds = 1 + max(line['seed'] for line in lines)
   return (
       '# Samplers at equal gradients\n\nError by the rule for the step size, '
-      'and the least (in brackets the factor of the step size); one seed. See '
+      'and the least (in brackets the factor of the step size); mean ± '
+      f'standard error over {seeds} seed(s), chosen at the first. See '
       f'`python -m benchmarks.head_to_head --help`.\n\n'
       f'{uncertainty.table(rows)}\n')
 
 
-def _cell(error):
-  if error is None:
+def _cell(values):
+  if not values:
     return ''
-  return f'{error:.3f}' if np.isfinite(error) else 'lost'
+  finite = [value for value in values if np.isfinite(value)]
+  if not finite:
+    return 'lost'
+  cell = uncertainty.cell(finite)
+  lost = len(values) - len(finite)
+  return f'{cell}, {lost} of {len(values)} lost' if lost else cell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -333,6 +413,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       '--samplers', nargs='+', default=list(SAMPLERS), choices=SAMPLERS)
   parser.add_argument(
       '--factors', nargs='+', type=float, default=list(FACTORS))
+  parser.add_argument('--seeds', type=int, default=5)
   parser.add_argument('--data', type=pathlib.Path)
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
@@ -345,16 +426,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     problem = PROBLEMS[name](arguments)
     for sampler in arguments.samplers:
       chosen = SAMPLERS[sampler]
-      for factor in arguments.factors if chosen.step_size else [None]:
-        key = dict(problem=name, sampler=sampler, factor=factor)
-        if any(key.items() <= line.items() for line in uncertainty.read(path)):
-          continue
-        begin = time.process_time()
-        line = {**key, 'error': run(problem, chosen, factor),
-                'seconds': round(time.process_time() - begin, 1)}
-        with path.open('a') as file:
-          file.write(json.dumps(line) + '\n')
-        print(line, flush=True)
+      for seed in range(arguments.seeds):
+        factors = arguments.factors if chosen.step_size else [None]
+        if seed:
+          known = errors(uncertainty.read(path), name, sampler)
+          factors = [
+              factor for factor in factors if factor in (1., best(known))]
+        for factor in factors:
+          key = dict(problem=name, sampler=sampler, factor=factor, seed=seed)
+          if any(
+              key.items() <= line.items() for line in uncertainty.read(path)):
+            continue
+          begin = time.process_time()
+          line = {**key, 'error': run(problem, chosen, factor, seed),
+                  'seconds': round(time.process_time() - begin, 1)}
+          with path.open('a') as file:
+            file.write(json.dumps(line) + '\n')
+          print(line, flush=True)
   (arguments.output / 'head_to_head.md').write_text(
       report(uncertainty.read(path)))
   return 0

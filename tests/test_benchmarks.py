@@ -11,6 +11,7 @@ from benchmarks import accelerators
 from benchmarks import data
 from benchmarks import ensembles
 from benchmarks import gpu
+from benchmarks import head_to_head
 from benchmarks import how_far
 from benchmarks import laws
 from benchmarks import reference_posteriors
@@ -297,3 +298,27 @@ def test_ensembles_run_and_resume(tmp_path):
   assert np.isfinite([line['normal'] for line in lines]).all()
   assert '| airfoil | fit, 8 passes | 1 |' in (
       tmp_path / 'ensembles.md').read_text()
+
+
+@pytest.mark.slow
+def test_samplers_at_equal_gradients(tmp_path):
+  """Of two seeds; the second has the rule's step size and the best one."""
+  arguments = [
+      '--problems', 'gaussian', '--samplers', 'SGLD', 'pSMILE',
+      'MCLMC, all rows', '--factors', '0.25', '1', '4', '--seeds', '2',
+      '--tiny', '--output', str(tmp_path)]
+  for _ in range(2):  # The second time there is nothing left to do.
+    assert head_to_head.main(arguments) == 0
+    lines = uncertainty.read(tmp_path / 'head_to_head.jsonl')
+    assert sum(line['seed'] == 0 for line in lines) == 7
+    assert 2 <= sum(line['seed'] == 1 and line['sampler'] != 'MCLMC, all rows'
+                    for line in lines) <= 4
+
+
+def test_the_table_of_samplers_tells_of_lost_chains():
+  lines = [
+      dict(problem='a', sampler='SGLD', factor=factor, seed=seed, error=error)
+      for factor, errors in ((1., (0.2, float('inf'))), (4., (0.1, 0.3)))
+      for seed, error in enumerate(errors)]
+  report = head_to_head.report(lines)
+  assert '| SGLD | 0.200, 1 of 2 lost | 0.200 ± 0.100 (4) |' in report

@@ -379,27 +379,27 @@ class GradientVariance(_Following):
     m = decay m + (1 - decay) gbar
     G = 1 / s^2,  s^2 = max(w + (1 - w) V / mean(V), floor^2)
 
-  with gbar the gradient of the log density over the number of examples, m = gbar
-  and V = 0 at the start, mean(V) the mean over all coordinates of a chain, and
-  w = decay^n after n more gradients: G starts as the identity, and goes to
-  mean(V) / V as the start is forgotten. The mean of s^2 is 1, so that G changes
-  the shape of the steps and hardly their scale.
+  with gbar the gradient of the log density over the number of examples,
+  m = gbar and V = 0 at the start, mean(V) the mean over all coordinates of a
+  chain, and w = decay^n after n more gradients: G starts as the identity, and
+  goes to mean(V) / V as the start is forgotten. The mean of s^2 is 1, so that G
+  changes the shape of the steps and hardly their scale.
 
   It is for `MicrocanonicalLangevin`, which minibatch noise biases where it
   differs between directions: with s the standard deviation of the noise up to a
-  factor, the noise of s^-1 g is the same in all of them. V holds what the
-  gradient changes by along the path, too, so that this is near where the
-  noise of minibatches is the larger part. With exact gradients V is the variance
-  of the gradient under the posterior, by coordinate its information.
+  factor, the noise of g / s is the same in all of them. V also holds the
+  changes of the gradient along the path, so this is accurate where the noise of
+  minibatches is the larger part. With exact gradients V is the variance of the
+  gradient under the posterior: the information of each coordinate.
 
   G depends on the past of the chain, so the chain is only nearly one of the
   posterior. With `decay=1.` m and V stay as they are: adapt first, then go on
   from the last kernel results with `kernel.copy(preconditioner=
   sgmcmc.preconditioners.GradientVariance(decay=1.))`.
 
-  The authors limit sqrt(V) to [0.01, 10000] before the division by its root mean
-  square; here the limit is a share of the latter, so that it does not depend on
-  the units of the gradient.
+  The authors limit sqrt(V) to [0.01, 10000] before the division by its root
+  mean square; here the limit is a share of the latter, so that it does not
+  depend on the units of the gradient.
 
   #### Examples
 

@@ -282,7 +282,7 @@ def test_noise_that_differs_between_directions(h, length):
 
 
 def variances_with(preconditioner, num_steps):
-  """Of noise that differs between directions, of chains that start in the law."""
+  """Of noise that differs between directions; chains start in the law."""
   state = np.random.default_rng(0).normal(size=[NUM_CHAINS, 20])
   state, _ = oracle.run_chains(
       sgmcmc.MicrocanonicalLangevin(

@@ -106,9 +106,9 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   h is, and this adaptation does not see it (`MicrocanonicalLangevin` says how
   much). It is for the exact gradient, and for gradients with little noise.
 
-  It finds the decoherence length L, too, where the inner kernel is given none and
-  has the exact gradient of all data: the root of the sum, over coordinates, of
-  the variances of theta / s along the path, the mean over chains, in windows
+  It finds the decoherence length L, too, where the inner kernel is given none
+  and has the exact gradient of all data: the root of the sum, over coordinates,
+  of the variances of theta / s along the path, the mean over chains, in windows
   that end after n / 4, n / 2 and n steps. That is about sqrt(d) for unit
   variances. [1] then measures autocorrelations; this does not. With minibatches
   L stays as it is, by default ten steps: a longer one makes the bias by noise

@@ -118,8 +118,9 @@ class MicrocanonicalLangevin(base.LangevinKernel):
   1.58). So keep h L max C far below 2 d T^2, by a smaller step, a shorter L,
   larger batches or control variates. Or make C the same in all directions with
   a preconditioner whose diagonal is one over the variance of the gradient's
-  noise, which `preconditioners.GradientVariance()` learns (pSMILE). With the default L, which is in proportion to h, this bias too is of
-  order h^2. `gradient_estimator.variance(posterior, [state])` is C.
+  noise; `preconditioners.GradientVariance()` learns it (pSMILE). With the
+  default L, which is in proportion to h, this bias too is of order h^2.
+  `gradient_estimator.variance(posterior, [state])` is C.
 
   How to choose h. It is a length in the units of theta (of theta / s with a
   preconditioner): for unit variances take 0.2 to 1 times sqrt(d).
@@ -375,8 +376,8 @@ class MicrocanonicalLangevin(base.LangevinKernel):
       squared_length: Shape `chains`.
     """
     total, _ = self._over_coordinates(squares, results.target_log_prob)
-    return total([
-        x / tf.square(s) for x, s in zip(squares, self._scale(squares, results))])
+    scale = self._scale(squares, results)
+    return total([x / tf.square(s) for x, s in zip(squares, scale)])
 
   def _scale(self, parts, results):
     """s by part."""
