@@ -147,8 +147,10 @@ def test_optimizer_with_moving_average_that_never_trains():
 
 @pytest.mark.parametrize('arguments', [
     {}, dict(directory=True),
-    dict(kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9,
-         temperature='validation')], ids=['memory', 'directory', 'search'])
+    pytest.param(
+        dict(kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9,
+             temperature='validation'), marks=pytest.mark.slow)],
+                         ids=['memory', 'directory', 'search'])
 @pytest.mark.parametrize('on_epoch', [False, True])
 def test_swapped_weights_are_not_the_chains(on_epoch, arguments, tmp_path):
   """With `SwapEMAWeights` before ours the chain is the same bit for bit.

@@ -251,6 +251,7 @@ def test_weights_that_were_set_are_what_the_guard_goes_back_to():
     assert 0. < np.abs(a - c).max() < 3.
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_back_leaves_the_heat_of_the_hot_trial(monkeypatch):
   """K at once, in 35 coordinates: T times a chi-square over 35.
 

@@ -70,14 +70,17 @@ def test_mixture_of_gaussians(weights):
 @both_weights
 @pytest.mark.parametrize('loss, component', [
     (GAUSSIAN, lambda mean: scipy.stats.norm(mean, 0.5)),
-    (sgmcmc.keras.LaplaceLikelihood(scale=0.5),
-     lambda mean: scipy.stats.laplace(mean, 0.5)),
+    pytest.param(
+        sgmcmc.keras.LaplaceLikelihood(scale=0.5),
+        lambda mean: scipy.stats.laplace(mean, 0.5), marks=pytest.mark.slow),
     # Without a mean or a variance.
     (sgmcmc.keras.StudentTLikelihood(df=0.8, scale=0.5),
      lambda mean: scipy.stats.t(0.8, mean, 0.5)),
-    (sgmcmc.keras.DistributionLoss(
-        lambda outputs: tfd.LogNormal(outputs, 0.5)),
-     lambda mean: scipy.stats.lognorm(0.5, scale=np.exp(mean))),
+    pytest.param(
+        sgmcmc.keras.DistributionLoss(
+            lambda outputs: tfd.LogNormal(outputs, 0.5)),
+        lambda mean: scipy.stats.lognorm(0.5, scale=np.exp(mean)),
+        marks=pytest.mark.slow),
     # TFP has no quantiles of it, and no cdf below 0.
     (sgmcmc.keras.DistributionLoss(lambda outputs: tfd.InverseGamma(
         3., tf.exp(outputs))),
@@ -104,8 +107,11 @@ def test_quantiles_of_mixtures(loss, component, weights):
     (sgmcmc.keras.DistributionLoss(
         lambda outputs: tfd.NegativeBinomial(3., logits=outputs)),
      lambda mean: scipy.stats.nbinom(3., 1. / (1. + np.exp(mean)))),
-    (sgmcmc.keras.DistributionLoss(lambda outputs: tfd.Poisson(
-        log_rate=outputs)), lambda mean: scipy.stats.poisson(np.exp(mean))),
+    pytest.param(
+        sgmcmc.keras.DistributionLoss(
+            lambda outputs: tfd.Poisson(log_rate=outputs)),
+        lambda mean: scipy.stats.poisson(np.exp(mean)),
+        marks=pytest.mark.slow),
 ], ids=['negative binomial', 'Poisson'])
 def test_counts(loss, component, weights):
   """Quantiles and interval are the whole numbers of the definition."""
@@ -293,7 +299,8 @@ def two_outputs(losses, as_dict):
   return sgmcmc.keras.PosteriorSamples.from_arrays(model, arrays)
 
 
-@pytest.mark.parametrize('as_dict', [True, False])
+@pytest.mark.parametrize('as_dict', [
+    True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('loss_of_kind', [
     keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
     ids=['classes', 'no loss'])

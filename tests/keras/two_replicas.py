@@ -27,7 +27,6 @@ DEVICES = ['/cpu:0', '/cpu:1']
 SBPS = sgmcmc.StochasticBouncyParticleSampler
 KERNELS = {
     'SGHMC': dict(kernel=models.SGHMC),
-    'SGLD': dict(kernel=functools.partial(sgmcmc.SGLD, step_size=1e-3)),
     'pSGLD': dict(kernel=functools.partial(
         sgmcmc.SGLD, step_size=1e-4,
         preconditioner=sgmcmc.preconditioners.RMSProp())),
@@ -36,7 +35,6 @@ KERNELS = {
     'SBPS': dict(
         kernel=functools.partial(SBPS, refresh_rate=1.), draw_interval=0.05),
     'EWSG': dict(kernel=models.EWSG),
-    'no row on the other': dict(kernel=models.SGHMC, num_rows=37),
     'EWSG, no row on the other': dict(kernel=models.EWSG, num_rows=37),
     'hot': dict(epochs=6, kernel=functools.partial(
         sgmcmc.SGHMC, step_size=0.2, friction=1.)),

@@ -85,10 +85,12 @@ def p_value(num_steps=20, estimator=UNIFORM, num_parts=1, temperature=1.,
 
 
 @pytest.mark.parametrize('arguments', [
-    dict(h=0.2),
+    pytest.param(dict(h=0.2), marks=pytest.mark.slow),
     dict(h=0.7, friction=3.),  # Steps of which one in two is refused.
     dict(h=0.5, temperature=0.5, num_parts=2),
-    dict(h=0.7, estimator=sgmcmc.gradients.Exact()),
+    pytest.param(
+        dict(h=0.7, estimator=sgmcmc.gradients.Exact()),
+        marks=pytest.mark.slow),
     dict(h=0.5, estimator=sgmcmc.gradients.Noisy(1.)),
 ], ids=str)
 def test_the_law_is_exact(arguments):
@@ -109,6 +111,7 @@ def test_planted_errors_are_seen(error):
   assert p_value(**error)[0] < oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 def test_law_of_a_logistic_regression():
   """Not normal, with minibatches of one of four examples; against a grid.
 

@@ -30,7 +30,8 @@ def sample(target, step_size, number, wanted, num_results=200):
           results.step_size, results.inner_results.energy_error))
 
 
-@pytest.mark.parametrize('wanted', [1e-3, 0.1])
+@pytest.mark.parametrize('wanted', [
+    1e-3, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_the_error_comes_to_what_was_wanted(wanted):
   """Of 20,000 steps; a step size longer by a sixth would have 2.5 as much.
 
@@ -65,7 +66,8 @@ def adapted(inner, number=1200):
       num_burnin_steps=number, seed=1, progress_bar=False).kernel_results
 
 
-@pytest.mark.parametrize('diagonal', [None, 4.])
+@pytest.mark.parametrize('diagonal', [
+    pytest.param(None, marks=pytest.mark.slow), 4.])
 def test_the_decoherence_length_is_the_size_of_the_posterior(diagonal):
   """sqrt(10 + 40) = 7.07; half of it in units of a scale of 2.
 
