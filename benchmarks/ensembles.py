@@ -11,6 +11,8 @@ each weight, T = 1; split, standardisation and scores are as there.
   Adam     ten networks, each stopped early by its own last 15% of the rows
   sample   from these, ten chains of `SelfTuning(SGNHT)` by `sgmcmc.sample`,
            with minibatches of 128
+  all rows   from these, ten chains of `MicrocanonicalLangevin` on all rows by
+           `sgmcmc.sample`, whose step and length are found as bde's are
   fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
            warm-up and 1,000 of draws, as published (two gradients a step)
@@ -45,6 +47,8 @@ from benchmarks import uncertainty
 METHODS = {
     'Adam': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='Adam')),
     'sample': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='sample')),
+    'all rows': (
+        environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='all rows')),
     'fit': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit')),
     'bde, short': ('bde', 'bde_regressor', dict(num_warmup_steps=10_000)),
     'bde': ('bde', 'bde_regressor', dict(num_warmup_steps=50_000)),
@@ -143,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in range(arguments.seeds):
       for method in arguments.methods:
         key = dict(set=name, method=method, seed=seed)
-        if method in ('sample', 'fit'):
+        if method in ('sample', 'all rows', 'fit'):
           key['passes'] = arguments.passes
         if any(key.items() <= line.items() for line in uncertainty.read(path)):
           continue

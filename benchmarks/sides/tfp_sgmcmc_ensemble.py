@@ -24,16 +24,22 @@ NUM_NETWORKS, HIDDEN, BATCH_SIZE, NUM_DRAWS = 10, [16, 16, 16, 16], 128, 100
 
 def by_sample(
     network: stacked.Perceptron, x: np.ndarray, y: np.ndarray, seed: int,
-    passes: int,
+    passes: int, on_all_rows: bool,
 ) -> list[tf.Tensor]:
   """Draws of the weights, `[draw, network, ...]`."""
-  size = min(BATCH_SIZE, len(x))
+  posterior = network.posterior(x, y)
+  size = len(x) if on_all_rows else min(BATCH_SIZE, len(x))
   num_steps = max(passes * len(x) // size, 4)
-  num_burnin_steps = num_steps // 2
+  num_burnin_steps = num_steps * (3 if on_all_rows else 2) // 4
   num_draws = min(NUM_DRAWS, num_steps - num_burnin_steps)
+  kernel = stacked.tuned(posterior, size, num_burnin_steps)
+  if on_all_rows:  # By leapfrog a step is one gradient, a pass.
+    kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
+        sgmcmc.MicrocanonicalLangevin(
+            posterior, step_size=0.001, integrator='leapfrog'),
+        num_adaptation_steps=num_burnin_steps)
   return sgmcmc.sample(
-      stacked.tuned(network.posterior(x, y), size, num_burnin_steps),
-      num_draws, network.by_adam(x, y, NUM_NETWORKS, seed),
+      kernel, num_draws, network.by_adam(x, y, NUM_NETWORKS, seed),
       num_burnin_steps=num_burnin_steps, num_steps_between_results=(
           (num_steps - num_burnin_steps) // num_draws - 1),
       trace_fn=None, seed=seed, progress_bar=False).states
@@ -78,7 +84,8 @@ def main(case: str, predictions: str) -> None:
   else:
     weights = (
         [w[tf.newaxis] for w in network.by_adam(x, y, NUM_NETWORKS, seed)]
-        if method == 'Adam' else by_sample(network, x, y, seed, passes))
+        if method == 'Adam' else by_sample(
+            network, x, y, seed, passes, method == 'all rows'))
     predict = tf.function(
         functools.partial(network.distribution, x=tf.constant(x_test)))
     normals = [predict(draw) for draw in zip(*weights)]
