@@ -165,7 +165,8 @@ def chains(_, numbers=(1, 1, 2, 4, 8), num_steps=100, repeats=5):
         from_logits=True))
     sampling = sgmcmc.keras.PosteriorSampling(
         sgmcmc.SGHMC, num_examples=len(x), learning_rate=1e-3, momentum=0.9,
-        prior=tfp.distributions.Normal(0., 1.), num_chains=k, max_results=1,
+        prior=tfp.distributions.Normal(0., 1.), num_chains=k,
+        num_steps_between_results=sgmcmc.keras.DrawSchedule(max_results=1),
         seed=0)
 
     def fit(rows, model=model, x=x, y=y, k=k, sampling=sampling):
@@ -223,7 +224,8 @@ def _fit_of_chains(how, network, xla, num_chains, num_steps, batch=20):
       'sgd', sgmcmc.keras.GaussianLikelihood(scale=1.), jit_compile=xla)
   sampling = sgmcmc.keras.PosteriorSampling(
       sgmcmc.SGHMC, num_examples=len(x), learning_rate=1e-3, momentum=0.9,
-      num_chains=num_chains, max_results=1, seed=0)
+      num_steps_between_results=sgmcmc.keras.DrawSchedule(max_results=1),
+      num_chains=num_chains, seed=0)
 
   def fit(number):
     rows = number * num_chains * batch

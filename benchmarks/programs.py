@@ -179,7 +179,9 @@ CASES = (
         sgmcmc.SGNHT, integrator='euler')),
     Case('perceptron, pSGLD', perceptron, 104, PSGLD, dict(learning_rate=1e-3)),
     Case('perceptron, SBPS', perceptron, 104,
-         sgmcmc.StochasticBouncyParticleSampler, dict(draw_interval=0.01)),
+         sgmcmc.StochasticBouncyParticleSampler, dict(
+             num_steps_between_results=sgmcmc.keras.DrawSchedule(
+                 draw_interval=0.01))),
     Case('perceptron, EWSG', perceptron, 104, functools.partial(
         sgmcmc.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
             base=sgmcmc.gradients.Deal()))),

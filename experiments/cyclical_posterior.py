@@ -133,8 +133,9 @@ def network(arguments):
       rate = keras.optimizers.schedules.CosineDecayRestarts(
           learning_rate, length, t_mul=1.)
       extra = dict(
-          keep_draw=sgmcmc.keras.late_in_cycle(rate, 0.75),
-          num_burnin_steps=num_steps // 2, num_steps_between_results=9)
+          num_burnin_steps=num_steps // 2,
+          num_steps_between_results=sgmcmc.keras.DrawSchedule(
+              9, keep_draw=sgmcmc.keras.late_in_cycle(rate, 0.75)))
     else:
       rate = learning_rate
       extra = dict(

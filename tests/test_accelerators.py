@@ -99,7 +99,7 @@ def program_of_fit(kernel, num_parameters=30_000, epochs=1, **arguments):
     'name', [name for name, row in KERNELS.items() if row.in_fit])
 def test_the_program_of_fit(name):
   row = KERNELS[name]
-  arguments = {'draw_interval': 0.1} if name.endswith('sbps') else {}
+  arguments = models.at_times(0.1) if name.endswith('sbps') else {}
   check(program_of_fit(row.in_fit, row.num_wide, **arguments))
 
 

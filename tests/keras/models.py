@@ -38,6 +38,18 @@ def classifier(**compile_arguments):
   return model
 
 
+def at_times(interval):
+  """The arguments for draws along a path, so much time apart."""
+  return dict(num_steps_between_results=sgmcmc.keras.DrawSchedule(
+      draw_interval=interval))
+
+
+def starting_from(weights):
+  """The arguments for chains that start from given weights, one list each."""
+  return dict(num_chains=sgmcmc.keras.Chains(
+      len(weights), initial_weights=weights))
+
+
 def make_sampling(kernel=SGHMC, **arguments):
   return sgmcmc.keras.PosteriorSampling(kernel, **{
       **dict(num_examples=NUM_EXAMPLES, prior=tfd.Normal(0., 1.), seed=0),

@@ -48,7 +48,7 @@ def fit_means(kernel, momentum, target):
                 steps_per_execution=50)
   sampling = sgmcmc.keras.PosteriorSampling(
       kernel, num_examples=NUM_EXAMPLES, prior=tfd.Normal(0., 1.),
-      learning_rate='temperature', momentum=momentum, target_excess=target,
+      learning_rate=sgmcmc.keras.RateByTemperature(target), momentum=momentum,
       num_burnin_steps=NUM_BURNIN_STEPS)
   history = model.fit(data, steps_per_epoch=NUM_BURNIN_STEPS + 50, epochs=1,
                       verbose=0, callbacks=[sampling])
@@ -139,11 +139,18 @@ def test_goes_on_after_a_kill_while_it_adapts_and_after(
   assert 1e-6 < rate < 1.
   history = models.fit(model, sampling, epochs=1).history
   np.testing.assert_allclose(history['learning_rate'], rate, rtol=1e-5)
-  with pytest.raises(ValueError, match='target_excess was None and is 0.2'):
-    test_going_on.run(6, directory=tmp_path, target_excess=0.2, **arguments)
+  with pytest.raises(ValueError, match='target_excess was 0.1 and is 0.2'):
+    test_going_on.run(6, directory=tmp_path, **{
+        **arguments, 'learning_rate': sgmcmc.keras.RateByTemperature(0.2)})
 
 
 PARTIAL = functools.partial
+
+
+@pytest.mark.parametrize('target', [0., -1., 1.5, 'a tenth'])
+def test_targets_that_are_refused(target):
+  with pytest.raises((TypeError, ValueError), match='target_excess is'):
+    sgmcmc.keras.RateByTemperature(target)
 
 
 @pytest.mark.parametrize('arguments, error, message', [
@@ -153,13 +160,10 @@ PARTIAL = functools.partial
      ValueError, 'baoab'),
     (dict(kernel=PARTIAL(sgmcmc.SGHMC, step_size=0.1), momentum=0.9),
      ValueError, 'step_size=0.1, and learning_rate says the same'),
-    (dict(kernel=sgmcmc.StochasticBouncyParticleSampler, draw_interval=1.),
-     ValueError, 'takes none'),
+    (dict(kernel=sgmcmc.StochasticBouncyParticleSampler,
+          **models.at_times(1.)), ValueError, 'takes none'),
     (dict(temperature=0.), ValueError, 'temperature is 0'),
     (dict(temperature='validation'), ValueError, 'give one of the two'),
-    (dict(target_excess=1.5), ValueError, 'target_excess is 1.5'),
-    (dict(target_excess=0.1, learning_rate=0.1), ValueError,
-     "learning_rate='temperature' finds"),
     (dict(learning_rate='temprature'), ValueError, '"temperature" to find it'),
     (dict(num_burnin_steps=20), ValueError, 'which has 20 step'),
     (dict(kernel=sgmcmc.SGHMC, momentum=0.9), ValueError, 'which has 0 step'),

@@ -227,13 +227,15 @@ def test_cyclical_sampling_draws_late_in_each_cycle():
   schedule = keras.optimizers.schedules.CosineDecayRestarts(0.01, 4)
   sampling = models.make_sampling(
       kernel=sgmcmc.SGHMC, learning_rate=schedule, momentum=0.9,
-      keep_draw=sgmcmc.keras.late_in_cycle(schedule, fraction=0.5))
+      num_steps_between_results=sgmcmc.keras.DrawSchedule(
+          keep_draw=sgmcmc.keras.late_in_cycle(schedule, fraction=0.5)))
   models.fit(models.classifier(), sampling, epochs=4)
   assert sampling.posterior.steps == [3, 4, 9, 10, 11, 12]  # t_mul = 2
 
 
 def test_max_results():
-  sampling = models.make_sampling(max_results=2)
+  sampling = models.make_sampling(
+      num_steps_between_results=sgmcmc.keras.DrawSchedule(max_results=2))
   models.fit(models.classifier(run_eagerly=True), sampling, epochs=2)
   assert sampling.posterior.steps == [1, 2] and sampling.num_steps == 6
 

@@ -284,7 +284,7 @@ def test_errors(arguments, epochs, validates, reason):
 def test_a_path_has_no_search():
   with pytest.raises(ValueError, match='moves in continuous time'):
     sgmcmc.keras.PosteriorSampling(
-        sgmcmc.StochasticBouncyParticleSampler, draw_interval=1.,
+        sgmcmc.StochasticBouncyParticleSampler, **models.at_times(1.),
         temperature='validation')
 
 

@@ -30,7 +30,7 @@ def test_fit_is_the_kernel_on_the_same_batches():
   start = [model.layers[0].kernel.numpy()]
   sampling = sgmcmc.keras.PosteriorSampling(
       SBPS, num_examples=num_examples, prior=tfd.Normal(0., 0.2), seed=3,
-      draw_interval=0.05)
+      **models.at_times(0.05))
   states = []
   model.fit(
       x, y[:, np.newaxis], batch_size=size, epochs=8, verbose=0, shuffle=False,
@@ -101,7 +101,7 @@ class Path(NamedTuple):
 def run(**compile_arguments):
   model = models.classifier(**compile_arguments)
   sampling = models.make_sampling(
-      SBPS, num_burnin_steps=10, draw_interval=0.03)
+      SBPS, num_burnin_steps=10, **models.at_times(0.03))
   events = Events(sampling)
   # The iterator of an epoch of arrays would take as long as ten steps.
   data = tf.data.Dataset.from_tensor_slices(models.classes()).batch(20).cache()
@@ -167,7 +167,7 @@ def test_nan_stops_with_the_reason_of_the_kernel(single_steps):
 def test_nan_stops_a_fit_that_runs_eagerly_too():
   x, y = models.classes()
   x[45] = np.inf
-  sampling = models.make_sampling(SBPS, draw_interval=0.01)
+  sampling = models.make_sampling(SBPS, **models.at_times(0.01))
   with pytest.warns(RuntimeWarning, match='at step 3 .*raise refresh_rate'):
     models.fit(models.classifier(run_eagerly=True), sampling, x=x, y=y)
   assert sampling.num_steps == 3
@@ -177,14 +177,14 @@ def test_nan_stops_a_fit_that_runs_eagerly_too():
 
 
 @pytest.mark.parametrize('message, arguments', [
-    ('pass draw_interval', dict()),
-    ('draw_interval is 0', dict(draw_interval=0.)),
+    ('pass the time between two draws', dict()),
     ('num_steps_between_results is 3',
-     dict(draw_interval=1., num_steps_between_results=3)),
-    ('continuous time', dict(draw_interval=1., learning_rate=0.1)),
-    ('does not move', dict(draw_interval=1., kernel=models.SGHMC)),
+     dict(num_steps_between_results=sgmcmc.keras.DrawSchedule(
+         3, draw_interval=1.))),
+    ('continuous time', dict(**models.at_times(1.), learning_rate=0.1)),
+    ('does not move', dict(**models.at_times(1.), kernel=models.SGHMC)),
     ('come from Keras', dict(
-        draw_interval=1., kernel=functools.partial(
+        **models.at_times(1.), kernel=functools.partial(
             SBPS, gradient_estimator=sgmcmc.gradients.Uniform(10)))),
 ])
 def test_bad_input(message, arguments):
@@ -200,7 +200,7 @@ def test_recurrent_network():
       keras.Input([5, 2]), keras.layers.LSTM(3), keras.layers.Dense(1)])
   model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=0.5))
   sampling = sgmcmc.keras.PosteriorSampling(
-      SBPS, prior=tfd.Normal(0., 1.), seed=0, draw_interval=0.02)
+      SBPS, prior=tfd.Normal(0., 1.), seed=0, **models.at_times(0.02))
   model.fit(
       x, x.sum(axis=(1, 2))[:, np.newaxis], batch_size=20, epochs=10,
       verbose=0, callbacks=[sampling])

@@ -4,11 +4,20 @@ import keras
 import numpy as np
 import pytest
 
-from tfp_sgmcmc.keras import draw_schedule
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras import draw_times
+
+
+def make(num_burnin_steps=0, is_continuous=False, **arguments):
+  return draw_times.DrawTimes(
+      num_burnin_steps,
+      sgmcmc.keras.DrawSchedule(**{
+          'num_steps_between_results': 0, **arguments}),
+      is_continuous=is_continuous)
 
 
 def continuous(**arguments):
-  return draw_schedule.DrawSchedule(is_continuous=True, **arguments)
+  return make(is_continuous=True, **arguments)
 
 
 @pytest.mark.parametrize('arguments, due', [
@@ -20,7 +29,7 @@ def continuous(**arguments):
     (dict(num_burnin_steps=4, keep_draw=lambda step: step < 4), []),
 ])
 def test_steps_that_are_due(arguments, due):
-  schedule = draw_schedule.DrawSchedule(**arguments)
+  schedule = make(**arguments)
   steps = []
   for step in range(1, 9):
     if schedule.is_due(step, len(steps)):
@@ -31,8 +40,7 @@ def test_steps_that_are_due(arguments, due):
 @pytest.mark.parametrize('step', range(8))
 @pytest.mark.parametrize('num_steps', [1, 2, 4])
 def test_a_draw_before_the_last_step_interrupts(step, num_steps):
-  schedule = draw_schedule.DrawSchedule(
-      num_burnin_steps=2, num_steps_between_results=2)
+  schedule = make(num_burnin_steps=2, num_steps_between_results=2)
   due = {3, 6, 9, 12}
   expected = bool(due & set(range(step + 1, step + num_steps)))
   assert schedule.interrupts(step, num_steps, 0) == expected
@@ -69,8 +77,7 @@ def test_what_keep_draw_passes_over_takes_its_time_too():
 
 
 def test_first_due():
-  assert draw_schedule.DrawSchedule(
-      num_burnin_steps=6).first_due() == 'at step 7'
+  assert make(num_burnin_steps=6).first_due() == 'at step 7'
   schedule = continuous(draw_interval=2.)
   schedule.along_segment(1, 0.5, 0)
   assert '1.5 units of time' in schedule.first_due()
@@ -79,8 +86,7 @@ def test_first_due():
 @pytest.mark.parametrize('num_steps', [0, 6])
 @pytest.mark.parametrize('epochs', [1, 2, 3, 5])
 def test_what_fit_can_reach(num_steps, epochs):
-  schedule = draw_schedule.DrawSchedule(
-      num_burnin_steps=4, num_steps_between_results=4)
+  schedule = make(num_burnin_steps=4, num_steps_between_results=4)
   arguments = dict(num_steps=num_steps, epoch=1, epochs=epochs, steps=3)
   steps = range(num_steps + 1, num_steps + 3 * (epochs - 1) + 1)
   if any(schedule.is_due(step, 0) for step in steps):
@@ -98,7 +104,7 @@ def test_what_fit_can_reach(num_steps, epochs):
 def test_late_in_cycle(t_mul, fraction, kept):
   schedule = keras.optimizers.schedules.CosineDecayRestarts(
       0.1, first_decay_steps=4, t_mul=t_mul)
-  keep_draw = draw_schedule.late_in_cycle(schedule, fraction)
+  keep_draw = sgmcmc.keras.late_in_cycle(schedule, fraction)
   assert [step for step in range(1, 13) if keep_draw(step)] == kept
 
 
@@ -108,17 +114,18 @@ def test_late_in_cycle(t_mul, fraction, kept):
     (dict(max_results=0), 'max_results is 0'),
     (dict(keep_draw=3), 'keep_draw is 3'),
     (dict(draw_interval=1.), 'does not move in continuous time'),
-    (dict(is_continuous=True), 'pass draw_interval'),
+    (dict(is_continuous=True), 'pass the time between two draws'),
+    (dict(is_continuous=True, draw_interval=0.), 'draw_interval is 0'),
     (dict(is_continuous=True, draw_interval=[1., 2.]), 'draw_interval'),
 ])
 def test_wrong_arguments(arguments, message):
   with pytest.raises((TypeError, ValueError), match=message):
-    draw_schedule.DrawSchedule(**arguments)
+    make(**arguments)
 
 
 def test_late_in_cycle_needs_cycles():
   with pytest.raises(TypeError, match='CosineDecayRestarts'):
-    draw_schedule.late_in_cycle(lambda step: 0.1)
+    sgmcmc.keras.late_in_cycle(lambda step: 0.1)
   schedule = keras.optimizers.schedules.CosineDecayRestarts(0.1, 4)
   with pytest.raises(ValueError, match='fraction is 1'):
-    draw_schedule.late_in_cycle(schedule, fraction=1.)
+    sgmcmc.keras.late_in_cycle(schedule, fraction=1.)

@@ -186,7 +186,7 @@ def test_time_to_the_next_draw_of_a_kernel_in_continuous_time(tmp_path):
   arguments = dict(
       kernel=functools.partial(
           sgmcmc.StochasticBouncyParticleSampler, max_duration=0.05),
-      draw_interval=0.03, num_burnin_steps=2)
+      **models.at_times(0.03), num_burnin_steps=2)
   whole = run(2, **arguments)
   assert len(whole[1].posterior) > 2
   assert_same(run(2, kills=[1, 5], directory=tmp_path, **arguments), whole)

@@ -17,6 +17,7 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import scale_mixture
@@ -212,7 +213,7 @@ def test_at_temperature_zero_there_is_no_prior(w):
     (functools.partial(sgmcmc.SGHMC, step_size=0.01, friction=10.,
                        gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
                            base=sgmcmc.gradients.Deal())), {}),
-    (sgmcmc.StochasticBouncyParticleSampler, dict(draw_interval=0.01)),
+    (sgmcmc.StochasticBouncyParticleSampler, models.at_times(0.01)),
     (functools.partial(sgmcmc.SGLD, step_size=1e-3,
                        temperature=lambda step: tf.cast(step % 2, tf.float32)),
      {})], ids=['EWSG', 'SBPS', 'schedule'])

@@ -15,8 +15,7 @@ def test_by_hand(num_chains):
   (x, y), model = models.classes(), models.classifier()
   temperature = math.log(models.NUM_EXAMPLES)
   weights = model.get_weights()
-  more = {} if num_chains == 1 else dict(
-      num_chains=2, initial_weights=[weights, weights])
+  more = {} if num_chains == 1 else models.starting_from([weights, weights])
   sampling = models.make_sampling(
       lambda posterior: sgmcmc.SGLD(posterior, 1e-4, temperature=temperature),
       prior=sgmcmc.keras.prior_around(model, 0.5), start_epoch=0, **more)

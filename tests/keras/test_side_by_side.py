@@ -73,7 +73,7 @@ def test_each_chain_is_a_fit_of_its_own(kernel):
   """Number for number: its seed, its start, its rows."""
   seed, given = tf.constant([3, 4]), starts()
   sampling = models.make_sampling(
-      kernel, num_chains=NUM_CHAINS, initial_weights=given, seed=seed)
+      kernel, **models.starting_from(given), seed=seed)
   models.fit(models.classifier(run_eagerly=True), sampling, epochs=2)
   results = sampling.kernel_results
   for j, chain in enumerate(sampling.posterior.chains):
@@ -180,7 +180,7 @@ def test_each_chain_is_trained_by_itself():
   seed, given = tf.constant([3, 4]), starts()
   sampling = models.make_sampling(
       functools.partial(sgmcmc.SGLD, step_size=1e-20), start_epoch=2,
-      num_chains=NUM_CHAINS, initial_weights=given, seed=seed)
+      **models.starting_from(given), seed=seed)
   history = models.fit(make_model(), sampling, epochs=3).history
   losses = []
   for j, chain in enumerate(sampling.posterior.chains):
@@ -241,7 +241,7 @@ def normalised():
 def test_moving_statistics_are_those_of_each_chain():
   x, _ = models.classes()
   model, given = normalised(), starts(2, normalised)
-  sampling = models.make_sampling(num_chains=2, initial_weights=given)
+  sampling = models.make_sampling(**models.starting_from(given))
   models.fit(model, sampling, batch_size=50)
   draws = sampling.posterior.arrays()
   name, = (name for name in draws if name.endswith('moving_mean'))
@@ -308,12 +308,24 @@ def test_starts():
     starts_lib.warn_of_twins([first[0], first[0]])
 
 
+@pytest.mark.parametrize('number, weights, error, message', [
+    (0, None, ValueError, 'num_chains'),
+    (2, [[[1.]]], ValueError, 'has 1 entries'),
+    (2, 3, TypeError, 'a list with one list'),
+    (1, [[[1.]]], ValueError, 'raise num_chains'),
+    (2, [[['a']], [['b']]], TypeError,
+     r'initial_weights\[0\]\[0\] holds texts'),
+    (2, 2 * [[[[1., 2.], [3.]]]], (TypeError, ValueError),
+     r'initial_weights\[0\]\[0\] is'),
+])
+def test_starts_that_are_refused(number, weights, error, message):
+  with pytest.raises(error, match=message):
+    sgmcmc.keras.Chains(number, initial_weights=weights)
+
+
 @pytest.mark.parametrize('arguments, error, message', [
     (dict(num_chains=0), ValueError, 'num_chains'),
-    (dict(num_chains=2, initial_weights=[[1.]]), ValueError, 'has 1 entries'),
-    (dict(num_chains=2, initial_weights=3), TypeError, 'a list with one list'),
-    (dict(initial_weights=[[1.]]), ValueError, 'raise num_chains'),
-    (dict(num_chains=2, draw_interval=1.,
+    (dict(num_chains=2, **models.at_times(1.),
           kernel=sgmcmc.StochasticBouncyParticleSampler), ValueError,
      'continuous time'),
 ])
@@ -325,7 +337,8 @@ def test_refused(arguments, error, message):
 def test_refused_in_fit():
   with pytest.raises(ValueError, match='several replicas'):
     side_by_side.check_replicas(2)
-  chains = side_by_side.make(models.classifier(), 2, None, tf.constant([0, 1]))
+  chains = side_by_side.make(
+      models.classifier(), sgmcmc.keras.Chains(2), tf.constant([0, 1]))
   with pytest.raises(TypeError, match='sparse tensors'):
     chains.begin((tf.SparseTensorSpec([None, 4]), tf.TensorSpec([None])))
   with pytest.raises(ValueError, match='one set of moving statistics'):

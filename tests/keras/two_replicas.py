@@ -33,7 +33,8 @@ KERNELS = {
     'SGNHT': dict(kernel=functools.partial(
         sgmcmc.SGNHT, step_size=0.005, diffusion=20.)),
     'SBPS': dict(
-        kernel=functools.partial(SBPS, refresh_rate=1.), draw_interval=0.05),
+        kernel=functools.partial(SBPS, refresh_rate=1.),
+        **models.at_times(0.05)),
     'EWSG': dict(kernel=models.EWSG),
     'EWSG, no row on the other': dict(kernel=models.EWSG, num_rows=37),
     'hot': dict(epochs=6, kernel=functools.partial(

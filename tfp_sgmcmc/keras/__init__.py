@@ -1,7 +1,10 @@
 """Posterior sampling in Keras: one callback for `model.fit`."""
 
 from tfp_sgmcmc.keras.callback import PosteriorSampling
+from tfp_sgmcmc.keras.checkpoint import Directory
+from tfp_sgmcmc.keras.draw_schedule import DrawSchedule
 from tfp_sgmcmc.keras.draw_schedule import late_in_cycle
+from tfp_sgmcmc.keras.found_step import RateByTemperature
 from tfp_sgmcmc.keras.learning_coefficient import prior_around
 from tfp_sgmcmc.keras.losses import DistributionLoss
 from tfp_sgmcmc.keras.losses import GaussianLikelihood
@@ -17,9 +20,13 @@ from tfp_sgmcmc.keras.scale_mixture import learned_scale
 from tfp_sgmcmc.keras.scales import Scales
 from tfp_sgmcmc.keras.scales import draw_scales
 from tfp_sgmcmc.keras.several_chains import sample_chains
+from tfp_sgmcmc.keras.starts import Chains
 
 __all__ = [
+    'Chains',
+    'Directory',
     'DistributionLoss',
+    'DrawSchedule',
     'GaussianLikelihood',
     'LaplaceLikelihood',
     'LikelihoodLoss',
@@ -28,6 +35,7 @@ __all__ = [
     'PosteriorSampling',
     'PredictiveEntropy',
     'PredictiveVariance',
+    'RateByTemperature',
     'Scales',
     'StudentTLikelihood',
     'draw_scales',

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import contextlib
+import os
 from typing import Any
 import warnings
 import weakref
@@ -19,6 +20,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
+from tfp_sgmcmc.keras import draw_schedule
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
@@ -28,6 +30,7 @@ from tfp_sgmcmc.keras import resumption
 from tfp_sgmcmc.keras import samples
 from tfp_sgmcmc.keras import settings as settings_lib
 from tfp_sgmcmc.keras import side_by_side
+from tfp_sgmcmc.keras import starts
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature_search
 from tfp_sgmcmc.keras import train_function
@@ -96,10 +99,9 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   `learning_rate='temperature'` finds the rate of SGHMC ("euler") or SGLD: it
   starts at 10^-6, and grows in the first three quarters of burn-in until the
-  chain is hotter than T by `target_excess`, a tenth
-  (`TemperatureStepSizeAdaptation`). This takes some hundred steps near the
-  posterior. A chain that has not converged is hot, so the rate found is then
-  too small.
+  chain is hotter than T by a tenth (`RateByTemperature`). This takes some
+  hundred steps near the posterior. A chain that has not converged is hot, so
+  the rate found is then too small.
 
   Where the prior is wrong, a lower temperature may predict better.
   `temperature='validation'` chooses T of 0.001, 0.01, 0.1 and 1 by `fit`'s
@@ -129,9 +131,9 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   With a kernel in continuous time, `StochasticBouncyParticleSampler`, a step is
   an event, the end of a segment of a path; draws are made at equal times along
-  the path, `draw_interval` apart, wherever within a segment they fall. (The
-  weights at the events themselves have unequal weights in any average.) The
-  model's weights after `fit` are those at the last event.
+  the path, the `draw_interval` of a `DrawSchedule` apart, wherever within a
+  segment they fall. (The weights at the events themselves have unequal weights
+  in any average.) The model's weights after `fit` are those at the last event.
 
   A model built under `tf.distribute.MirroredStrategy` has the chain of one
   device, up to the order of additions: each replica takes its part of a batch,
@@ -170,7 +172,7 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   With `num_chains=k` there are k chains of the network side by side. Each has a
   start of its own, chain 0 the model's weights and the others fresh ones by the
-  model's initialisers (or `initial_weights`); until `start_epoch` the optimizer
+  model's initialisers (or those of `Chains`); until `start_epoch` the optimizer
   trains each by itself. Each batch is dealt out to them, n / k of its n rows to
   each, so that the noise of their gradients is their own, and a step of all
   takes as many gradients of examples as one of a single chain: for k chains as
@@ -233,23 +235,18 @@ class PosteriorSampling(keras.callbacks.Callback):
   def __init__(
       self,
       kernel: Callable[..., tfp.mcmc.TransitionKernel] | None = None,
+      *,
       num_examples: int | None = None,
       prior: Any = None,
-      num_burnin_steps: int | None = None,
-      num_steps_between_results: int | None = None,
-      start_epoch: int | None = None,
       temperature: Any = None,
-      directory: Any = None,
-      max_results: int | None = None,
-      seed: Any = None,
       learning_rate: Any = None,
       momentum: float | None = None,
-      keep_draw: Callable[[int], bool] | None = None,
-      draw_interval: float | None = None,
-      fingerprint: str | None = None,
-      target_excess: float | None = None,
-      num_chains: int = 1,
-      initial_weights: Any = None,
+      start_epoch: int | None = None,
+      num_burnin_steps: int | None = None,
+      num_steps_between_results: int | draw_schedule.DrawSchedule | None = None,
+      num_chains: int | starts.Chains = 1,
+      directory: str | os.PathLike | checkpoint.Directory | None = None,
+      seed: Any = None,
   ):
     """Makes the callback.
 
@@ -272,48 +269,37 @@ class PosteriorSampling(keras.callbacks.Callback):
         `learned_scale()`); or None: the model's regularisers are the prior.
         Where it has none, and no kernel is given, it is chosen (above); for a
         constant one, which may have no posterior, pass `{'.*': None}`.
-      num_burnin_steps: Python `int`, the number of first steps without draws;
-        after the search, where T is chosen. None for 0, or, without a kernel,
-        to choose.
-      num_steps_between_results: Python `int`, the number of steps between two
-        draws; the first draw is made at step `num_burnin_steps + 1`, as in
-        `tfp.mcmc.sample_chain`. None likewise.
-      start_epoch: Python `int`, the first epoch (from 0) that samples; before
-        it the compiled optimizer trains. None likewise.
       temperature: T, a number or a callable of the step counter; "validation"
         to choose it by `fit`'s validation data (see above); None leaves it to
         the kernel, whose default is 1.
-      directory: None to keep draws in memory; or the path of a directory, to
-        which they are written as they come. Where it holds this chain already,
-        `fit` goes on with it (see above). `PosteriorSamples.load` reads the
-        draws. One run at a time writes to a directory.
-      max_results: None, or the number of draws after which no more are kept.
-      seed: Python `int` i, for the stateless seed `[i >> 32, i]`; a stateless
-        seed (`int32[2]`); or None, for one from TensorFlow's global generator
-        (a chain that goes on keeps the seed that it began with).
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
         in place of the kernel's `step_size`: a number; a callable of the step
         counter, such as a Keras schedule; "optimizer" for the learning rate
-        that the compiled optimizer has at each step; or "temperature" to find
-        it in burn-in (see above). h = sqrt(learning_rate / N) for SGHMC and
-        SGNHT, h = learning_rate / N for SGLD.
+        that the compiled optimizer has at each step; or `RateByTemperature()`,
+        or "temperature" for short, to find it in burn-in.
+        h = sqrt(learning_rate / N) for SGHMC and SGNHT, h = learning_rate / N
+        for SGLD.
       momentum: Number in [0, 1), in the units of Keras' SGD: friction (SGNHT:
         diffusion) = (1 - momentum) / h.
-      keep_draw: None, or a callable of a step's number (a Python `int`); draws
-        are kept only where it is true. See `late_in_cycle`.
-      draw_interval: Positive number, the time between two draws, of a kernel in
-        continuous time, which needs it; the first is made that long after the
-        event `num_burnin_steps`. For others leave it out.
-      fingerprint: Python `str` that stands for what a `directory` cannot see of
-        the arguments, such as the version of the data: with another one the
-        chain is another.
-      target_excess: With `learning_rate='temperature'`, by what share of T the
-        chain is to be too hot, between 0 and 1; None for a tenth.
-      num_chains: Python `int`, k, the number of chains (see above).
-      initial_weights: With several chains, the weights that they start from: a
-        list with one list of arrays for each chain, as `model.get_weights()`
-        gives. None for the model's own for chain 0, and fresh ones by the
-        model's initialisers for the others.
+      start_epoch: Python `int`, the first epoch (from 0) that samples; before
+        it the compiled optimizer trains. None for 0, or, without a kernel, to
+        choose.
+      num_burnin_steps: Python `int`, the number of first steps without draws;
+        after the search, where T is chosen. None likewise.
+      num_steps_between_results: Python `int`, the number of steps between two
+        draws; the first draw is made at step `num_burnin_steps + 1`, as in
+        `tfp.mcmc.sample_chain`. None likewise. Or a `DrawSchedule`, which says
+        more of which draws are kept, and which a kernel in continuous time
+        needs.
+      num_chains: Python `int`, k, the number of chains (see above); or
+        `Chains`, which says where they start too.
+      directory: None to keep draws in memory; or the path of a directory, to
+        which they are written as they come, or a `Directory`. Where it holds
+        this chain already, `fit` goes on with it (see above).
+        `PosteriorSamples.load` reads the draws.
+      seed: Python `int` i, for the stateless seed `[i >> 32, i]`; a stateless
+        seed (`int32[2]`); or None, for one from TensorFlow's global generator
+        (a chain that goes on keeps the seed that it began with).
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
@@ -323,13 +309,11 @@ class PosteriorSampling(keras.callbacks.Callback):
     super().__init__()
     self._settings = settings_lib.resolve(
         kernel=kernel, num_examples=num_examples, prior=prior,
+        temperature=temperature, learning_rate=learning_rate,
+        momentum=momentum, start_epoch=start_epoch,
         num_burnin_steps=num_burnin_steps,
         num_steps_between_results=num_steps_between_results,
-        start_epoch=start_epoch, temperature=temperature, directory=directory,
-        max_results=max_results, seed=seed, learning_rate=learning_rate,
-        momentum=momentum, keep_draw=keep_draw, draw_interval=draw_interval,
-        fingerprint=fingerprint, target_excess=target_excess,
-        num_chains=num_chains, initial_weights=initial_weights)
+        num_chains=num_chains, directory=directory, seed=seed)
     self._resumption = resumption.Resumption()
     self._chain = None
     self._posterior = None
@@ -669,8 +653,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     if settings.directory is not None:
       store = checkpoint.open_store(
           settings.directory,
-          {**settings.given, 'likelihood': likelihood.parameters},
-          settings.fingerprint)
+          {**settings.given, 'likelihood': likelihood.parameters})
     self._chain = chain_lib.Chain(
         model, settings, draws_lib.ModelDraws(model, store=store),
         are_weights_checked=is_built, say=self._say)

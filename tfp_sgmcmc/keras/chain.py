@@ -97,7 +97,7 @@ class Chain:
       checkpoint_lib.assign(
           self._resumed, draws.store.path, rate=self._optimizers_rate())
     self._chains = side_by_side.make(
-        model, settings.num_chains, settings.initial_weights, self._seed)
+        model, settings.chains, self._seed)
 
   @property
   def draws(self) -> draws_lib.ModelDraws:

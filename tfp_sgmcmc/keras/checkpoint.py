@@ -8,6 +8,7 @@ it, comes next.
 
 from collections.abc import Mapping
 from collections.abc import Sequence
+import dataclasses
 import os
 from typing import Any
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
@@ -24,7 +26,51 @@ from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 
 __all__ = [
-    'Position', 'assign', 'assign_model', 'leaves', 'of_model', 'open_store']
+    'Directory', 'Position', 'assign', 'assign_model', 'leaves', 'of_model',
+    'open_store', 'to_directory']
+
+
+@dataclasses.dataclass(frozen=True)
+class Directory:
+  """A directory that draws are written to as they come.
+
+  Where it holds the same chain already, `fit` goes on with it. One run at a
+  time writes to a directory.
+
+  Attributes:
+    path: Path of the directory, which need not exist yet.
+    fingerprint: None, or a Python `str` that stands for what a directory cannot
+      see of a run, such as the version of the data: with another one the chain
+      is another.
+
+  Raises:
+    ValueError: If no directory can have that path.
+    TypeError: If an argument is of the wrong type.
+
+  #### Examples
+
+  >>> sampling = sgmcmc.keras.PosteriorSampling(
+  ...     directory=sgmcmc.keras.Directory('run', fingerprint='data of May'))
+  """
+  path: str | os.PathLike
+  _: dataclasses.KW_ONLY
+  fingerprint: str | None = None
+
+  def __post_init__(self):
+    checks.directory(self.path)
+    fingerprint_lib.check(self.fingerprint)
+
+  def folder(self, name: str) -> 'Directory':
+    """A directory in this one, with the same fingerprint."""
+    path = checks.directory(self.path).absolute() / name
+    return Directory(str(path), fingerprint=self.fingerprint)
+
+
+def to_directory(value: Any) -> Directory | None:
+  """What was given as `directory`, as a `Directory`; None for none."""
+  if value is None or isinstance(value, Directory):
+    return value
+  return Directory(value)
 
 
 class Position(NamedTuple):
@@ -41,16 +87,12 @@ class Position(NamedTuple):
 
 
 def open_store(
-    directory: str | os.PathLike,
-    arguments: Mapping[str, Any],
-    fingerprint: str | None,
-) -> store_lib.Store:
+    directory: Directory, arguments: Mapping[str, Any]) -> store_lib.Store:
   """Opens the directory of a chain, a new one or one to go on with.
 
   Args:
-    directory: Path.
+    directory: `Directory`.
     arguments: What the chain was given, its likelihood too, by name.
-    fingerprint: What the user lets stand for things that cannot be looked into.
 
   Returns:
     store: `Store`, open.
@@ -61,14 +103,15 @@ def open_store(
     RuntimeError: If another run is writing to it.
   """
   described = fingerprint_lib.of_run(
-      'Another chain in', directory, fingerprint, arguments)
-  found = store_lib.Store(directory, 'fit')
+      'Another chain in', directory.path, directory.fingerprint, arguments)
+  found = store_lib.Store(directory.path, 'fit')
   if not found.is_new and 'seed' not in found.checkpoint():
     raise FileExistsError(
         f'{found.path} holds draws of PosteriorSamples.save, and no chain that '
         'could go on: give another directory. To read them, '
         'PosteriorSamples.load(directory, model).')
-  return store_lib.Store(directory, 'fit', described).open(take_over=True)
+  return store_lib.Store(
+      directory.path, 'fit', described).open(take_over=True)
 
 
 def of_model(model: keras.Model) -> dict[str, np.ndarray]:

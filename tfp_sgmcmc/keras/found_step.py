@@ -14,6 +14,7 @@ learning rate l of SGD grows by
 """
 
 from collections.abc import Callable
+import dataclasses
 import functools
 from typing import Any
 from typing import NamedTuple
@@ -25,16 +26,45 @@ import tensorflow as tf
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
 
-__all__ = ['START', 'FoundStep', 'by_energy_error', 'by_temperature']
+__all__ = [
+    'START', 'FoundStep', 'RateByTemperature', 'by_energy_error',
+    'by_temperature']
 
 START = 1e-6  # The learning rate from which it grows.
-_TARGET_EXCESS = 0.1
 # From the start to the rate that a network with mean losses takes, 0.1, are
 # some hundred steps of growth; see `TemperatureStepSizeAdaptation`.
 FEWEST_STEPS_FOR_RATE = 100
 # `SelfTuning` learns the scales of the weights from ten gradients, in the first
 # half of its steps.
 FEWEST_STEPS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class RateByTemperature:
+  """Finds the learning rate of `PosteriorSampling` by the temperature.
+
+  It starts at 10^-6, and grows in the first three quarters of burn-in until the
+  chain is hotter than T by the share `target_excess`, by
+  `TemperatureStepSizeAdaptation`. `learning_rate='temperature'` is short for
+  the object with its defaults.
+
+  Attributes:
+    target_excess: By what share of T the chain is to be too hot: a number above
+      0 and at most 1.
+
+  Raises:
+    ValueError: If the target is out of its range.
+
+  #### Examples
+
+  >>> sampling = sgmcmc.keras.PosteriorSampling(
+  ...     sgmcmc.SGHMC, momentum=0.9, num_burnin_steps=400,
+  ...     learning_rate=sgmcmc.keras.RateByTemperature(target_excess=0.05))
+  """
+  target_excess: float = 0.1
+
+  def __post_init__(self):
+    checks.positive_share('target_excess', self.target_excess)
 
 
 class Way(NamedTuple):
@@ -154,21 +184,16 @@ def by_energy_error() -> FoundStep:
       _check_step, 'step_size={value:.3g} was found in {num_steps} step(s).'))
 
 
-def by_temperature(target_excess: float | None = None) -> FoundStep:
+def by_temperature(rate: RateByTemperature) -> FoundStep:
   """The learning rate that makes a chain so much too hot.
 
   Args:
-    target_excess: By what share of T; None for a tenth.
+    rate: `RateByTemperature`, which says by how much.
 
   Returns:
     found_step: `FoundStep`; it starts from `START`.
-
-  Raises:
-    ValueError: If the target is not positive.
   """
-  if target_excess is None:
-    target_excess = _TARGET_EXCESS
-  checks.numeric('target_excess', target_excess, 0.)
+  target_excess = rate.target_excess
   return FoundStep(Way(
       'learning_rate', 'temperature', 3,
       functools.partial(_around, target_excess), _rate, _check_rate,

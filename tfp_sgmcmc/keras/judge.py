@@ -8,7 +8,7 @@ import warnings
 import keras
 
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.keras import draw_schedule
+from tfp_sgmcmc.keras import draw_times
 from tfp_sgmcmc.keras import found_step as found_step_lib
 from tfp_sgmcmc.keras import temperature
 from tfp_sgmcmc.keras import temperature_search
@@ -31,7 +31,7 @@ class Judge:
   def __init__(
       self,
       model: keras.Model,
-      schedule: draw_schedule.DrawSchedule,
+      schedule: draw_times.DrawTimes,
       search: temperature_search.TemperatureSearch | None,
       found_step: found_step_lib.FoundStep | None,
       say: Callable[[str], None],
@@ -41,7 +41,7 @@ class Judge:
 
     Args:
       model: `keras.Model`, whose training may be stopped.
-      schedule: `DrawSchedule`, which knows the length of burn-in.
+      schedule: `DrawTimes`, which knows the length of burn-in.
       search: `TemperatureSearch`; None where there is none.
       found_step: `FoundStep`, told of each step; None where there is none.
       say: Callable of a sentence, to show it.

@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
+from tfp_sgmcmc.keras import draw_times
 from tfp_sgmcmc.keras import examples as examples_lib
 from tfp_sgmcmc.keras import found_step as found_step_lib
 from tfp_sgmcmc.keras import kernel_maker
@@ -36,32 +37,33 @@ class Settings:
     chooses: Whether no kernel was given, so that what is left out is chosen.
     examples: `ExampleCount`, which knows N at the first batch.
     make_kernel: `KernelMaker`.
-    schedule: `DrawSchedule`.
+    schedule: `DrawTimes`.
     search: `TemperatureSearch`, None where T is not chosen.
     found_step: `FoundStep`, which finds the step size or the learning rate in
       burn-in; None where it was given.
     start_epoch: The first epoch that samples; None where it is to be chosen.
     prior: As `WeightPrior` takes it.
-    num_chains: The number of chains.
-    initial_weights: Those of each chain, None for the model's.
-    directory: Where draws are kept, None for memory.
+    chains: `Chains`.
+    directory: `Directory`, None to keep draws in memory.
     seed: Stateless seed.
-    fingerprint: What the user lets stand for things that cannot be looked into.
   """
   given: dict[str, Any]
   chooses: bool
   examples: examples_lib.ExampleCount
   make_kernel: kernel_maker.KernelMaker
-  schedule: draw_schedule.DrawSchedule
+  schedule: draw_times.DrawTimes
   search: temperature_search.TemperatureSearch | None
   found_step: found_step_lib.FoundStep | None
   start_epoch: int | None
   prior: Any
-  num_chains: int
-  initial_weights: Any
-  directory: Any
+  chains: starts.Chains
+  directory: checkpoint.Directory | None
   seed: tf.Tensor
-  fingerprint: str | None
+
+  @property
+  def num_chains(self) -> int:
+    """The number of chains."""
+    return self.chains.num_chains
 
   @property
   def finds_step(self) -> bool:
@@ -139,21 +141,15 @@ def resolve(
     kernel: Callable[..., Any] | None,
     num_examples: int | None,
     prior: Any,
-    num_burnin_steps: int | None,
-    num_steps_between_results: int | None,
-    start_epoch: int | None,
     temperature: Any,
-    directory: Any,
-    max_results: int | None,
-    seed: Any,
     learning_rate: Any,
     momentum: float | None,
-    keep_draw: Callable[[int], bool] | None,
-    draw_interval: float | None,
-    fingerprint: str | None,
-    target_excess: float | None,
-    num_chains: int,
-    initial_weights: Any,
+    start_epoch: int | None,
+    num_burnin_steps: int | None,
+    num_steps_between_results: Any,
+    num_chains: Any,
+    directory: Any,
+    seed: Any,
 ) -> Settings:
   """Checks the arguments of `PosteriorSampling`, and chooses where it may.
 
@@ -167,56 +163,58 @@ def resolve(
     TypeError: If an argument is of the wrong type, or the kernel cannot live on
       given batches.
   """
-  if directory is not None:
-    checks.directory(directory)
+  directory = checkpoint.to_directory(directory)
   examples = examples_lib.ExampleCount(num_examples)
   chooses = kernel is None
-  found_step = _rate_to_find(learning_rate, target_excess)
+  schedule = draw_schedule.to_schedule(num_steps_between_results)
+  rate = _rate_to_find(learning_rate)
+  found_step = None if rate is None else found_step_lib.by_temperature(rate)
   if chooses and learning_rate is None and momentum is None:
     kernel, found_step = choices.kernel(), found_step_lib.by_energy_error()
   elif chooses:
     kernel = mcmc.SGHMC
     momentum = choices.MOMENTUM if momentum is None else momentum
   else:
-    num_burnin_steps, num_steps_between_results, start_epoch = (
+    num_burnin_steps, start_epoch = (
         0 if value is None else value
-        for value in (num_burnin_steps, num_steps_between_results, start_epoch))
+        for value in (num_burnin_steps, start_epoch))
+    if schedule.num_steps_between_results is None:
+      schedule = dataclasses.replace(schedule, num_steps_between_results=0)
   search = _search(temperature)
   if start_epoch is not None:
     checks.non_negative_integer('start_epoch', start_epoch)
   make_kernel = _kernel_maker(
       kernel, examples.number, learning_rate, momentum, temperature, search,
       found_step)
-  schedule = draw_schedule.DrawSchedule(
-      num_burnin_steps, num_steps_between_results, max_results, keep_draw,
-      draw_interval, make_kernel.is_continuous,
+  times = draw_times.DrawTimes(
+      num_burnin_steps, schedule, is_continuous=make_kernel.is_continuous,
       is_after_search=search is not None)
   if found_step is not None and search is None and (
       num_burnin_steps is not None):
     found_step.plan(num_burnin_steps)
-  num_chains = checks.positive_integer('num_chains', num_chains)
-  initial_weights = starts.check(initial_weights, num_chains)
-  if num_chains > 1:
+  chains = starts.to_chains(num_chains)
+  if chains.num_chains > 1:
     side_by_side.check(make_kernel)
   stateless_seed = seeds.to_stateless(seed)
-  fingerprint_lib.check(fingerprint)
   given = dict(
       kernel=kernel, num_examples=num_examples, prior=prior,
       num_burnin_steps=num_burnin_steps,
-      num_steps_between_results=num_steps_between_results,
+      num_steps_between_results=schedule.num_steps_between_results,
+      keep_draw=schedule.keep_draw, draw_interval=schedule.draw_interval,
       start_epoch=start_epoch, temperature=temperature, seed=seed,
-      learning_rate=learning_rate, momentum=momentum, keep_draw=keep_draw,
-      draw_interval=draw_interval, target_excess=target_excess,
+      momentum=momentum,
+      learning_rate=learning_rate if rate is None else 'temperature',
+      target_excess=None if rate is None else rate.target_excess,
       # The first expression that matches is taken.
       **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
-      **({} if num_chains == 1 else dict(
-          num_chains=num_chains, initial_weights=initial_weights)))
+      **({} if chains.num_chains == 1 else dict(
+          num_chains=chains.num_chains,
+          initial_weights=chains.initial_weights)))
   return Settings(
       given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
-      schedule=schedule, search=search, found_step=found_step,
-      start_epoch=start_epoch,
-      prior=prior, num_chains=num_chains, initial_weights=initial_weights,
-      directory=directory, seed=stateless_seed, fingerprint=fingerprint)
+      schedule=times, search=search, found_step=found_step,
+      start_epoch=start_epoch, prior=prior, chains=chains, directory=directory,
+      seed=stateless_seed)
 
 
 def _search(temperature):
@@ -230,20 +228,12 @@ def _search(temperature):
   return temperature_search.TemperatureSearch()
 
 
-def _rate_to_find(learning_rate, target_excess):
-  """The learning rate that is to be found; None where one is given or chosen.
-
-  Raises:
-    ValueError: If there is a target and no rate to find, or it is out of range.
-  """
+def _rate_to_find(learning_rate):
+  """`RateByTemperature`; None where the rate is given or chosen."""
   if isinstance(learning_rate, str) and learning_rate == 'temperature':
-    return found_step_lib.by_temperature(target_excess)
-  if target_excess is not None:
-    raise ValueError(
-        f'target_excess is {target_excess!r}: it says how hot the learning '
-        "rate may make the chain that learning_rate='temperature' finds. Pass "
-        'that, or leave it out.')
-  return None
+    return found_step_lib.RateByTemperature()
+  is_found = isinstance(learning_rate, found_step_lib.RateByTemperature)
+  return learning_rate if is_found else None
 
 
 def _kernel_maker(

@@ -26,6 +26,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import callback
+from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import samples
@@ -40,8 +41,9 @@ def sample_chains(
     make_model: Callable[[], keras.Model],
     fit: Arguments,
     sampling: Arguments | None = None,
+    *,
     num_chains: int = 4,
-    directory: str | os.PathLike | None = None,
+    directory: str | os.PathLike | checkpoint.Directory | None = None,
     executor: concurrent.futures.Executor | None = None,
     seed: Any = None,
 ) -> samples.PosteriorSamples:
@@ -91,7 +93,8 @@ def sample_chains(
     sampling: Dict of the arguments of `PosteriorSampling`, but `seed` and
       `directory`, or a callable that returns it. Default: all are chosen.
     num_chains: Python `int`, how many chains.
-    directory: None to keep draws in memory; or the path of a directory.
+    directory: None to keep draws in memory; or the path of a directory, or a
+      `Directory`.
     executor: `concurrent.futures.Executor`. Default: see above.
     seed: Python `int` or stateless seed; with a `directory` needed. By default
       one is drawn from TensorFlow's global generator.
@@ -128,8 +131,7 @@ def sample_chains(
   """
   forks.check()
   num_chains = checks.positive_integer('num_chains', num_chains)
-  if directory is not None:
-    directory = checks.directory(directory)
+  directory = checkpoint.to_directory(directory)
   if seed is None and directory is not None:
     raise ValueError(
         'With a directory a seed is needed, so that the same call can go on '
@@ -152,13 +154,12 @@ def sample_chains(
   jobs = [
       _Job(
           pickled, random.fold_in(seed, k).numpy().tolist(),
-          None if directory is None else str(
-              directory.absolute() / f'chain_{k}'),
+          None if directory is None else directory.folder(f'chain_{k}'),
           _digest(model.non_trainable_weights),
           (keras.config.dtype_policy().name, keras.config.floatx()))
       for k in range(num_chains)]
   return samples.PosteriorSamples.concatenate([
-      samples.PosteriorSamples.load(job.directory, model)
+      samples.PosteriorSamples.load(job.directory.path, model)
       if arrays is None else samples.PosteriorSamples(
           model, draws_lib.in_memory(model, arrays))
       for job, arrays in zip(jobs, _run_all(jobs, executor))])
@@ -168,7 +169,7 @@ class _Job(NamedTuple):
   """What a process needs to know of its chain."""
   pickled: bytes
   seed: list[int]
-  directory: str | None
+  directory: checkpoint.Directory | None
   digest: str  # Of the weights that are not trained.
   types: tuple[str, str]  # Keras' policy, and its type of numbers.
 
@@ -237,7 +238,7 @@ def _run_in_new_processes(job):
 def _step(job):
   """How far a chain is in its directory."""
   return 0 if job.directory is None else store_lib.Store(
-      job.directory, 'fit').step
+      job.directory.path, 'fit').step
 
 
 def _run(job: _Job) -> _Outcome:

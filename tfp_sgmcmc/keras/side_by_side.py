@@ -68,30 +68,26 @@ class SideBySide:
   def __init__(
       self,
       model: keras.Model,
-      num_chains: int,
-      initial_weights: Sequence[Sequence[np.ndarray]] | None,
+      chains: starts.Chains,
       seed: tf.Tensor,
   ):
     """Makes chains that have no weights yet.
 
     Args:
       model: Compiled `keras.Model`.
-      num_chains: Python `int`, k.
-      initial_weights: For each chain the weights that it starts from, as
-        `model.get_weights()`; None for the model's own for chain 0, and fresh
-        ones by the model's initialisers for the others.
+      chains: `Chains`, how many there are and where they start.
       seed: Stateless seed, `int32[2]`, of all chains together.
     """
     self._model = model
     self._seed = seed
-    self._initial_weights = initial_weights
+    self._initial_weights = chains.initial_weights
     self._variables = None
     self._turns_seed = None
     self._optimizer, self._train = [], None
     self._num_rows = tf.Variable(0, trainable=False, dtype=tf.int64)
-    self.num_chains = num_chains
+    self.num_chains = chains.num_chains
     self.advice = ''
-    self.turns = turns.Turns(num_chains)
+    self.turns = turns.Turns(self.num_chains)
 
   def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
     """How many rows of a batch are a chain's.
@@ -189,7 +185,8 @@ class SideBySide:
           f'The model has been trained before, by {int(number)} steps of its '
           'optimizer: chain 0 goes on from its weights, and the other chains '
           'start from fresh ones. Train them together (start_epoch, in this '
-          'fit), or pass initial_weights.', stacklevel=2)
+          'fit), or pass num_chains=Chains(k, initial_weights=...).',
+          stacklevel=2)
 
   def _starts(self, variables, inputs):
     """The first values of the chains, `[k, ...]` for each variable."""
@@ -472,15 +469,12 @@ class StepOfChains:
 
 
 def make(
-    model: keras.Model,
-    num_chains: int,
-    initial_weights: Sequence[Sequence[np.ndarray]] | None,
-    seed: tf.Tensor,
+    model: keras.Model, chains: starts.Chains, seed: tf.Tensor,
 ) -> Alone | SideBySide:
   """The chains of a `fit`: see `SideBySide`."""
-  if num_chains == 1:
+  if chains.num_chains == 1:
     return Alone(seed)
-  return SideBySide(model, num_chains, initial_weights, seed)
+  return SideBySide(model, chains, seed)
 
 
 def check(make_kernel: kernel_maker.KernelMaker) -> None:

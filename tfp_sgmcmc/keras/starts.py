@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import dataclasses
 import random as python_random
 import threading
 from typing import Any
@@ -17,13 +18,55 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import network
 
 __all__ = [
-    'check', 'fresh', 'initialisers_seed', 'matching', 'warn_of_twins']
+    'Chains', 'fresh', 'initialisers_seed', 'matching', 'to_chains',
+    'warn_of_twins']
 
 
 _LOCK = threading.RLock()
 _FUNCTIONS = [
     name for name, function in vars(python_random).items()
     if getattr(function, '__self__', None) is python_random.random.__self__]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chains:
+  """Several chains of a network in one `fit`, and where they start.
+
+  Attributes:
+    num_chains: Python `int`, k.
+    initial_weights: The weights that the chains start from: a list with one
+      list of arrays for each chain, as `model.get_weights()` gives. None for
+      the model's own for chain 0, and fresh ones by the model's initialisers
+      for the others.
+
+  Raises:
+    ValueError: If there are weights of another number of chains, or of one
+      chain alone.
+    TypeError: If an argument is of the wrong type.
+
+  #### Examples
+
+  >>> def make_model():
+  ...   return keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+  >>> weights = [make_model().get_weights() for _ in range(2)]
+  >>> sampling = sgmcmc.keras.PosteriorSampling(
+  ...     num_chains=sgmcmc.keras.Chains(2, initial_weights=weights))
+  """
+  num_chains: int = 1
+  _: dataclasses.KW_ONLY
+  initial_weights: Sequence[Sequence[Any]] | None = None
+
+  def __post_init__(self):
+    number = checks.positive_integer('num_chains', self.num_chains)
+    # A frozen dataclass is set this way.
+    object.__setattr__(self, 'num_chains', number)
+    object.__setattr__(
+        self, 'initial_weights', _checked(self.initial_weights, number))
+
+
+def to_chains(value: Any) -> Chains:
+  """What was given as `num_chains`, as `Chains`."""
+  return value if isinstance(value, Chains) else Chains(value)
 
 
 @contextlib.contextmanager
@@ -89,7 +132,8 @@ def fresh(
 
 _GIVE_THEM = (
     'Give the weights with which the chains start: '
-    'initial_weights=[make_model().get_weights() for _ in range(num_chains)].')
+    'num_chains=sgmcmc.keras.Chains(k, initial_weights=['
+    'make_model().get_weights() for _ in range(k)]).')
 
 
 def _of_clone(model, inputs):
@@ -106,20 +150,8 @@ def _of_clone(model, inputs):
         f'{str(error).strip().splitlines()[0]}). {_GIVE_THEM}') from error
 
 
-def check(initial_weights: Any, num_chains: int) -> Any:
-  """Raises where the given weights are not those of so many chains.
-
-  Args:
-    initial_weights: None; or for each chain a list of arrays.
-    num_chains: Python `int`, k.
-
-  Returns:
-    initial_weights: None, or a list of lists of arrays.
-
-  Raises:
-    ValueError: If there are others than k, or there is one chain alone.
-    TypeError: If it is no list of lists of arrays of numbers.
-  """
+def _checked(initial_weights, num_chains):
+  """The given weights as arrays; raises where they do not fit the chains."""
   if initial_weights is None:
     return None
   if num_chains == 1:
