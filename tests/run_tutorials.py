@@ -143,9 +143,9 @@ TUTORIALS = {
         dict(num_events=200, num_rows=500, num_minibatch_events=400),
         check_bouncy_particles),
     '6_hierarchical_model': (
-        dict(num_rows=300, num_groups=4, num_chains=2, num_draws=30,
-             num_burnin_steps=6000, num_steps_between_results=19,
-             num_nuts_draws=20), check_hierarchical_model),
+        dict(num_rows=1000, num_groups=4, batch_size=50, num_chains=2,
+             num_draws=100, num_burnin_steps=500, num_nuts_draws=10),
+        check_hierarchical_model),
     '7_long_runs': (
         dict(num_results=30, num_chains=2, epochs=8, num_units=5,
              executor=concurrent.futures.ThreadPoolExecutor(1)),
