@@ -6,6 +6,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
@@ -122,6 +123,51 @@ def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch, calls):
   monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
   calls.clear()
   np.testing.assert_allclose(ours, draws(sgld()), rtol=1e-5, atol=1e-6)
+  assert not calls
+
+
+def by_tfp(kernel, chains=()):
+  """Draws of TFP's driver, and the numbers of their steps."""
+  return tf.function(
+      lambda state: tfp.mcmc.sample_chain(
+          20, state, kernel=kernel, seed=[0, 1],
+          trace_fn=lambda _, results: results.step),
+      jit_compile=True, autograph=False)(tf.zeros([*chains, 3]))
+
+
+@pytest.mark.filterwarnings('ignore:.*not calibrated')
+@pytest.mark.parametrize('make', [
+    sgld, lambda: sgmcmc.SelfTuning(
+        sgmcmc.SGNHT(
+            oracle.GaussianModel().posterior(), 0.01, 0., thermostat='part',
+            gradient_estimator=UNIFORM), 100)], ids=['SGLD', 'a wrapper'])
+def test_a_step_in_sample_chain_is_one_kernel(make, calls, monkeypatch):
+  ours = by_tfp(make())
+  assert len(calls) == 1
+  by_tfp(sgld(), [33])
+  by_tfp(sgld(), [2, 2])
+  monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+  for own, plain in zip(ours, by_tfp(make())):
+    np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-5)
+  assert len(calls) == 1
+
+
+@pytest.mark.filterwarnings('ignore:.*not calibrated')
+def test_a_step_on_data_that_the_program_is_given(calls):
+  """Its program cannot be looked at before there are data: it is many."""
+  @tf.function(jit_compile=True, autograph=False)
+  def run(x):
+    kernel = sgmcmc.SGLD(sgmcmc.Posterior(
+        lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1),
+        lambda theta, x: -0.5 * tf.reduce_sum((x - theta)**2, axis=-1), x),
+        1e-4, UNIFORM)
+    return tfp.mcmc.sample_chain(
+        500, tf.zeros([3]), kernel=kernel, trace_fn=None, seed=[0, 1])
+
+  x = tf.random.stateless_normal([2000, 3], [0, 1])
+  for shift in (0., 5.):
+    np.testing.assert_allclose(
+        np.mean(run(x + shift)[250:], axis=0), 3 * [shift], atol=0.5)
   assert not calls
 
 

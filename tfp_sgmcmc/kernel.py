@@ -21,6 +21,7 @@ from tfp_sgmcmc import errors
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds as seeds_lib
 from tfp_sgmcmc.internal import states
 
@@ -137,15 +138,26 @@ class Kernel(tfp.mcmc.TransitionKernel):
         In a graph the state is NaN from there on.
     """
     with tf.name_scope(f'{self._name}.one_step'):
-      next_parts, results = self._one_step(
-          states.to_parts(current_state), previous_kernel_results,
-          self._seeds(seed))
+      arguments = (
+          current_state, previous_kernel_results, seeds_lib.sanitize(seed))
+      if _FAILURES_ARE_LEFT.get() or not one_kernel.has_few_chains(
+          previous_kernel_results):
+        next_state, results = self._moved(*arguments)
+      else:  # Of a driver that makes no kernel of its own, such as TFP's.
+        next_state, results = one_kernel.call(self._moved, *arguments)
     if (self._raises_eagerly and tf.executing_eagerly()
         and not _FAILURES_ARE_LEFT.get()):
-      failure = results.failure(next_parts)
+      failure = results.failure(states.to_parts(next_state))
       if failure is not None:
         step = int(results.step)
         raise failure.raised(f'At {self._step_name} {step:,}', step)
+    return next_state, results
+
+  def _moved(self, current_state, previous_kernel_results, seed):
+    """One step, as part of whatever program it is called in."""
+    next_parts, results = self._one_step(
+        states.to_parts(current_state), previous_kernel_results,
+        self._seeds(seed))
     return states.like(current_state, next_parts), results
 
   @property

@@ -57,9 +57,6 @@ _ROOM_BYTES = 16 * 2**20
 _MOST_PROGRAMS = 8  # Kept with a kernel.
 # Of draws that one kernel makes: as many as take its arrays, which are small.
 _MAX_BLOCK = 64
-# Of chains that one kernel moves, along one axis or none: XLA's loops over many
-# of them take twice as long there, over several axes up to four times.
-_MAX_CHAINS = 32
 
 
 def sample(
@@ -443,8 +440,7 @@ class _Program:
       number = tf.zeros([], tf.int64)
       self._traced = steps = one_kernel.trace(
           steps, *leaves, seed, number, number)
-      chains = states.chain_shape(self._form.kernel_results)
-      if chains.rank <= 1 and chains.num_elements() <= _MAX_CHAINS:
+      if one_kernel.has_few_chains(self._form.kernel_results):
         self._one_kernel = self._as_one_kernel(leaves, seed, number)
     self._advance = self._compiled(
         self._one_kernel or functools.partial(self._draws, steps, self.room))

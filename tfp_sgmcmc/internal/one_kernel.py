@@ -16,6 +16,7 @@ has a single line, which calls the function of TensorFlow.
 """
 
 from collections.abc import Callable
+import contextvars
 import math
 import re
 from typing import Any
@@ -23,13 +24,17 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 
-__all__ = ['MOST_ELEMENTS', 'make', 'trace']
+__all__ = ['MOST_ELEMENTS', 'call', 'has_few_chains', 'make', 'trace']
 
 # With arrays of more elements threads are worth more than a single kernel; and
 # with matrix products of more terms a library's, which a kernel cannot call.
 MOST_ELEMENTS = 2**14
 _MOST_PRODUCTS = 2**14
+# Along one axis or none: XLA's loops over many chains take twice as long in one
+# kernel, over several axes up to four times.
+_MOST_CHAINS = 32
 # Of a larger kernel it is not known how long LLVM takes.
 _MOST_INSTRUCTIONS = 2**14
 # What a kernel can hold: the rest are functions of XLA or of other libraries.
@@ -57,6 +62,36 @@ _TYPES = {
     tf.float64: 'f64', tf.int8: 'i8', tf.int16: 'i16', tf.int32: 'i32',
     tf.int64: 'i64', tf.uint8: 'ui8', tf.uint16: 'ui16', tf.uint32: 'ui32',
     tf.uint64: 'ui64'}
+# Whether what is being traced becomes part of a kernel already.
+_IS_PART = contextvars.ContextVar('is part of a kernel', default=False)
+
+
+def call(fn: Callable[..., Any], *arguments: Any) -> Any:
+  """Calls a function as one kernel, where XLA compiles for a CPU and it can be.
+
+  Elsewhere it calls the function itself.
+
+  Args:
+    fn: Callable of nested tensors; returns nested tensors.
+    *arguments: Nested tensors.
+
+  Returns:
+    result: What `fn` returns.
+  """
+  leaves = tf.nest.flatten(arguments)
+  if (_IS_PART.get() or not compat.in_xla_context()
+      or compat.sees_accelerators() or not all(map(_can_be_held, leaves))):
+    return fn(*arguments)
+  returned = []
+
+  def on_leaves(*leaves):
+    returned[:] = [fn(*tf.nest.pack_sequence_as(arguments, leaves))]
+    return tf.nest.flatten(returned)
+
+  one_kernel = make(trace(on_leaves, *leaves), arguments)
+  if one_kernel is None:
+    return fn(*arguments)
+  return tf.nest.pack_sequence_as(returned, one_kernel(*leaves))[0]
 
 
 def trace(fn: Callable[..., list[tf.Tensor]], *leaves: tf.Tensor) -> Any:
@@ -69,9 +104,13 @@ def trace(fn: Callable[..., list[tf.Tensor]], *leaves: tf.Tensor) -> Any:
   Returns:
     traced: `tf.types.experimental.ConcreteFunction`.
   """
-  return tf.function(
-      fn, autograph=False, jit_compile=True,
-  ).get_concrete_function(*map(tf.TensorSpec.from_tensor, leaves))
+  token = _IS_PART.set(True)
+  try:
+    return tf.function(
+        fn, autograph=False, jit_compile=True,
+    ).get_concrete_function(*map(tf.TensorSpec.from_tensor, leaves))
+  finally:
+    _IS_PART.reset(token)
 
 
 def make(
@@ -91,8 +130,7 @@ def make(
   # A variable, an array without elements or one of a size that is not known
   # yet cannot be in one kernel.
   if compat.sees_accelerators() or not all(
-      leaf.dtype in _TYPES and leaf.shape.num_elements()
-      for leaf in [*traced.inputs, *traced.outputs]):
+      _can_be_held(leaf) for leaf in [*traced.inputs, *traced.outputs]):
     return None
   if any(leaf.shape.num_elements() > MOST_ELEMENTS
          for leaf in tf.nest.flatten(makes)):
@@ -114,6 +152,18 @@ def make(
   module = _module(whole.inputs, whole.outputs)
   return lambda *leaves: compat.call_as_one_kernel(
       whole, module, [*leaves, *whole.captured_inputs])[:-1]
+
+
+def has_few_chains(kernel_results: Any) -> bool:
+  """Whether one kernel is not slower, by the number of chains."""
+  chains = states.chain_shape(kernel_results)
+  return chains.rank is not None and chains.rank <= 1 and (
+      chains.num_elements() or 1) <= _MOST_CHAINS
+
+
+def _can_be_held(leaf):
+  return tf.is_tensor(leaf) and leaf.dtype in _TYPES and bool(
+      leaf.shape.num_elements())
 
 
 def _touched(leaves):
