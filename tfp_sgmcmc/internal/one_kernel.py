@@ -80,7 +80,9 @@ def call(fn: Callable[..., Any], *arguments: Any) -> Any:
   """
   leaves = tf.nest.flatten(arguments)
   if (_IS_PART.get() or not compat.in_xla_context()
-      or compat.sees_accelerators() or not all(map(_can_be_held, leaves))):
+      or compat.sees_accelerators() or not all(
+          _can_be_held(leaf) and leaf.shape.num_elements() <= MOST_ELEMENTS
+          for leaf in leaves)):
     return fn(*arguments)
   returned = []
 
@@ -88,7 +90,7 @@ def call(fn: Callable[..., Any], *arguments: Any) -> Any:
     returned[:] = [fn(*tf.nest.pack_sequence_as(arguments, leaves))]
     return tf.nest.flatten(returned)
 
-  one_kernel = make(trace(on_leaves, *leaves), arguments)
+  one_kernel = make(trace(on_leaves, *leaves))
   if one_kernel is None:
     return fn(*arguments)
   return tf.nest.pack_sequence_as(returned, one_kernel(*leaves))[0]
