@@ -45,11 +45,15 @@ class Perceptron(NamedTuple):
 
   def outputs(self, weights: Sequence[tf.Tensor], x: tf.Tensor) -> tf.Tensor:
     """Outputs `[networks, n, outputs]`."""
+    # With rows last: XLA for CPUs then takes two thirds of the time, since rows
+    # are many and the units of a layer few.
+    x = tf.linalg.matrix_transpose(x)
     layers = list(zip(weights[::2], weights[1::2]))
-    for kernel, bias in layers[:-1]:
-      x = tf.nn.relu(tf.matmul(x, kernel) + bias[..., tf.newaxis, :])
-    kernel, bias = layers[-1]
-    return tf.matmul(x, kernel) + bias[..., tf.newaxis, :]
+    for k, (kernel, bias) in enumerate(layers):
+      x = tf.matmul(kernel, x, transpose_a=True) + bias[..., tf.newaxis]
+      if k < len(layers) - 1:
+        x = tf.nn.relu(x)
+    return tf.linalg.matrix_transpose(x)
 
   def distribution(
       self, weights: Sequence[tf.Tensor], x: tf.Tensor) -> tfd.Distribution:
