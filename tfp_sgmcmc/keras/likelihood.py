@@ -225,7 +225,7 @@ class Likelihood:
     Raises:
       ValueError: If losses and outputs do not fit.
     """
-    names = self._names(y_pred)
+    names = self.output_names(y_pred)
     terms = []
     for index, name in enumerate(names):
       single = not isinstance(self._losses, (dict, list, tuple))
@@ -269,14 +269,14 @@ class Likelihood:
 
   def target(self, y: Any, y_pred: Any, term: Term) -> tf.Tensor:
     """The targets of one term."""
-    names = self._names(y_pred)
+    names = self.output_names(y_pred)
     return self._pick(y, term.index, names[term.index], len(names), 'targets')
 
   def weight(self, sample_weight: Any, y_pred: Any, term: Term) -> Any:
     """The sample weights of one term, None without."""
     if not isinstance(sample_weight, (dict, list, tuple)):
       return sample_weight
-    names = self._names(y_pred)
+    names = self.output_names(y_pred)
     return self._pick(
         sample_weight, term.index, names[term.index], len(names),
         'sample weights')
@@ -284,7 +284,7 @@ class Likelihood:
   def flat_outputs(self, y_pred: Any) -> list[Any]:
     """The outputs as a list."""
     if isinstance(y_pred, dict):
-      return [y_pred[name] for name in self._names(y_pred)]
+      return [y_pred[name] for name in self.output_names(y_pred)]
     return list(y_pred) if isinstance(y_pred, (list, tuple)) else [y_pred]
 
   def map_outputs(
@@ -295,12 +295,13 @@ class Likelihood:
         fn(terms.get(k), output)
         for k, output in enumerate(self.flat_outputs(y_pred))]
     if isinstance(y_pred, dict):
-      return dict(zip(self._names(y_pred), flat))
+      return dict(zip(self.output_names(y_pred), flat))
     if isinstance(y_pred, (list, tuple)):
       return type(y_pred)(flat)
     return flat[0]
 
-  def _names(self, y_pred):
+  def output_names(self, y_pred: Any) -> list[str | None]:
+    """The name of each of the flat outputs, None where none is known."""
     if isinstance(y_pred, dict):
       names = list(y_pred)
     elif isinstance(y_pred, (list, tuple)):

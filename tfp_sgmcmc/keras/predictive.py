@@ -21,14 +21,15 @@ from tfp_sgmcmc.keras import losses as losses_lib
 from tfp_sgmcmc.keras import scores
 
 __all__ = [
-    'between', 'class_distribution', 'join', 'mixture', 'quantiles', 'sample',
-    'shortest_interval', 'spread', 'standard_deviation']
+    'COUNTS', 'between', 'class_distribution', 'is_distribution', 'join',
+    'mixture', 'quantiles', 'sample', 'shortest_interval', 'spread',
+    'standard_deviation']
 
 tfd = tfp.distributions
 
 # Their cumulative distribution functions in TFP are continuous between whole
 # numbers.
-_COUNTS = (
+COUNTS = (
     tfd.Bernoulli, tfd.Binomial, tfd.Geometric, tfd.NegativeBinomial,
     tfd.Poisson)
 _ROUNDING = 1e-12
@@ -79,6 +80,12 @@ def of_draw(
       'Compile with GaussianLikelihood, LaplaceLikelihood, StudentTLikelihood '
       'or DistributionLoss(lambda outputs: tfd.<Distribution>(...)), or use '
       'predict(x, return_samples=True), the outputs of each draw.')
+
+
+def is_distribution(term: likelihood_lib.Term) -> bool:
+  """Whether a loss says what the distribution of the targets is."""
+  return term.is_classification or isinstance(
+      term.loss, (losses_lib.LikelihoodLoss, keras.losses.Poisson))
 
 
 def class_distribution(
@@ -220,7 +227,7 @@ def quantiles(
         is_below, high, middle)
     if np.all(high - low <= 1e-14 * np.abs(high)):
       break
-  is_count = isinstance(mixed.components_distribution, _COUNTS)
+  is_count = isinstance(mixed.components_distribution, COUNTS)
   return np.floor(high) if is_count else high
 
 
@@ -281,7 +288,7 @@ def _cdf(term, mixed) -> Callable[[np.ndarray], np.ndarray]:
         f'{term.loss.name}: {type(component).__name__} is a distribution of '
         'vectors, and quantiles are of single numbers. Use sample(x, n), and '
         'quantiles of what you need of its targets.')
-  is_count = isinstance(component, _COUNTS)
+  is_count = isinstance(component, COUNTS)
 
   def cdf(y):
     of = np.floor(y) if is_count else y
@@ -301,7 +308,7 @@ def _cdf(term, mixed) -> Callable[[np.ndarray], np.ndarray]:
 
 def _bracket(term, component, cdf, p):
   """Numbers between which the quantiles lie."""
-  if not isinstance(component, _COUNTS):
+  if not isinstance(component, COUNTS):
     try:
       # Those of the mixture lie between those of the draws.
       each = component.quantile(p[..., np.newaxis]).numpy()

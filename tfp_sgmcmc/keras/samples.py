@@ -26,6 +26,8 @@ from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictions
 from tfp_sgmcmc.keras import predictive as predictive_lib
 from tfp_sgmcmc.keras import scores as scores_lib
+from tfp_sgmcmc.keras import serving
+from tfp_sgmcmc.keras import thinning
 
 __all__ = ['PosteriorSamples', 'PredictiveEntropy', 'PredictiveVariance']
 
@@ -720,11 +722,7 @@ class PosteriorSamples:
     >>> posterior.quantiles(tf.ones([1, 1]), [0.05, 0.95])[:, 0, 0].round(3)
     array([-0.645,  2.645], dtype=float32)
     """
-    p = np.asarray(q, np.float64)
-    if p.ndim > 1 or not p.size or not np.all((p > 0.) & (p < 1.)):
-      raise ValueError(
-          f'q is {q!r}: pass a probability above 0 and below 1, or a list of '
-          'them.')
+    p = _probabilities('q', q)
 
     def of_mixture(term, mixed):
       y = predictive_lib.quantiles(term, mixed, p.reshape(
@@ -900,6 +898,142 @@ class PosteriorSamples:
       found.append(values)
     return np.concatenate(found, axis=1)
 
+  def thin(
+      self,
+      num_draws: int,
+      x: Any = None,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> 'PosteriorSamples':
+    """Some of the draws, that predict as all do.
+
+    With inputs, draws are taken one after the other, each the one with which
+    predictions for these inputs come closest to those of all draws: the mean
+    of the predictive distribution and, of densities, its variance, or, of
+    classes, the mean of the draws' entropies. The distance is the sum of
+    squares over examples, each of the two in units of its spread over draws.
+
+    Without inputs the draws are evenly spaced in the order of the chains.
+
+    Args:
+      num_draws: Python `int`, how many to keep.
+      x: None, or inputs, as for `predict`: some hundreds like those to come.
+        What is computed of each draw and example is held in memory.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      samples: `PosteriorSamples`, in the order of the chains; their weights,
+        where they have some, are those that they had.
+
+    Raises:
+      ValueError: If there are fewer draws, and as for `predict`.
+
+    #### Examples
+
+    Of slopes 0, 1, 2, 9 the second and the last have the mean of all:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.reshape([0., 1., 2., 9.], [4, 1, 1])])
+    >>> x = tf.constant([[1.], [2.]])
+    >>> some = posterior.thin(2, x)
+    >>> len(some), some.predict(x)[:, 0], posterior.predict(x)[:, 0]
+    (2, array([5., 9.], dtype=float32), array([3., 6.], dtype=float32))
+    """
+    number = checks.positive_integer('num_draws', num_draws)
+    if number > len(self):
+      raise ValueError(
+          f'num_draws is {number}, and there are {len(self)} draws: pass that '
+          'or less.')
+    if x is None:
+      chosen = thinning.evenly_spaced(len(self), number)
+    else:
+      chosen = thinning.greedy(
+          self._features(x, batch_size, draw_batch_size, steps),
+          self._shares(), number)
+    every = self._all()
+    return self._some([every[k] for k in chosen])
+
+  def as_model(
+      self,
+      num_draws: int | None = None,
+      *,
+      outputs: Sequence[str] | None = None,
+      quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+      dtype: str | None = None,
+      input_signature: Any = None,
+  ) -> keras.Model:
+    """One `keras.Model` that holds the draws, to serve or to export.
+
+    It takes the model's inputs and returns a dictionary of tensors `[n, ...]`:
+
+      mean                of the predictive distribution, as `predict`
+      std                 its standard deviation, as `predict(return_std=True)`
+      quantiles           on a new last axis, as `quantiles`
+      entropy             of classes, as `uncertainty(x).total`
+      mutual_information  of classes, as `uncertainty(x).epistemic`
+
+    each after the output's name and `_` where the model has several. Keras'
+    `export` writes it as SavedModel, ONNX or LiteRT, for processes that have
+    neither this library nor Keras.
+
+    All draws' weights are in the model, as they are now, with the frozen ones
+    once: what comes before the first sampled layer is computed once for all
+    draws. So where the last layers alone are sampled it costs little more than
+    one network.
+
+    Args:
+      num_draws: Python `int`, how many draws, evenly spaced; None for all.
+        `thin(num_draws, x).as_model()` chooses them by their predictions.
+      outputs: Some of these names; None for all that there are: `mean` always,
+        `std` and `quantiles` of densities, `entropy` and `mutual_information`
+        of classes.
+      quantiles: The probabilities of the quantiles, above 0 and below 1.
+      dtype: In which the draws are kept, such as 'float16'; None for that of
+        the model's weights. It computes in that of the weights.
+      input_signature: For models that are subclasses of `keras.Model`, and do
+        not say what their inputs are: a `keras.InputSpec` with dtype, or a
+        `tf.TensorSpec`, in their structure.
+
+    Returns:
+      model: `keras.Model` with no trainable weights.
+
+    Raises:
+      ValueError: If there are no draws, the model is not compiled, no output
+        has what was asked for, or a draw is out of the range of `dtype`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> served = posterior.as_model(outputs=['mean', 'std'])
+    >>> found = served(tf.constant([[0.], [3.]]))
+    >>> found['mean'][:, 0].numpy(), found['std'][:, 0].numpy().round(3)
+    (array([0., 3.], dtype=float32), array([1.   , 3.162], dtype=float32))
+    """
+    if num_draws is not None:
+      return self.thin(num_draws).as_model(
+          outputs=outputs, quantiles=quantiles, dtype=dtype,
+          input_signature=input_signature)
+    likelihood = self._likelihood()
+    self._check_weights()
+    for name in () if outputs is None else outputs:
+      checks.one_of('outputs', name, serving.OUTPUTS)
+    every = self._all()
+    return serving.serving_model(
+        self._model, likelihood, self._draws.read(every),
+        list(zip(self._draws.extras, self._draws.read_extras(every))),
+        self._shares(), outputs, _probabilities('quantiles', quantiles), dtype,
+        input_signature)
+
   def to_arviz(
       self, x: Any = None, y: Any = None, batch_size: int = 128) -> Any:
     """Exports the draws by chain, all at once, to ArviZ.
@@ -1033,6 +1167,41 @@ class PosteriorSamples:
         for parts in zip(*found))
     return likelihood, mean, spread
 
+  def _features(self, x, batch_size, draw_batch_size, steps):
+    """What `thin` compares: a list of arrays `[draws, values]`.
+
+    The first holds the means of the targets; others of densities second
+    moments about the mean of all draws, and of classes entropies.
+    """
+    likelihood = self._likelihood()
+
+    def of_draw(outputs, batch):
+      del batch
+      flat = likelihood.flat_outputs(outputs)
+      return [
+          likelihood.map_outputs(scores_lib.pooled, outputs),
+          {term.index: predictive_lib.spread(term, flat[term.index])
+           for term in likelihood.terms(outputs)
+           if predictive_lib.is_distribution(term)}]
+
+    found = [results for _, results in self._over_batches(
+        'features', of_draw, likelihood,
+        predictions.inputs(x, batch_size, steps), draw_batch_size, None)]
+    means, spreads = (
+        keras.tree.map_structure(
+            lambda *a: np.float64(np.concatenate(a, axis=1)), *parts)
+        for parts in zip(*found))
+    features = []
+    for index, mean in enumerate(likelihood.flat_outputs(means)):
+      features.append(mean)
+      spread = spreads.get(index)
+      if isinstance(spread, predictive_lib.Variances):
+        about = np.average(mean, axis=0, weights=self._shares())
+        features.append(spread.within + np.square(mean - about))
+      elif spread is not None:
+        features.append(spread)
+    return [np.reshape(a, [len(self), -1]) for a in features]
+
   @staticmethod
   def _parts(term, mean, spread):
     """`PredictiveEntropy` or `PredictiveVariance` of one output."""
@@ -1091,6 +1260,16 @@ class PosteriorSamples:
 
 def _unpickle(cls, model, arrays, start=None):
   return cls(model, draws_lib.in_memory(model, arrays, start))
+
+
+def _probabilities(name, q):
+  """Probabilities as an array, or an error."""
+  p = np.asarray(q, np.float64)
+  if p.ndim > 1 or not p.size or not np.all((p > 0.) & (p < 1.)):
+    raise ValueError(
+        f'{name} is {q!r}: pass a probability above 0 and below 1, or a list '
+        'of them.')
+  return p
 
 
 def _show(variables):
