@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -347,6 +348,72 @@ def test_each_chain_has_a_minibatch_of_its_own():
   for k in np.ndindex(2, 3):
     np.testing.assert_allclose(
         together[k], alone(w[k], batch=posterior.gather(rows[k])), rtol=1e-5)
+
+
+@pytest.mark.parametrize('k', [0, 2, 4], ids=['named', 'coroutine', 'list'])
+def test_predictive_samples_have_the_model_s_law(k):
+  """Given draws of mu: mean, variance, and rows of a sample that share mu."""
+  make, kind, name = KINDS[k]
+  _, given = make(kind)
+  covariates = {'x': tf.constant(X), 'group': tf.constant(GROUP)}
+  posterior = from_joint(given, {name: Y}, covariates)
+  phi = [tf.repeat(part[:, tf.newaxis], 1500, axis=1)
+         for part in posterior.sample_prior([2], seed=1)]
+  new = {'x': X[:5].astype(np.float64), 'group': GROUP[:5]}
+  found = posterior.sample_predictive(phi, new, seed=3)
+  assert set(found) == {name} and found[name].shape == [2, 1500, 5]
+  y = found[name].numpy()
+  for chain in range(2):
+    theta = posterior.constrain([part[chain, 0] for part in phi])
+    joint = given({'x': tf.constant(X[:5]), 'group': tf.constant(GROUP[:5])})
+    latent = theta if isinstance(theta, dict) else (
+        theta._asdict() if hasattr(theta, '_asdict') else dict(zip(
+            joint._flat_resolve_names(), theta)))
+    law = joint.sample_distributions(**latent)[0]
+    law = law[name] if isinstance(law, dict) else law[-1]
+    z = (y[chain] - law.mean().numpy()) / law.stddev().numpy()
+    assert scipy.stats.kstest(z.ravel(), 'norm').pvalue > 1e-7
+    assert np.abs(np.corrcoef(z.T) - np.eye(5)).max() < 5.5 / np.sqrt(1500)
+  again = posterior.sample_predictive(phi, new, seed=3)
+  np.testing.assert_array_equal(y, again[name])
+
+
+def test_posterior_predictive_of_a_conjugate_model():
+  """mu ~ N(0, 2^2), y ~ N(mu, 1): the exact posterior's draws of mu."""
+  posterior = from_joint(tfd.JointDistributionNamed(dict(
+      mu=tfd.Normal(0., 2.), y=lambda mu: tfd.Sample(tfd.Normal(mu, 1.), N))),
+                         {'y': Y})
+  v = 1. / (N + 0.25)
+  mean = v * Y.sum()
+  mu = mean + np.sqrt(v) * np.random.default_rng(2).normal(size=4000)
+  y = posterior.sample_predictive(mu.astype(np.float32), seed=1)['y'].numpy()
+  assert y.shape == (4000, N)
+  law = scipy.stats.norm(mean, np.sqrt(1. + v))
+  assert scipy.stats.kstest(y[:, 0], law.cdf).pvalue > 1e-7
+  # The rows of a sample share mu.
+  total = y.sum(axis=1)
+  law = scipy.stats.norm(N * mean, np.sqrt(N + N**2 * v))
+  assert scipy.stats.kstest(total, law.cdf).pvalue > 1e-7
+
+
+def test_predictive_samples_of_draws():
+  posterior = from_joint(regression, {'y': Y}, X)
+  draws = sgmcmc.sample(
+      sgmcmc.SGLD(posterior, 1e-3), 10, posterior.sample_prior([3], seed=0),
+      progress_bar=False, seed=1)
+  y = posterior.sample_predictive(draws, seed=2)['y']
+  assert y.shape == [10, 3, N]
+  np.testing.assert_array_equal(
+      y, posterior.sample_predictive(draws.states, X, seed=2)['y'])
+  with pytest.raises(ValueError, match='structure of those of the data'):
+    posterior.sample_predictive(draws, {'x': X})
+  with pytest.raises(ValueError, match='not how to draw'):
+    posterior.transform(tfb.Scale(2.)).sample_predictive(draws)
+  alone = from_joint(tfd.JointDistributionNamed(dict(
+      mu=tfd.Normal(0., 2.), y=lambda mu: tfd.Normal(mu, 1.))), {'y': Y})
+  with pytest.raises(ValueError, match='no function of them'):
+    alone.sample_predictive(tf.zeros([2]), X)
+  assert alone.sample_predictive(tf.zeros([2]), seed=0)['y'].shape == [2]
 
 
 def test_a_tensor_is_a_state_of_one_part():

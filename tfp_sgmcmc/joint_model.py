@@ -145,6 +145,68 @@ class JointModel:
                 tf.range(math.prod(shape)))
     return [tf.reshape(part, shape + part.shape[1:]) for part in flat]
 
+  def sample_predictive(
+      self, phi: Sequence[tf.Tensor], covariates: Any, seed: tf.Tensor,
+  ) -> dict[str, Any]:
+    """Observed parts drawn given phi, any leading axes of it in front.
+
+    Args:
+      phi: The parts of phi, with any leading axes.
+      covariates: Those of the examples to draw; None for those of the data.
+      seed: Stateless seed.
+
+    Returns:
+      samples: By the names of the observed parts.
+
+    Raises:
+      ValueError: If there are covariates for a model without, or of another
+        structure.
+    """
+    self._check_state(phi)
+    model, constants = self._model(self._of_covariates(covariates))
+    names = list(self._observed(self.data))
+
+    def observed(values):
+      values = _of_model(model, values)
+      return {name: values[name] for name in names}
+
+    def one(i_and_phi):
+      i, phi = i_and_phi
+      theta = self._bijector().forward(self._pack(phi))
+      return observed(model.sample(
+          seed=random.fold_in(seed, i), **constants, **self._latent(theta)))
+
+    axes = phi[0].shape.rank - self._event_shapes[0].rank
+    lead = compat.shape(phi[0])[:axes]
+    flat = [
+        tf.reshape(part, tf.concat([[-1], compat.shape(part)[axes:]], axis=0))
+        for part in phi]
+    specs = tf.nest.map_structure(
+        tf.TensorSpec.from_tensor, observed(self._sample(model)))
+    samples = compat.in_graph(lambda flat: tf.map_fn(
+        one, (tf.range(tf.shape(flat[0])[0]), flat),
+        fn_output_signature=specs))(flat)
+    return tf.nest.map_structure(
+        lambda t: tf.reshape(t, tf.concat([lead, t.shape[1:]], axis=0)),
+        samples)
+
+  def _of_covariates(self, covariates):
+    """A batch with these covariates; None for those of the data."""
+    if covariates is None:
+      return self.data
+    if not self._has_covariates:
+      raise ValueError(
+          'There are covariates, and the joint distribution is no function of '
+          'them: leave them out.')
+    own = self.data['covariates']
+    try:
+      return {'covariates': tf.nest.map_structure(
+          lambda old, new: tf.cast(new, old.dtype), own, covariates)}
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+          f'The covariates are {checks.shorten(covariates)}: they have to have '
+          'the structure of those of the data.') from error
+
   def _model(self, batch):
     """The joint distribution of the examples of a batch; its constants."""
     model = self._joint

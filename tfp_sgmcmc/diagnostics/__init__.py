@@ -15,6 +15,10 @@ from tfp_sgmcmc.diagnostics.calibration import expected_calibration_error
 from tfp_sgmcmc.diagnostics.calibration import negative_log_likelihood
 from tfp_sgmcmc.diagnostics.calibration import reliability_curve
 from tfp_sgmcmc.diagnostics.calibration import risk_coverage_curve
+from tfp_sgmcmc.diagnostics.forecasts import coverage
+from tfp_sgmcmc.diagnostics.forecasts import crps
+from tfp_sgmcmc.diagnostics.forecasts import interval_score
+from tfp_sgmcmc.diagnostics.forecasts import pit
 from tfp_sgmcmc.diagnostics.learning_coefficient import LearningCoefficient
 from tfp_sgmcmc.diagnostics.learning_coefficient import (
     local_learning_coefficient,
@@ -40,11 +44,15 @@ __all__ = [
     'accuracy',
     'brier_score',
     'compare_step_sizes',
+    'coverage',
+    'crps',
     'expected_calibration_error',
+    'interval_score',
     'kernel_stein_discrepancy',
     'local_learning_coefficient',
     'localized',
     'negative_log_likelihood',
+    'pit',
     'reliability_curve',
     'risk_coverage_curve',
     'summary',

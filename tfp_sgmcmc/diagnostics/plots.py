@@ -21,7 +21,8 @@ except ImportError as error:
       'pip install "tfp_sgmcmc[plots]".') from error
 
 __all__ = [
-    'kinetic_temperature', 'r_hat', 'reliability', 'risk_coverage', 'shifts']
+    'kinetic_temperature', 'pit', 'r_hat', 'reliability', 'risk_coverage',
+    'shifts']
 
 _GREY = dict(color='0.6', linewidth=1, linestyle='--', zorder=1)
 # Of R-hat: for how many n, and of how many predicted numbers.
@@ -82,6 +83,68 @@ def reliability(
       xlim=(0., 1.02), ylim=(0., 1.05), aspect='equal', xlabel='confidence',
       ylabel='accuracy')
   axes.legend(loc='upper left', edgecolor='none')
+  return axes
+
+
+def pit(
+    axes: matplotlib.axes.Axes,
+    levels: Mapping[str, Any],
+    num_bins: int = 10,
+) -> matplotlib.axes.Axes:
+  """Draws the histogram of targets' predicted quantiles, flat if calibrated.
+
+  The grey band holds the share of a bin in 95 of 100 calibrated predictions of
+  as many independent targets. A hill says that predictions are wider than the
+  targets' law, a valley that they are narrower, a slope that they are shifted.
+
+  Args:
+    axes: Matplotlib axes.
+    levels: Numbers in [0, 1] of `diagnostics.pit`, by the name that the legend
+      gives them.
+    num_bins: Python `int`, bins of equal width.
+
+  Returns:
+    axes: The same.
+
+  Raises:
+    TypeError: If these are no axes, or no dictionary.
+    ValueError: If there are no numbers, or some are not in [0, 1].
+
+  #### Examples
+
+  >>> import matplotlib.figure
+  >>> from tfp_sgmcmc.diagnostics import plots
+  >>> u = sgmcmc.diagnostics.pit(tfd.Normal(0., 1.), 0.5)
+  >>> axes = plots.pit(matplotlib.figure.Figure().subplots(), {'model': [u]})
+  >>> axes.get_xlabel()
+  'predicted quantile of the target'
+  """
+  _check_axes(axes)
+  num_bins = checks.positive_integer('num_bins', num_bins)
+  if not isinstance(levels, Mapping):
+    raise TypeError(
+        f'levels is of type {type(levels).__name__}: a dictionary by name is '
+        'needed, of what diagnostics.pit gives.')
+  if not levels:
+    raise ValueError('levels is empty: one at least is needed.')
+  edges, fewest = np.linspace(0., 1., num_bins + 1), np.inf
+  for k, (name, u) in enumerate(levels.items()):
+    u = checks.real_array(f'levels[{name!r}]', u).ravel()
+    if not u.size or not np.all((u >= 0.) & (u <= 1.)):
+      raise ValueError(
+          f'levels[{name!r}] has to hold numbers in [0, 1], one at least.')
+    fewest = min(fewest, u.size)
+    share = np.histogram(u, edges)[0] / u.size
+    axes.stairs(share, edges, color=f'C{k}', linewidth=1.2, label=name)
+  share = 1. / num_bins
+  half = 1.96 * np.sqrt(share * (1. - share) / fewest)
+  axes.axhspan(
+      max(share - half, 0.), share + half, color='0.9', linewidth=0., zorder=0)
+  axes.axhline(share, **_GREY)
+  axes.set(
+      xlim=(0., 1.), ylim=(0., None),
+      xlabel='predicted quantile of the target', ylabel='share of targets')
+  axes.legend(edgecolor='none')
   return axes
 
 

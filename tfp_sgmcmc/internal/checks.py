@@ -108,6 +108,14 @@ def fraction(name: str, value: Any) -> None:
     raise ValueError(f'{name} is {_show(number)}: it has to be at most 1.')
 
 
+def level(value: Any) -> None:
+  """Raises where the probability of an interval is not in (0, 1)."""
+  numeric('level', value, 0.)
+  if value >= 1.:
+    raise ValueError(
+        f'level is {value}: pass a probability below 1, such as 0.9.')
+
+
 def scalar(name: str, value: Any) -> None:
   """Raises where `value` is a tensor with axes."""
   if tf.is_tensor(value) or isinstance(value, tf.Variable):

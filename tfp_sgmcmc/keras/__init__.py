@@ -1,5 +1,6 @@
 """Posterior sampling in Keras: one callback for `model.fit`."""
 
+from tfp_sgmcmc.keras.calibrated import CalibratedPosterior
 from tfp_sgmcmc.keras.callback import PosteriorSampling
 from tfp_sgmcmc.keras.checkpoint import Directory
 from tfp_sgmcmc.keras.draw_schedule import DrawSchedule
@@ -23,6 +24,7 @@ from tfp_sgmcmc.keras.several_chains import sample_chains
 from tfp_sgmcmc.keras.starts import Chains
 
 __all__ = [
+    'CalibratedPosterior',
     'Chains',
     'Directory',
     'DistributionLoss',

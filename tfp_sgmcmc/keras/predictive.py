@@ -22,8 +22,8 @@ from tfp_sgmcmc.keras import scores
 
 __all__ = [
     'COUNTS', 'between', 'class_distribution', 'is_distribution', 'join',
-    'mixture', 'quantiles', 'sample', 'shortest_interval', 'spread',
-    'standard_deviation']
+    'levels_of_targets', 'mixture', 'quantiles', 'sample',
+    'shortest_interval', 'spread', 'standard_deviation']
 
 tfd = tfp.distributions
 
@@ -167,6 +167,36 @@ def spread(term: likelihood_lib.Term, y_pred: tf.Tensor) -> Any:
   return Variances(
       tf.square(tf.cast(distribution.mean(), tf.float64)),
       distribution.variance())
+
+
+def levels_of_targets(
+    term: likelihood_lib.Term, y_true: Any, y_pred: tf.Tensor,
+) -> tf.Tensor | None:
+  """The cumulative distribution function of one draw at the targets.
+
+  Args:
+    term: The loss of the output.
+    y_true: Targets.
+    y_pred: Outputs `[n, ...]`.
+
+  Returns:
+    levels: Shape of the targets; None where there is no such function of
+      continuous numbers.
+  """
+  if term.is_classification or not is_distribution(term):
+    return None
+  distribution = of_draw(term, y_pred)
+  while isinstance(distribution, tfd.Independent):
+    distribution = distribution.distribution
+  if distribution.event_shape.rank or isinstance(distribution, COUNTS) or (
+      not distribution.dtype.is_floating):
+    return None
+  y = tf.reshape(
+      tf.cast(y_true, distribution.dtype), distribution.batch_shape_tensor())
+  try:
+    return distribution.cdf(y)
+  except NotImplementedError:
+    return None
 
 
 def standard_deviation(

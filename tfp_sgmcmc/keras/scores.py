@@ -29,9 +29,10 @@ def scores(
   Args:
     model: Compiled `keras.Model`, whose metrics are used, and reset.
     likelihood: Its `Likelihood`.
-    results: For each batch the batch, and three results: the means over draws
-      of `pooled`, the masks, and the logarithm of the mean of the likelihoods,
-      `[n]`.
+    results: For each batch the batch, and four results: the means over draws
+      of `pooled`, the masks, the logarithm of the mean of the likelihoods,
+      `[n]`, and the means of `predictive.levels_of_targets` by the numbers of
+      the outputs that have some.
 
   Returns:
     scores: Dict of floats.
@@ -41,8 +42,8 @@ def scores(
       weights are 0.
   """
   model.reset_metrics()
-  weights, nll, metrics, classes = [], [], {}, {}
-  for batch, (outputs, of_masks, log_likelihood) in results:
+  weights, nll, metrics, classes, numbers = [], [], {}, {}, {}
+  for batch, (outputs, of_masks, log_likelihood, levels) in results:
     x, y, sample_weight = batch
     inspection.check_log_likelihood(log_likelihood, y)
     each_mask = map(of_masks.get, itertools.count())
@@ -60,6 +61,10 @@ def scores(
             likelihood.flat_outputs(outputs)[term.index],
             of_masks.get(term.index),
             likelihood.weight(sample_weight, outputs, term)))
+      elif term.index in levels:
+        numbers.setdefault(term, []).append(_inside(
+            levels[term.index], of_masks.get(term.index),
+            likelihood.weight(sample_weight, outputs, term)))
   model.reset_metrics()
   found = {
       name: float(value) for name, value in metrics.items()
@@ -76,6 +81,11 @@ def scores(
         (float(calibration.brier_score(p, labels)), float(
             calibration.expected_calibration_error(p, labels, _NUM_BINS)))
         if len(p) else (np.nan, np.nan))
+  for term, pairs in numbers.items():
+    prefix = '' if term.name is None else f'{term.name}_'
+    is_inside, of_targets = map(np.concatenate, zip(*pairs))
+    found[f'{prefix}coverage_90'] = float(np.average(
+        is_inside, weights=of_targets)) if np.any(of_targets) else np.nan
   return found
 
 
@@ -123,6 +133,18 @@ def _unlink(term, output, mask):
     if term.is_binary:
       output -= tf.math.log(tf.clip_by_value(1. - p, 1e-30, 1.))
   return compat.with_mask(output, None if mask is None else mask > 0.)
+
+
+def _inside(levels, mask, sample_weight):
+  """Whether targets that count lie in the interval of 0.9; their weights."""
+  kept = inspection.counted(levels.shape, mask, sample_weight)
+  weights = np.ones(kept.shape)
+  if sample_weight is not None:
+    own = np.asarray(sample_weight)
+    while own.ndim > weights.ndim:
+      own = own[..., 0]
+    weights *= np.reshape(own, [*own.shape, *[1] * (weights.ndim - own.ndim)])
+  return (np.abs(2. * levels - 1.) <= 0.9)[kept], weights[kept]
 
 
 def _classes(term, y, p, mask, sample_weight):

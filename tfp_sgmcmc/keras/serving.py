@@ -80,9 +80,11 @@ def serving_model(
   layer = _AllDraws(model, weights, extras, dtype)
   layer.vectorise_if_possible(inputs)
   summaries = _Summaries(likelihood, shares, outputs, q)
-  return keras.Model(
+  served = keras.Model(
       inputs, _Summarised(layer, summaries)(inputs),
       name=f'{model.name}_posterior')
+  served(inputs)  # Keras exports to ONNX only what has been called.
+  return served
 
 
 class _AllDraws:
@@ -135,10 +137,9 @@ class _AllDraws:
 
   def _together(self, x, values):
     frozen = values[self.num_stacked:]
-    outputs = compat.vectorized_map(
+    return compat.vectorized_map(
         lambda own: self._one(x, [*own, *frozen]),
         list(values[:self.num_stacked]))
-    return outputs
 
   def _one_by_one(self, x, values):
     stacked, frozen = values[:self.num_stacked], values[self.num_stacked:]

@@ -1,0 +1,287 @@
+"""Bayesian neural networks as estimators of scikit-learn.
+
+A perceptron of Keras, its weights sampled by `PosteriorSampling` in `fit`, with
+the interface of scikit-learn: `fit`, `predict`, pipelines, cross-validation.
+Columns of the inputs, and targets that are numbers, are scaled to mean 0 and
+variance 1 first. It needs scikit-learn (the extra `sklearn`), and is imported
+by itself: `from tfp_sgmcmc.sklearn import BayesianRegressor`.
+"""
+
+from collections.abc import Sequence
+import math
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras import callback
+from tfp_sgmcmc.keras import losses
+
+try:
+  from sklearn import base
+  import sklearn.utils
+  from sklearn.utils import multiclass
+  from sklearn.utils import validation
+except ImportError as error:
+  raise ImportError(
+      'tfp_sgmcmc.sklearn needs scikit-learn: '
+      'pip install "tfp_sgmcmc[sklearn]".') from error
+
+__all__ = ['BayesianClassifier', 'BayesianRegressor']
+
+# Rows are predicted in batches of this size, the last one filled up: so what is
+# predicted for a row does not depend on the others, to the last bit.
+_BATCH_SIZE = 128
+
+
+class _Perceptron(base.BaseEstimator):
+  """What regressor and classifier share."""
+
+  def __init__(
+      self,
+      hidden_units: Sequence[int] = (50,),
+      *,
+      activation: str = 'relu',
+      num_steps: int = 4000,
+      epochs: int = 40,
+      batch_size: int = 32,
+      sampling: dict[str, Any] | None = None,
+      random_state: Any = None,
+      verbose: int = 0,
+  ):
+    """Makes the estimator.
+
+    Args:
+      hidden_units: The numbers of units of the hidden layers.
+      activation: Theirs, by Keras' name.
+      num_steps: Python `int`, the number of gradient steps. A fifth are those
+        of Adam, a third of the others are burn-in.
+      epochs: Python `int`, the number of parts into which the steps are
+        divided, of which `verbose` shows the progress.
+      batch_size: Python `int`, rows of a minibatch.
+      sampling: None for `PosteriorSampling()`; or a dictionary of its
+        arguments, such as `{'num_chains': 4}`.
+      random_state: None, a Python `int`, or a `numpy.random.RandomState`.
+      verbose: As for Keras' `fit`.
+    """
+    self.hidden_units = hidden_units
+    self.activation = activation
+    self.num_steps = num_steps
+    self.epochs = epochs
+    self.batch_size = batch_size
+    self.sampling = sampling
+    self.random_state = random_state
+    self.verbose = verbose
+
+  def _fit(self, x, y, num_outputs, loss):
+    """Fits a network to scaled inputs and to targets; sets what is fitted."""
+    checks.positive_integer('num_steps', self.num_steps)
+    checks.positive_integer('epochs', self.epochs)
+    checks.positive_integer('batch_size', self.batch_size)
+    seed = int(sklearn.utils.check_random_state(self.random_state).randint(
+        2**31 - 1))
+    self.x_mean_, self.x_scale_ = _moments(x)
+    x = self._scaled(x)
+    self.model_ = _network(
+        x.shape[1], self.hidden_units, self.activation, num_outputs, seed)
+    self.model_.compile('adam', loss)
+    sampling = callback.PosteriorSampling(**{
+        'num_examples': len(x), 'seed': seed, **(self.sampling or {})})
+    # Minibatches without end: epochs are counted in steps, not in rows.
+    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(
+        len(x), seed=seed).repeat().batch(min(self.batch_size, len(x)))
+    self.model_.fit(
+        data, epochs=self.epochs, verbose=self.verbose, shuffle=False,
+        callbacks=[sampling],
+        steps_per_epoch=math.ceil(self.num_steps / self.epochs))
+    self.posterior_ = sampling.posterior
+    return self
+
+  def _scaled(self, x):
+    return ((x - self.x_mean_) / self.x_scale_).astype(np.float32)
+
+  def _rows(self, x):
+    """Inputs to predict for, scaled and filled up; and how many there are."""
+    validation.check_is_fitted(self)
+    x = self._scaled(
+        validation.validate_data(self, x, reset=False, dtype=np.float64))
+    more = -len(x) % _BATCH_SIZE
+    return np.concatenate([x, np.zeros([more, x.shape[1]], x.dtype)]), len(x)
+
+
+class BayesianRegressor(base.RegressorMixin, _Perceptron):
+  """Regression by a Bayesian neural network, with its uncertainty.
+
+  Each target is normal, with a mean and a standard deviation that a perceptron
+  computes of the inputs. Predictions are those of the mixture over draws of its
+  weights. Inputs and targets are scaled to mean 0 and variance 1 before.
+
+  After `fit` the draws are in `posterior_`, the `PosteriorSamples` of the
+  network `model_` of scaled inputs and targets.
+
+  #### Examples
+
+  >>> from tfp_sgmcmc.sklearn import BayesianRegressor
+  >>> x = np.linspace(-1., 1., 200)[:, np.newaxis]
+  >>> y = 2. * x[:, 0] + 0.1 * np.random.default_rng(0).normal(size=200)
+  >>> regressor = BayesianRegressor(num_steps=1000, random_state=0).fit(x, y)
+  >>> mean, std = regressor.predict(x[:5], return_std=True)
+  >>> mean.shape, std.shape, regressor.score(x, y) > 0.9
+  ((5,), (5,), True)
+  """
+
+  def fit(self, X: Any, y: Any) -> 'BayesianRegressor':
+    """Samples the posterior of the network's weights.
+
+    Args:
+      X: Inputs `[n, features]`, numbers.
+      y: Targets `[n]` or `[n, targets]`.
+
+    Returns:
+      self: The estimator.
+
+    Raises:
+      ValueError: If the data are no finite numbers, or an argument is out of
+        its range.
+    """
+    x, y = validation.validate_data(
+        self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+    y = np.asarray(y, np.float64)
+    self._is_single = y.ndim == 1
+    self.y_mean_, self.y_scale_ = _moments(y)
+    y = np.reshape((y - self.y_mean_) / self.y_scale_, [len(y), -1])
+    return self._fit(
+        x, y.astype(np.float32), 2 * y.shape[1], losses.GaussianLikelihood())
+
+  def predict(self, X: Any, return_std: bool = False) -> Any:
+    """The mean of the predictive distribution, and its standard deviation.
+
+    Args:
+      X: Inputs `[n, features]`.
+      return_std: Python `bool`: the standard deviation too, the noise of the
+        targets included.
+
+    Returns:
+      mean: Array in the shape of the targets; a pair of such with `return_std`.
+    """
+    rows, number = self._rows(X)
+    found = self.posterior_.predict(
+        rows, _BATCH_SIZE, return_std=return_std)
+    if not return_std:
+      return self._unscaled(found[:number])
+    mean, std = found
+    return self._unscaled(mean[:number]), self._unscaled(std[:number], 0.)
+
+  def quantiles(self, X: Any, q: Sequence[float]) -> np.ndarray:
+    """Quantiles of the predictive distribution.
+
+    Args:
+      X: Inputs `[n, features]`.
+      q: Probabilities above 0 and below 1.
+
+    Returns:
+      quantiles: Array `[len(q), n]`, or `[len(q), n, targets]`.
+    """
+    rows, number = self._rows(X)
+    found = self.posterior_.quantiles(rows, list(q), _BATCH_SIZE)
+    return np.stack([self._unscaled(one[:number]) for one in found])
+
+  def _unscaled(self, values, mean=None):
+    """Values `[n, targets]` in units of the targets, in their shape."""
+    values = (values[:, 0] if self._is_single else values).astype(np.float64)
+    return values * self.y_scale_ + (self.y_mean_ if mean is None else mean)
+
+  def __sklearn_tags__(self) -> Any:
+    tags = super().__sklearn_tags__()
+    tags.target_tags.multi_output = True
+    return tags
+
+
+class BayesianClassifier(base.ClassifierMixin, _Perceptron):
+  """Classification by a Bayesian neural network.
+
+  A perceptron computes logits of the inputs, which are scaled to mean 0 and
+  variance 1 before. The class probabilities are means over draws of its
+  weights.
+
+  After `fit` the draws are in `posterior_`, the `PosteriorSamples` of the
+  network `model_` of scaled inputs, and the labels in `classes_`.
+
+  #### Examples
+
+  >>> from tfp_sgmcmc.sklearn import BayesianClassifier
+  >>> x = np.random.default_rng(0).normal(size=[200, 2])
+  >>> y = np.where(x[:, 0] > 0., 'right', 'left')
+  >>> classifier = BayesianClassifier(num_steps=1000, random_state=0).fit(x, y)
+  >>> classifier.predict([[2., 0.]]), classifier.predict_proba(x).shape
+  (array(['right'], dtype='<U5'), (200, 2))
+  """
+
+  def fit(self, X: Any, y: Any) -> 'BayesianClassifier':
+    """Samples the posterior of the network's weights.
+
+    Args:
+      X: Inputs `[n, features]`, numbers.
+      y: Labels `[n]` of two classes at least, numbers or words.
+
+    Returns:
+      self: The estimator.
+
+    Raises:
+      ValueError: If the inputs are no finite numbers, there is one class alone,
+        or an argument is out of its range.
+    """
+    x, y = validation.validate_data(self, X, y, dtype=np.float64)
+    multiclass.check_classification_targets(y)
+    self.classes_, labels = np.unique(y, return_inverse=True)
+    if len(self.classes_) < 2:
+      raise ValueError(
+          f'y holds one class alone, {self.classes_[0]!r}: two are needed.')
+    return self._fit(
+        x, labels.astype(np.int32), len(self.classes_),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+
+  def predict_proba(self, X: Any) -> np.ndarray:
+    """The probability of each class.
+
+    Args:
+      X: Inputs `[n, features]`.
+
+    Returns:
+      probabilities: Array `[n, num_classes]`, in the order of `classes_`.
+    """
+    rows, number = self._rows(X)
+    p = self.posterior_.predict(
+        rows, _BATCH_SIZE)[:number].astype(np.float64)
+    return p / np.sum(p, axis=-1, keepdims=True)
+
+  def predict(self, X: Any) -> np.ndarray:
+    """The most probable class.
+
+    Args:
+      X: Inputs `[n, features]`.
+
+    Returns:
+      labels: Array `[n]`.
+    """
+    p = self.predict_proba(X)
+    return self.classes_[np.argmax(p, axis=-1)]
+
+
+def _moments(values):
+  """Mean and standard deviation of columns, 1 where that is 0."""
+  scale = np.std(values, axis=0)
+  return np.mean(values, axis=0), np.where(scale > 0., scale, 1.)
+
+
+def _network(num_features, hidden_units, activation, num_outputs, seed):
+  sizes = [*hidden_units, num_outputs]
+  return keras.Sequential([keras.Input([num_features]), *(
+      keras.layers.Dense(
+          checks.positive_integer('hidden_units', units),
+          activation=None if k == len(hidden_units) else activation,
+          kernel_initializer=keras.initializers.GlorotUniform(
+              seed=(seed + k) % 2**31))
+      for k, units in enumerate(sizes))])
