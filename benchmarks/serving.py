@@ -57,8 +57,8 @@ def served(model: keras.Model, num_draws: int, **arguments) -> keras.Model:
 
 
 def by_tensorflow(path: str) -> Callable[[np.ndarray], Any]:
-  serve = tf.saved_model.load(path).serve
-  return lambda x: serve(tf.constant(x))
+  loaded = tf.saved_model.load(path)
+  return lambda x: loaded.serve(tf.constant(x))
 
 
 def by_onnx(path: str) -> Callable[[np.ndarray], Any]:
