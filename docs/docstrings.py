@@ -92,6 +92,3 @@ class Reference(griffe.Extension):
         parameter.annotation = None
     if obj.docstring is not None and not obj.is_class:
       obj.docstring.value = arguments_first(obj.docstring.value)
-
-
-griffe_extension = Reference

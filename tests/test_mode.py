@@ -49,14 +49,19 @@ def groups(num_rows=20_000):
   precision[-1, -1] = 0.25 + 4. * NUM_GROUPS
   exact = np.linalg.solve(
       precision, np.append(np.bincount(group, y.astype(float)), 0.))
-  return posterior, exact, np.sqrt(np.diag(np.linalg.inv(precision)))
+  return posterior, exact, precision
 
 
 def test_hierarchical_from_a_draw_of_the_prior():
   """Standard deviations between 0.01 and 0.2; the parts are means, mu."""
-  posterior, exact, sd = groups()
-  error = (np.append(*posterior.mode(seed=1)) - exact) / sd
-  assert np.abs(error).max() < 0.1
+  posterior, exact, precision = groups()
+  mode = posterior.mode(seed=1)
+  sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+  assert np.abs((np.append(*mode) - exact) / sd).max() < 0.1
+  variances = posterior.variances(mode)
+  assert [v.shape.as_list() for v in variances] == [[NUM_GROUPS], []]
+  np.testing.assert_allclose(
+      np.append(*variances), 1. / np.diag(precision), rtol=1e-4)
 
 
 def test_logistic_regression_with_unequal_scales():
@@ -95,3 +100,7 @@ def test_what_has_no_mode_is_said():
     nowhere.mode()
   with pytest.warns(UserWarning, match='mode has not been found'):
     nowhere.mode(1.)  # Its density grows without end.
+  bowl = sgmcmc.Posterior(
+      lambda x: x**2, lambda x, y: 0. * x[..., tf.newaxis] * y, tf.zeros(3))
+  with pytest.raises(ValueError, match='does not fall .* of part 0'):
+    bowl.variances(0.)

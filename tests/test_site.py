@@ -38,6 +38,9 @@ RAW = """() => [...document.querySelectorAll('.md-content p, .md-content li')]
   .map(t => t.slice(0, 120))"""
 FAILED = """() => [...document.querySelectorAll('.katex-error')]
   .map(e => e.textContent)"""
+# Fences of code that Markdown has not read as such.
+FENCES = """() => (document.querySelector('.md-content') || document.body)
+  .innerText.split('\\n').filter(l => l.includes('```'))"""
 # Links to places in a page that are not there.
 DEAD = """() => [...document.querySelectorAll('a[href*="#"]')]
   .filter(a => a.pathname === location.pathname && a.hash.length > 1
@@ -129,7 +132,7 @@ def test_pages(site, browser, width):
     page.goto(f'{address}/{name}', wait_until='load')
     num_formulas += len(page.query_selector_all('.katex'))
     checks = dict(
-        overflow=OVERFLOW, raw=RAW, failed=FAILED, dead=DEAD,
+        overflow=OVERFLOW, raw=RAW, failed=FAILED, fences=FENCES, dead=DEAD,
         unsigned=UNSIGNED, **(dict(clipped=CLIPPED) if width == 1280 else {}))
     for what, script in checks.items():
       if found := page.evaluate(script):

@@ -334,14 +334,75 @@ class Posterior:
     >>> abs(float(slope) - 2.) < 0.1, 0.08 < float(tf.exp(log_scale)) < 0.12
     (True, True)
     """
+    seed = seeds.to_stateless(seed)
+    if start is None:
+      start = self.sample_prior(seed=random.fold_in(seed, 0))
+    parts, terms = self._about(start, num_rows, seed)
+    return states.like(start, maximum.maximum(terms, parts))
+
+  def variances(
+      self, mode: Any, *, num_rows: int | None = None, seed: Any = None) -> Any:
+    """The variance of each coordinate by the curvature at the mode.
+
+      1 / (-d^2 log p / dtheta_k^2), the other coordinates fixed.
+
+    They are scales for `preconditioners.Diagonal`, which makes one step size
+    fit parameters of unequal scales. It takes as many passes over the data as
+    there are coordinates.
+
+    Args:
+      mode: A state without axes of chains, as `mode` returns it.
+      num_rows: Python `int`, where all the data are too many for so many
+        passes: so many rows, drawn once, stand for all of them.
+      seed: Python `int` or stateless seed, of the rows.
+
+    Returns:
+      variances: In the form of `mode`.
+
+    Raises:
+      ValueError: If the density does not fall along some coordinate; and as
+        `mode` does.
+
+    #### Examples
+
+    A mean that a hundred rows tell of, and one that its prior alone does:
+
+    >>> posterior = sgmcmc.Posterior(
+    ...     lambda a, b: tfd.Normal(0., 10.).log_prob(a)
+    ...     + tfd.Normal(0., 1.).log_prob(b),
+    ...     lambda a, b, y: tfd.Normal(a[..., tf.newaxis], 1.).log_prob(y),
+    ...     tf.zeros(100))
+    >>> variances = posterior.variances(posterior.mode([1., 1.]))
+    >>> [round(float(variance), 4) for variance in variances]
+    [0.01, 1.0]
+    """
+    parts, terms = self._about(mode, num_rows, seeds.to_stateless(seed))
+
+    def slopes(*parts):
+      return tfp.math.value_and_gradient(
+          lambda *parts: -tf.reduce_sum(terms(*parts)), parts)[1]
+
+    @tf.function(autograph=False)
+    def curvatures():
+      return tfp.math.diag_jacobian(xs=parts, fn=slopes)[1]
+
+    found = curvatures()
+    for k, curvature in enumerate(found):
+      if not np.all(curvature.numpy() > 0.):
+        name = (self.part_names or range(len(found)))[k]
+        raise ValueError(
+            f'The density does not fall along each coordinate of part {name} '
+            f'of the state: curvatures from {np.min(curvature):.3g}. Pass the '
+            'mode, `posterior.mode()`.')
+    return states.like(mode, [1. / curvature for curvature in found])
+
+  def _about(self, state, num_rows, seed):
+    """A state's parts, and the log density as a function of them, in terms."""
     if self.is_sharded:
       raise ValueError(
           'The data of this posterior are shared out among devices: take the '
           'mode of the posterior before shard().')
-    seed = seeds.to_stateless(seed)
-    if start is None:
-      start = self.sample_prior(seed=random.fold_in(seed, 0))
-    parts = states.to_parts(start, 'start')
+    parts = states.to_parts(state, 'start')
     shape = self.log_prior(*parts).shape
     if shape.rank:
       raise ValueError(
@@ -349,8 +410,7 @@ class Posterior:
           'without axes of chains.')
     self.check_state(parts)
     if not self.has_examples:
-      return states.like(start, maximum.maximum(
-          lambda *parts: self.log_prior(*parts)[tf.newaxis], parts))
+      return parts, lambda *parts: self.log_prior(*parts)[tf.newaxis]
     batch = self.data
     if batch is None:
       raise ValueError(
@@ -368,7 +428,7 @@ class Posterior:
       return tf.concat([
           self.log_prior(*parts)[tf.newaxis], scale * log_likelihood], axis=0)
 
-    return states.like(start, maximum.maximum(terms, parts))
+    return parts, terms
 
   @property
   def part_names(self) -> list[str] | None:

@@ -656,10 +656,11 @@ class _Run:
 
   def go(self, progress_bar) -> draws_lib.Draws:
     if self._num_draws < self._plan.num_results:
-      bar = Progress(self._plan.num_steps, self._at.step, progress_bar)
       with self._interrupts:
         try:
           self._program.prepare(self._at.position, self._seed)
+          # Its clock starts here: it tells no time of compilation.
+          bar = Progress(self._plan.num_steps, self._at.step, progress_bar)
           while self._num_draws < self._plan.num_results:
             self._make_chunk(bar)
         except KeyboardInterrupt:

@@ -24,6 +24,10 @@ __all__ = [
 # Below it R-hat and effective sample sizes are themselves too noisy, [1].
 _ENOUGH_DRAWS = 400.
 _ENOUGH_BY_CHAIN = 8
+_SCALES = (
+    ' Where parameters have unequal scales, preconditioner='
+    'preconditioners.Diagonal(posterior.variances(mode)) makes one step size '
+    'fit all.')
 
 
 def _arviz() -> Any:
@@ -123,7 +127,8 @@ def effective_draws(
           is_enough,
           f'At least {enough:.0f} are needed.'
           f'{_worst(place, np.argmin(found))}',
-          'Run longer, or more chains; a larger step size moves faster.'))
+          'Run longer, or more chains; a larger step size moves faster.'
+          + ('' if place is None else _SCALES)))
 
 
 def drift(name: str, values: np.ndarray) -> verdicts.Row:
