@@ -8,6 +8,7 @@ and runs in `tfp.mcmc.sample_chain`, in `sample` or in Keras' `fit`.
 from tfp_sgmcmc.internal import environment as _environment
 
 _environment.check()
+__version__ = _environment.version()
 
 from tfp_sgmcmc import datasets
 from tfp_sgmcmc import diagnostics
@@ -47,6 +48,7 @@ from tfp_sgmcmc.sharding import ShardedPosterior
 from tfp_sgmcmc.sharding import shard
 
 __all__ = [
+    '__version__',
     'AMAGOLD',
     'AdaptiveTime',
     'BouncyParticleSampler',

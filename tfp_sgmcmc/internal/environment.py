@@ -15,6 +15,14 @@ _REQUIRED = (
 )
 
 
+def version() -> str:
+  """The version of the installed package; "unknown" of a bare checkout."""
+  try:
+    return importlib.metadata.version('tfp_sgmcmc')
+  except importlib.metadata.PackageNotFoundError:
+    return 'unknown'
+
+
 def check() -> None:
   """Raises an `ImportError` of one sentence where something is missing."""
   _avoid_wrong_gradients()
