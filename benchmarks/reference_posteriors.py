@@ -48,6 +48,7 @@ import tensorflow_probability as tfp
 from benchmarks import stacked
 from benchmarks import tables
 from benchmarks import uncertainty
+from experiments import datasets
 import tfp_sgmcmc as sgmcmc
 
 NUM_CHAINS, NUM_DRAWS, BATCH_SIZE = 4, 100, 32
@@ -78,7 +79,7 @@ def digits(folder: pathlib.Path) -> tables.Table:
 
 
 def a9a(folder: pathlib.Path) -> tables.Table:
-  train, test = sgmcmc.datasets.load_a9a(folder / 'a9a')
+  train, test = datasets.load_a9a(folder / 'a9a')
   train = type(train)(*(values[:2000] for values in train))
   return tables.Table(*(
       part for rows in (train, test)

@@ -34,6 +34,7 @@ import keras
 import numpy as np
 
 from benchmarks import uncertainty
+from experiments import datasets
 import tfp_sgmcmc as sgmcmc
 
 UCI = ('concrete', 'energy', 'yacht', 'wine', 'protein', 'bike', 'elevators')
@@ -57,7 +58,7 @@ class Table(NamedTuple):
 
 def uci(name: str) -> Callable[[pathlib.Path, int], Table]:
   def load(folder, split):
-    train, test = sgmcmc.datasets.load_uci_regression(name, folder, split)
+    train, test = datasets.load_uci_regression(name, folder, split)
     return regression(
         train.features, train.labels, test.features, test.labels)
   return load
@@ -87,8 +88,8 @@ def split_as_bde(x: np.ndarray, y: np.ndarray, split: int) -> Table:
 
 
 def digits(folder: pathlib.Path, split: int) -> Table:
-  from sklearn import datasets
-  x, y = datasets.load_digits(return_X_y=True)
+  import sklearn.datasets
+  x, y = sklearn.datasets.load_digits(return_X_y=True)
   order = np.random.RandomState(split).permutation(len(y))
   test, train = np.split(order, [len(y) // 5])
   return Table(x[train] / 16., y[train], x[test] / 16., y[test])
@@ -99,7 +100,7 @@ def regression(
 ) -> Table:
   """Standardised by the training rows."""
   x_scaling, y_scaling = (
-      sgmcmc.datasets.Standardization.fit(values) for values in (x, y))
+      datasets.Standardization.fit(values) for values in (x, y))
   return Table(
       x_scaling(x), y_scaling(y)[:, np.newaxis],
       x_scaling(x_test), y_scaling(y_test)[:, np.newaxis])

@@ -25,6 +25,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from experiments import datasets
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import quickstart
 
@@ -110,11 +111,11 @@ def mnist(data: pathlib.Path, seed: int) -> Task:
 
 
 def covertype(data: pathlib.Path, seed: int) -> Task:
-  train, test = sgmcmc.datasets.load_covertype(data, seed=(0, seed))
+  train, test = datasets.load_covertype(data, seed=(0, seed))
   place, ten = 13, slice(10)  # The column of the area, and the quantities'.
   known, there = ([e.features[:, place] == k for e in (train, test)]
                   for k in (0, 1))
-  scale = sgmcmc.datasets.Standardization.fit(
+  scale = datasets.Standardization.fit(
       train.features[known[0]][:20_000], columns=ten)
   x, y = scale(test.features[known[1]])[:15_000], test.labels[known[1]][:15_000]
   rng = np.random.default_rng(seed)
@@ -132,7 +133,7 @@ def covertype(data: pathlib.Path, seed: int) -> Task:
 
 
 def kos(data: pathlib.Path, seed: int) -> Task:
-  bags = sgmcmc.datasets.load_bag_of_words('kos', data, 0.25, (0, seed))
+  bags = datasets.load_bag_of_words('kos', data, 0.25, (0, seed))
   topics = [bags[0].vocabulary.index(word) for word in TOPICS]
   counts = [bag.to_dense() for bag in bags]
   told = [word.startswith(TOPICS) for word in bags[0].vocabulary]

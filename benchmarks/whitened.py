@@ -13,6 +13,7 @@ import tensorflow as tf
 from benchmarks import environments
 from benchmarks import laws
 from benchmarks.data import examples
+from experiments import datasets
 from tests import references
 import tfp_sgmcmc as sgmcmc
 
@@ -66,7 +67,7 @@ class Problem(NamedTuple):
 def problem(case: dict) -> Problem:
   """Covertype, class 2 against the rest, where `data` is named; else a case."""
   if case['model'] == 'covertype':
-    (x, y), _ = sgmcmc.datasets.load_covertype(case['data'])
+    (x, y), _ = datasets.load_covertype(case['data'])
     x = np.array(x, np.float64)
     x[:, :10] = (x[:, :10] - x[:, :10].mean(axis=0)) / x[:, :10].std(axis=0)
     variance = 10.

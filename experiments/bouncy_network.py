@@ -27,6 +27,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import parts
 from tests import references
 import tfp_sgmcmc as sgmcmc
@@ -178,7 +179,7 @@ def hmc(posterior, mode, root, num_chains, num_steps, arguments):
 
 
 def run(arguments):
-  data, _ = sgmcmc.datasets.load_small_mnist(arguments.data)
+  data, _ = datasets.load_small_mnist(arguments.data)
   groups = common.sizes(arguments, ['ours'], list(PRECISIONS), list(PRECISIONS))
   num_chains, epochs, hmc_chains, num_steps = common.sizes(
       arguments, (2, 2, 4, 20), (6, 600, 8, 800), (16, 10_000, 24, 40_000))

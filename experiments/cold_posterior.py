@@ -18,6 +18,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
@@ -77,7 +78,7 @@ def split(train, seed):
 
 
 def run(arguments):
-  train, test = sgmcmc.datasets.load_small_mnist(arguments.data)
+  train, test = datasets.load_small_mnist(arguments.data)
   temperatures = common.sizes(
       arguments, (0.1, 1.), (0.1, 0.3, 1.),
       (0.001, 0.01, 0.03, 0.1, 0.3, 1., 3.))

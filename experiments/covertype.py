@@ -31,6 +31,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
@@ -145,9 +146,9 @@ def find_mode(x, y):
 
 def load(arguments, split):
   """Training, validation and test parts, `(x, y)` each."""
-  train, rest = sgmcmc.datasets.load_covertype(
+  train, rest = datasets.load_covertype(
       arguments.data, seed=(arguments.seed, split))
-  scaling = sgmcmc.datasets.Standardization.fit(
+  scaling = datasets.Standardization.fit(
       train.features, columns=slice(10))
   limit = common.sizes(arguments, 2000, None, None)
   x, x_rest = scaling(train.features)[:limit], scaling(rest.features)

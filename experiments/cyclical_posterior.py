@@ -21,6 +21,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
@@ -105,7 +106,7 @@ def mixture(arguments):
 
 def network(arguments):
   """By schedule: test NLL and error of each split, and the learning rate."""
-  train, test = sgmcmc.datasets.load_small_mnist(arguments.data)
+  train, test = datasets.load_small_mnist(arguments.data)
   epochs = common.sizes(arguments, 1, 16, 400)
   rates = common.sizes(
       arguments, [0.1], [0.1, 0.3, 1., 3.], [0.03, 0.1, 0.3, 1., 3.])

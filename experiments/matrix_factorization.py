@@ -26,6 +26,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import parts
 from experiments import thermostats
 import tfp_sgmcmc as sgmcmc
@@ -67,7 +68,7 @@ def ratings(random, factors, size, noise):
   users, items = (random.integers(len(f), size=size) for f in factors)
   values = MEAN + noise * random.standard_normal(size, np.float32)
   values += np.einsum('nk,nk->n', factors[0][users], factors[1][items])
-  return sgmcmc.datasets.Ratings(
+  return datasets.Ratings(
       users.astype(np.int32), items.astype(np.int32),
       values.astype(np.float32))
 
@@ -84,7 +85,7 @@ def low_rank_set(arguments):
   random = np.random.default_rng(arguments.seed)
   data = ratings(random, true_factors(random, users, films), count, 0.5)
   cut = count * 4 // 5
-  return (*(sgmcmc.datasets.Ratings(*(x[part] for x in data))
+  return (*(datasets.Ratings(*(x[part] for x in data))
             for part in (slice(cut), slice(cut, None))), (users, films), 0.5)
 
 
@@ -105,7 +106,7 @@ def movielens_set(arguments):
       (folder / 'movielens' / 'ratings.dat').write_text(''.join(
           f'{u + 1}::{i + 1}::{r}::978300760\n'
           for u, i, r in zip(data.users, data.items, stars)))
-    data = sgmcmc.datasets.load_movielens(folder, num_rows=num_rows)
+    data = datasets.load_movielens(folder, num_rows=num_rows)
   return (data.train, data.test, (len(data.user_ids), len(data.item_ids)), 0.85)
 
 
@@ -174,7 +175,7 @@ def write_shards(folder, num_ratings, num_users, num_items, seed):
   """Deals synthetic ratings to shards; returns the peak of memory."""
   random = np.random.default_rng(seed)
   factors, chunk = true_factors(random, num_users, num_items), 500_000
-  sgmcmc.datasets.shard_ratings(
+  datasets.shard_ratings(
       (ratings(random, factors, min(chunk, num_ratings - start), 0.5)
        for start in range(0, num_ratings, chunk)),
       folder, num_shards=max(10, num_ratings // chunk))
@@ -184,7 +185,7 @@ def write_shards(folder, num_ratings, num_users, num_items, seed):
 def sample_stream(folder, num_steps, batch_size, seed):
   """Samples from the shards, and measures."""
   before = peak_memory()
-  shards = sgmcmc.datasets.open_shards(folder)
+  shards = datasets.open_shards(folder)
   train, test = shards.split(0.2)
   held_out = next(iter(test.stream(batch_size)))
   posterior = sgmcmc.Posterior(

@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import thermostats
 import tfp_sgmcmc as sgmcmc
 
@@ -33,7 +34,7 @@ NUM_STEPS = 50_000  # Of the paper.
 
 def load(arguments, num_words):
   """Training counts, and each test document in two halves."""
-  train, test = sgmcmc.datasets.load_bag_of_words(
+  train, test = datasets.load_bag_of_words(
       'kos', data_dir=arguments.data)
   train, test = train.to_dense(), test.to_dense()
   frequent = np.argsort(-train.sum(0), kind='stable')[:num_words]

@@ -29,6 +29,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from experiments import common
+from experiments import datasets
 from experiments import parts
 import tfp_sgmcmc as sgmcmc
 
@@ -85,12 +86,12 @@ def load(arguments, names, num_splits, num_held_out):
   """Reads the splits; at most `num_held_out` rows are validated or tested."""
   columns = []
   for name, split in itertools.product(names, range(num_splits)):
-    train, test = sgmcmc.datasets.load_uci_regression(
+    train, test = datasets.load_uci_regression(
         name, data_dir=arguments.data, split=split)
-    fit, validation = sgmcmc.datasets.random_split(
+    fit, validation = datasets.random_split(
         len(train.labels), 0.1, seed=(arguments.seed, split))
     x, y = (
-        sgmcmc.datasets.Standardization.fit(values[fit]) for values in train)
+        datasets.Standardization.fit(values[fit]) for values in train)
     size = train.features.shape[1]
     parts = [
         (x(features) * math.sqrt(2. / size), y(labels))

@@ -18,6 +18,7 @@ pytest.importorskip('matplotlib')
 from experiments import __main__ as experiments  # noqa: E402
 from experiments import common  # noqa: E402
 from experiments import continuous_expectation  # noqa: E402
+from experiments import datasets  # noqa: E402
 from experiments import mnist_bnn_ewsg  # noqa: E402
 from experiments import page  # noqa: E402
 from experiments import parts  # noqa: E402
@@ -61,8 +62,8 @@ def _load_mnist(data_dir):
 def test_runs(name, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(sgmcmc.datasets, 'load_mnist', _load_mnist)
   monkeypatch.setattr(
-      sgmcmc.datasets, 'load_small_mnist',
-      lambda data_dir: mnist.shrink_mnist(*_load_mnist(data_dir)))
+      datasets, 'load_small_mnist',
+      lambda data_dir: datasets.shrink_mnist(*_load_mnist(data_dir)))
   arguments = ['--tiny', '--quiet', f'--output={tmp_path}']
   if name in _NEED_DATA:
     folder = os.environ.get('TFP_SGMCMC_DATA')

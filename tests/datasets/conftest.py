@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from tfp_sgmcmc.datasets import files
+from experiments.datasets import files
 
 
 @pytest.fixture(scope='session')

@@ -5,8 +5,8 @@ import gzip
 import numpy as np
 import pytest
 
-from tfp_sgmcmc import datasets
-from tfp_sgmcmc.datasets import bag_of_words
+from experiments import datasets
+from experiments.datasets import bag_of_words
 
 # Document 3 is empty.
 _TEXT = '4\n3\n5\n1 1 2\n1 3 1\n2 2 7\n4 1 1\n4 2 12\n'

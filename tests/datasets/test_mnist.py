@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from experiments.datasets import small_mnist
 from tfp_sgmcmc import datasets
 
 _TRAIN, _TEST = 60, 20
@@ -72,7 +73,7 @@ def test_truncated(prepared, tmp_path):
   path = _copy(prepared, tmp_path) / 'mnist-train.tfrecord-00000-of-00001'
   content = path.read_bytes()
   path.write_bytes(content[:len(content) // 2])
-  with pytest.raises(ValueError, match='train part of MNIST.*truncated'):
+  with pytest.raises(ValueError, match='MNIST.*truncated'):
     datasets.load_mnist(tmp_path, num_rows=(_TRAIN, _TEST))
 
 
@@ -82,7 +83,7 @@ def test_truncated_between_records(prepared, tmp_path):
   with tf.io.TFRecordWriter(str(path)) as writer:
     for record in records[:-3]:
       writer.write(record)
-  with pytest.raises(ValueError, match='test'):
+  with pytest.raises(ValueError, match='test images'):
     datasets.load_mnist(tmp_path, num_rows=(_TRAIN, _TEST))
 
 
@@ -135,7 +136,7 @@ def test_shrink():
   full, full_test = _labelled(100, 0), _labelled(50, 1)
   # Pixel (6, 6) of 7 x 7 is inked in the test part alone.
   full.images[:, 26, 26] = 0
-  train, test = datasets.shrink_mnist(full, full_test, (3, 8), num_train=11)
+  train, test = small_mnist.shrink_mnist(full, full_test, (3, 8), num_train=11)
   assert train.features.shape[0] == 11 and test.features.shape[0] == 10
   # Rows 0 to 4 of 28 are empty, so row 0 (2 of 28) of 7 x 7 is, too.
   np.testing.assert_array_equal(train.pixels, np.arange(7, 48))
@@ -152,7 +153,7 @@ def test_shrink():
 
 def test_shrink_refuses_too_many():
   with pytest.raises(ValueError, match='num_train is 21, and there are 20'):
-    datasets.shrink_mnist(
+    small_mnist.shrink_mnist(
         _labelled(100, 0), _labelled(50, 1), (3, 8), num_train=21)
 
 
@@ -169,7 +170,7 @@ def test_real(real_data):
   # The mean and standard deviation that everybody uses.
   assert abs(train.images.mean() / 255. - 0.1307) < 1e-4
   assert abs(train.images.std() / 255. - 0.3081) < 1e-4
-  small, small_test = datasets.shrink_mnist(train, test)
+  small, small_test = small_mnist.shrink_mnist(train, test)
   assert small.features.shape == (8_340, 42)
   assert small_test.features.shape == (980 + 1135 + 1032 + 1010, 42)
   assert np.all(small.features.max(axis=0) > 0.)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tfp_sgmcmc import datasets
+from experiments import datasets
 
 
 def test_standardization_takes_its_statistics_from_training_data():

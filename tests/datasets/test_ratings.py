@@ -9,10 +9,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from experiments import datasets
+from experiments.datasets import ratings as ratings_lib
+from experiments.datasets import shards as shards_lib
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc import datasets
-from tfp_sgmcmc.datasets import ratings as ratings_lib
-from tfp_sgmcmc.datasets import shards as shards_lib
 
 tfd = tfp.distributions
 

@@ -6,10 +6,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from tfp_sgmcmc import datasets
-from tfp_sgmcmc.datasets import a9a
-from tfp_sgmcmc.datasets import covertype
-from tfp_sgmcmc.datasets import uci_regression
+from experiments import datasets
+from experiments.datasets import a9a
+from experiments.datasets import covertype
+from experiments.datasets import uci_regression
 
 
 def _csv(table):

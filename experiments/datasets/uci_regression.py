@@ -15,8 +15,8 @@ import os
 
 import numpy as np
 
-from tfp_sgmcmc.datasets import files
-from tfp_sgmcmc.datasets import preparation
+from experiments.datasets import files
+from experiments.datasets import preparation
 from tfp_sgmcmc.internal import checks
 
 __all__ = ['load_uci_regression']
@@ -71,9 +71,9 @@ def load_uci_regression(
   #### Examples
 
   ```python
-  train, test = sgmcmc.datasets.load_uci_regression('yacht', split=3)
-  x_scaling = sgmcmc.datasets.Standardization.fit(train.features)
-  y_scaling = sgmcmc.datasets.Standardization.fit(train.labels)
+  train, test = datasets.load_uci_regression('yacht', split=3)
+  x_scaling = datasets.Standardization.fit(train.features)
+  y_scaling = datasets.Standardization.fit(train.labels)
   ```
   """
   if checks.non_negative_integer('split', split) >= _NUM_SPLITS:

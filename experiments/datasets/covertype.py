@@ -16,8 +16,8 @@ import os
 
 import numpy as np
 
-from tfp_sgmcmc.datasets import files
-from tfp_sgmcmc.datasets import preparation
+from experiments.datasets import files
+from experiments.datasets import preparation
 
 __all__ = ['load_covertype']
 
@@ -64,8 +64,8 @@ def load_covertype(
   #### Examples
 
   ```python
-  train, test = sgmcmc.datasets.load_covertype()
-  scaling = sgmcmc.datasets.Standardization.fit(
+  train, test = datasets.load_covertype()
+  scaling = datasets.Standardization.fit(
       train.features, columns=slice(10))
   x_train, x_test = scaling(train.features), scaling(test.features)
   ```

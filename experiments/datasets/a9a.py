@@ -13,8 +13,8 @@ import pathlib
 
 import numpy as np
 
-from tfp_sgmcmc.datasets import files
-from tfp_sgmcmc.datasets import preparation
+from experiments.datasets import files
+from experiments.datasets import preparation
 
 __all__ = ['load_a9a']
 
@@ -51,7 +51,7 @@ def load_a9a(
   #### Examples
 
   ```python
-  train, test = sgmcmc.datasets.load_a9a('data')
+  train, test = datasets.load_a9a('data')
   ```
   """
   parts = []

@@ -18,8 +18,8 @@ import zipfile
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc.datasets import files
-from tfp_sgmcmc.datasets import preparation
+from experiments.datasets import files
+from experiments.datasets import preparation
 
 __all__ = [
     'RatingData', 'Ratings', 'load_movielens', 'load_netflix',
@@ -187,7 +187,7 @@ def load_movielens(
   #### Examples
 
   ```python
-  data = sgmcmc.datasets.load_movielens('data')
+  data = datasets.load_movielens('data')
   num_users, num_items = len(data.user_ids), len(data.item_ids)
   posterior = sgmcmc.Posterior(log_prior, log_likelihood, data.train)
   ```

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tfp_sgmcmc.datasets import files
-from tfp_sgmcmc.datasets import preparation
+from experiments.datasets import files
+from experiments.datasets import preparation
 
 __all__ = ['BagOfWords', 'load_bag_of_words']
 
@@ -94,7 +94,7 @@ def load_bag_of_words(
   #### Examples
 
   ```python
-  train, test = sgmcmc.datasets.load_bag_of_words('kos')
+  train, test = datasets.load_bag_of_words('kos')
   counts = train.to_dense()
   ```
   """

@@ -34,8 +34,9 @@ class Standardization(NamedTuple):
 
   #### Examples
 
+  >>> from experiments import datasets
   >>> train, test = [[1.], [3.]], [[5.]]
-  >>> scaling = sgmcmc.datasets.Standardization.fit(train)
+  >>> scaling = datasets.Standardization.fit(train)
   >>> scaling(test)
   array([[3.]])
   >>> scaling.undo([[3.]])
@@ -94,7 +95,8 @@ def random_split(
 
   #### Examples
 
-  >>> train, test = sgmcmc.datasets.random_split(10, test_fraction=0.3)
+  >>> from experiments import datasets
+  >>> train, test = datasets.random_split(10, test_fraction=0.3)
   >>> len(train), len(test), sorted([*train, *test]) == list(range(10))
   (7, 3, True)
   """

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from experiments.datasets import files
+from experiments.datasets.ratings import Ratings
 from tfp_sgmcmc import random
-from tfp_sgmcmc.datasets import files
-from tfp_sgmcmc.datasets.ratings import Ratings
 from tfp_sgmcmc.internal import checks
 
 __all__ = ['RatingShards', 'open_shards', 'shard_ratings']
@@ -133,9 +133,10 @@ def shard_ratings(
   #### Examples
 
   >>> import tempfile
-  >>> chunk = sgmcmc.datasets.Ratings([7, 9, 7], [1, 1, 2], [5., 3., 4.])
+  >>> from experiments import datasets
+  >>> chunk = datasets.Ratings([7, 9, 7], [1, 1, 2], [5., 3., 4.])
   >>> with tempfile.TemporaryDirectory() as directory:
-  ...   shards = sgmcmc.datasets.shard_ratings([chunk], directory, num_shards=2)
+  ...   shards = datasets.shard_ratings([chunk], directory, num_shards=2)
   ...   batch = next(iter(shards.stream(3)))
   >>> sorted(batch.users.numpy().tolist()), shards.user_ids.tolist()
   ([0, 0, 1], [7, 9])
@@ -143,8 +144,8 @@ def shard_ratings(
   All of Netflix' ratings, never all in memory:
 
   ```python
-  shards = sgmcmc.datasets.shard_ratings(
-      sgmcmc.datasets.read_netflix('data'), 'shards')
+  shards = datasets.shard_ratings(
+      datasets.read_netflix('data'), 'shards')
   train, test = shards.split(test_fraction=0.2)
   estimator = sgmcmc.gradients.Stream(train.stream(40_000, infinite=True))
   ```
