@@ -1,17 +1,13 @@
-"""What a call was given, in words that can be compared in another process.
+"""Descriptions of arguments that can be compared in another process.
 
-Nothing that Python or TensorFlow has compares functions and objects across
-processes: pickles and reprs change from one to the next.
+Pickles and reprs of functions and objects change from one process to the next.
 """
 
-import argparse
 from collections.abc import Mapping
-import dataclasses
 import dis
 import enum
 import functools
 import hashlib
-import importlib.util
 import inspect
 import os
 import pathlib
@@ -40,10 +36,10 @@ _LIBRARIES = tuple(
     for name, folder in sysconfig.get_paths().items()
     if name in ('stdlib', 'platstdlib', 'purelib', 'platlib'))
 _PACKAGES = ('site-packages', 'dist-packages')
-# What dataclasses write into a class.
-_GENERATED = frozenset([
-    '__init__', '__repr__', '__eq__', '__hash__', '__lt__', '__le__', '__gt__',
-    '__ge__', '__setattr__', '__delattr__', '__replace__'])
+# Functions of C, which have but a name.
+_NAMED = (
+    types.BuiltinFunctionType, types.MethodDescriptorType,
+    types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)
 
 
 class Fingerprint(NamedTuple):
@@ -60,16 +56,21 @@ class Fingerprint(NamedTuple):
 def fingerprint(**arguments: Any) -> Fingerprint:
   """Describes arguments by flat names.
 
-  Numbers and strings stand for themselves; tensors for their dtype, shape and a
-  hash of their values. Distributions, kernels and Keras' objects stand for
-  their class and what they were made with, other objects for their class and
-  attributes. Functions and classes of the user's stand for a hash of their
-  code, their default arguments, and the values that they close over or take
-  from their module, functions called from there included; those of installed
-  libraries for their name.
+  Numbers and strings are described by themselves, tensors by their dtype, shape
+  and a hash of their values. Distributions, kernels and Keras' objects are
+  described by their class and their configuration, other objects by their class
+  and attributes. The user's functions and classes are described by a hash of
+  their code, which depends on the version of Python, by their default
+  arguments, and by the closure and the global variables that they use,
+  functions among these included. Functions and classes of installed libraries
+  are described by their names.
 
-  The code is that which Python compiled, and another version of Python compiles
-  it otherwise: the description says which.
+  What it cannot see: what is in the user's modules (`config.scale`; a global
+  `scale` is seen), what a function imports when it is called, files, and other
+  programs. What it is given and cannot look into is listed as `unseen`: a
+  `tf.data.Dataset`, an iterator, a generator of random numbers.
+
+  Of the `args` of a program it sees all, whether a function uses it or not.
 
   Args:
     **arguments: Anything.
@@ -105,8 +106,8 @@ def of_run(
   Args:
     what: The beginning of the warning, such as "Another call on".
     directory: Path.
-    users: The argument `fingerprint`: what the user lets stand for things that
-      cannot be looked into.
+    users: The argument `fingerprint`: the user's string for what cannot be
+      compared, such as the version of the data.
     arguments: The other arguments, by name.
 
   Returns:
@@ -189,11 +190,7 @@ class _Describer:
       self._describe_class(name, value)
     elif inspect.ismodule(value):
       self.flat[name] = f'module {value.__name__}'
-    elif type(value) is object:  # A sentinel.
-      self.flat[name] = 'object'
-    elif isinstance(value, (
-        types.BuiltinFunctionType, types.MethodDescriptorType,
-        types.MethodWrapperType, types.WrapperDescriptorType, np.ufunc)):
+    elif isinstance(value, _NAMED) or type(value) is object:  # A sentinel.
       self.flat[name] = _name(value)
     elif callable(getattr(value, 'python_function', None)):  # A tf.function.
       self.describe(f'{name}.python_function', value.python_function)
@@ -234,54 +231,24 @@ class _Describer:
   def _describe_function(self, name, function):
     self.flat[f'{name}.function'] = _name(function)
     is_own = is_users(function)
-    # A library's decorator has the name of what it decorates.
-    decorated = getattr(function, '__wrapped__', None)
-    if not is_own and '<locals>' not in function.__qualname__ and (
-        decorated is None or not is_users(decorated)):
+    # What a library's function makes closes over what it was given.
+    if not is_own and '<locals>' not in function.__code__.co_qualname:
       return
-    names = _names(function.__code__)
-    for key, value in _closure(function).items():
-      self._describe_used(f'{name}.{key}', value, names, key)
-    if not is_own and decorated is not None:
-      self.describe(f'{name}.wrapped', decorated)
-      registry = getattr(function, 'registry', None)  # Of singledispatch.
-      if isinstance(registry, Mapping):
-        self._describe_items(f'{name}.registry', registry)
-    for k, value in enumerate(function.__defaults__ or ()):
-      self.describe(f'{name}.default_{k}', value)
-    for key, value in (function.__kwdefaults__ or {}).items():
-      self.describe(f'{name}.default_{key}', value)
+    parts = {
+        **_closure(function),
+        **{f'default_{k}': value
+           for k, value in enumerate(function.__defaults__ or ())},
+        **{f'default_{key}': value
+           for key, value in (function.__kwdefaults__ or {}).items()}}
     if is_own:
       self._seen[id(function)] = (name, function)
       self.flat[f'{name}.code'] = _hash_of_code(function)
-      for key, value in vars(function).items():
-        if key != '__wrapped__':
-          self.describe(f'{name}.{key}', value)
-      for key in sorted(names.used & function.__globals__.keys()):
-        self._describe_used(
-            f'{name}.globals.{key}', function.__globals__[key], names, key)
-      for key in sorted(names.modules):
-        self._describe_used(
-            f'{name}.imports.{key}', _users_module(key), names, key)
-
-  def _describe_used(self, name, value, names, key):
-    """Describes what code uses: of a module or namespace, what it names.
-
-    Of a namespace that is handed on, all.
-    """
-    if inspect.ismodule(value) and not is_users(value):
-      return
-    is_namespace = isinstance(value, (
-        argparse.Namespace, types.SimpleNamespace))
-    if not (inspect.ismodule(value) or is_namespace):
-      self.describe(name, value)
-    elif id(value) not in self._ancestors:
-      self._ancestors.append(id(value))
-      is_whole = is_namespace and key in names.handed_on
-      for part in sorted(
-          vars(value) if is_whole else names.attributes & vars(value).keys()):
-        self._describe_used(f'{name}.{part}', vars(value)[part], names, part)
-      self._ancestors.pop()
+      used = _globals(function.__code__) & function.__globals__.keys()
+      parts |= vars(function)
+      parts |= {
+          f'globals.{key}': function.__globals__[key] for key in sorted(used)}
+    for key, value in parts.items():
+      self.describe(f'{name}.{key}', value)
 
   def _describe_class(self, name, cls):
     self.flat[name] = _name(cls)
@@ -290,13 +257,9 @@ class _Describer:
     for base in filter(is_users, cls.__mro__):
       for key, value in vars(base).items():
         value = _function_of(value)
-        if inspect.isfunction(value):
-          is_written = value.__code__.co_filename != '<string>'
-          if is_written or key not in _GENERATED or not (
-              dataclasses.is_dataclass(base)):
-            self.describe(f'{name}.{base.__name__}.{key}', value)
-        elif not (key.startswith('__') or key == '_abc_impl'
-                  or inspect.isdatadescriptor(value)):
+        if inspect.isfunction(value) or not (
+            key.startswith('__') or key == '_abc_impl'
+            or inspect.isdatadescriptor(value)):
           self.describe(f'{name}.{base.__name__}.{key}', value)
 
   def _describe_object(self, name, value):
@@ -316,7 +279,9 @@ class _Describer:
 def _parts(value):
   """What an object was made with or has, None where that cannot be seen."""
   if _librarys(value, 'parameters') and isinstance(value.parameters, Mapping):
-    return {**value.parameters, **_users_own(value)}
+    own = _attributes(value) if is_users(type(value)) else {}
+    return {**value.parameters, **{
+        key: part for key, part in own.items() if not key.startswith('_')}}
   if type(value).__name__.endswith('Policy') and (
       _librarys(value, 'get_config')):  # Keras' of types has but a name.
     return value.get_config()
@@ -410,18 +375,6 @@ def without_names(config: Any) -> Any:
   return replace(config)
 
 
-def _users_own(value):
-  """The attributes that the methods of a user's class name."""
-  named = set()
-  for cls in filter(is_users, type(value).__mro__):
-    for method in filter(inspect.isfunction, map(
-        _function_of, vars(cls).values())):
-      named |= _names(method.__code__).attributes
-  named -= {'parameters', '_parameters'}
-  return {name: part for name, part in _attributes(value).items()
-          if name in named}
-
-
 def _attributes(value):
   # What a cached property holds follows from the rest, once it is asked for.
   found = {
@@ -464,52 +417,12 @@ def _function_of(value):
   return value
 
 
-class _Names(NamedTuple):
-  """What code names, the functions in it too.
-
-  Attributes:
-    used: Globals.
-    attributes: Of anything, and what it imports from modules.
-    handed_on: Variables of which it does more than ask for an attribute.
-    modules: What it imports.
-  """
-  used: set[str]
-  attributes: set[str]
-  handed_on: set[str]
-  modules: set[str]
-
-
-def _names(code):
-  found = _Names(set(), set(), set(), set())
-  instructions = list(dis.get_instructions(code))
-  for instruction, following in zip(
-      instructions, [*instructions[1:], None]):
-    name, does = instruction.argval, instruction.opname
-    asks = following is not None and following.opname in (
-        'LOAD_ATTR', 'LOAD_METHOD')
-    if does in ('LOAD_GLOBAL', 'LOAD_NAME', 'LOAD_FROM_DICT_OR_GLOBALS'):
-      found.used.add(name)
-    if does in ('LOAD_ATTR', 'LOAD_METHOD', 'STORE_ATTR', 'IMPORT_FROM'):
-      found.attributes.add(name)
-    elif does == 'IMPORT_NAME':
-      found.modules.add(name)
-    elif does.startswith('LOAD_') and isinstance(name, str) and not asks:
-      found.handed_on.add(name)
-  for constant in filter(inspect.iscode, code.co_consts):
-    for ours, theirs in zip(found, _names(constant)):
-      ours |= theirs
-  return found
-
-
-def _users_module(name):
-  """A module of the user's, imported as the code would; None of others."""
-  try:
-    spec = importlib.util.find_spec(name.split('.')[0])
-    if spec is None or not spec.origin or spec.origin.startswith(_LIBRARIES):
-      return None
-    return importlib.import_module(name)
-  except Exception:  # Whatever it raises: the code that imports it will say.
-    return None
+def _globals(code):
+  """The names of the global variables that code uses, functions in it too."""
+  return {
+      instruction.argval for instruction in dis.get_instructions(code)
+      if instruction.opname == 'LOAD_GLOBAL'}.union(
+          *map(_globals, filter(inspect.iscode, code.co_consts)))
 
 
 def _hash_of_code(function):
