@@ -231,8 +231,9 @@ class _Describer:
   def _describe_function(self, name, function):
     self.flat[f'{name}.function'] = _name(function)
     is_own = is_users(function)
-    # What a library's function makes closes over what it was given.
-    if not is_own and '<locals>' not in function.__code__.co_qualname:
+    # A library's function may wrap the user's, or close over what it was given.
+    if not (is_own or is_users(inspect.unwrap(function))
+            or '<locals>' in function.__qualname__):
       return
     parts = {
         **_closure(function),
