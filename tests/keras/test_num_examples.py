@@ -57,24 +57,14 @@ def with_all_examples():
 
 
 @pytest.mark.parametrize('start_epoch', [0, 1])
-@pytest.mark.parametrize('make', [
-    lambda: None, dataset, of_unknown_length], ids=[
-        'arrays', 'dataset', 'unknown'])
+@pytest.mark.parametrize(
+    'make', [lambda: None, dataset], ids=['arrays', 'dataset'])
 def test_left_out_it_is_counted(make, start_epoch):
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
     warnings.filterwarnings('ignore', message='Your input ran out of data')
     counted = log_density(None, make(), start_epoch=start_epoch)
     assert np.isclose(counted, with_all_examples())
-
-
-def test_data_from_python_are_counted_in_an_epoch_of_training():
-  for steps in (None, 3):
-    counted = log_density(
-        None, Batches(), start_epoch=1, steps_per_epoch=steps)
-    assert np.isclose(counted, with_all_examples())
-  with pytest.raises(ValueError, match='start_epoch=1'):
-    log_density(None, Batches())
 
 
 def test_validation_takes_nothing_from_the_count():
@@ -84,13 +74,6 @@ def test_validation_takes_nothing_from_the_count():
   assert np.isclose(counted, with_all_examples())
 
 
-@pytest.mark.parametrize('start_epoch', [0, 1])
-def test_endless_data_need_it(start_epoch):
-  with pytest.raises(ValueError, match='Pass num_examples'):
-    log_density(None, dataset().repeat(), steps_per_epoch=3,
-                start_epoch=start_epoch)
-
-
 def from_python():
   x, y = models.classes()
   while True:
@@ -98,15 +81,14 @@ def from_python():
 
 
 @pytest.mark.parametrize('make', [
-    from_python, of_unknown_length, Batches,
+    from_python, of_unknown_length, Batches, lambda: dataset().repeat(),
     lambda: tf.data.Dataset.from_generator(
         from_python, output_signature=dataset().element_spec)],
-    ids=['generator', 'unknown', 'PyDataset', 'from_generator'])
-def test_parts_that_no_epoch_can_count_are_refused_before_training(make):
+    ids=['generator', 'unknown', 'PyDataset', 'endless', 'from_generator'])
+def test_data_that_do_not_say_how_many_are_refused_before_training(make):
   model = models.classifier(run_eagerly=True)
   before = model.get_weights()
-  with pytest.raises(
-      ValueError, match=r'2 batch\(es\) at a time \(steps_per_epoch.*Pass'):
+  with pytest.raises(ValueError, match='Pass num_examples'):
     model.fit(
         make(), steps_per_epoch=2, epochs=5, verbose=0,
         callbacks=[models.make_sampling(num_examples=None, start_epoch=3)])
@@ -122,18 +104,11 @@ def test_a_part_of_the_data_is_no_epoch():
 
 
 @pytest.mark.parametrize('num_examples, arguments', [
-    (10 * N, {}), (N, dict(validation_split=0.5)),
-    (10 * N, dict(data=dataset)), (10 * N, dict(data=of_unknown_length)),
-    (10 * N, dict(data=Batches)),
-    (10 * N, dict(data=Batches, start_epoch=1)),
-], ids=['arrays', 'validation_split', 'dataset', 'unknown', 'PyDataset',
-        'PyDataset after training'])
-def test_another_number_than_the_data_show_is_warned_of(
-    num_examples, arguments):
-  data = arguments.get('data')
+    (10 * N, {}), (N, dict(validation_split=0.5))],
+    ids=['arrays', 'validation_split'])
+def test_another_number_than_arrays_have_is_warned_of(num_examples, arguments):
   with pytest.warns(UserWarning, match=f'num_examples is {num_examples}, and '):
-    log_density(num_examples, **{
-        **arguments, 'data': None if data is None else data()})
+    log_density(num_examples, **arguments)
 
 
 @pytest.mark.parametrize('make, steps', [

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import functools
-import inspect
 import itertools
 from typing import Any
 import warnings
@@ -22,7 +21,6 @@ from tensorflow_probability.python.internal import unnest
 
 __all__ = [
     'all_layers',
-    'argument_of_fit',
     'begin_at_epoch',
     'call_as_one_kernel',
     'dataset_of',
@@ -30,7 +28,6 @@ __all__ = [
     'hlo',
     'in_graph',
     'in_xla_context',
-    'is_made_in_python',
     'jit_compile',
     'joint_names',
     'mask',
@@ -59,27 +56,6 @@ def all_layers(model: Any) -> list[Any]:
   return list(model._flatten_layers(include_self=False))
 
 
-def argument_of_fit(model: Any, name: str) -> Any:
-  """An argument of the call of `fit` that is running; None where it is none.
-
-  Callbacks are not told of all, so that it is read off the call itself.
-
-  Args:
-    model: Keras model.
-    name: The argument's name.
-
-  Returns:
-    value: What it was given, or its default.
-  """
-  frame = inspect.currentframe()
-  while frame is not None:
-    if frame.f_code.co_name == 'fit' and frame.f_locals.get('self') is model:
-      if name in frame.f_locals:
-        return frame.f_locals[name]
-    frame = frame.f_back
-  return None
-
-
 def begin_at_epoch(model: Any, epoch: int | None) -> None:
   """Lets a `fit` that has begun start at an epoch; None for where it is told.
 
@@ -101,21 +77,13 @@ def with_mask(output: tf.Tensor, mask: Any) -> tf.Tensor:
 
 
 def dataset_of(iterator: Any) -> tf.data.Dataset | None:
-  """The dataset that an iterator goes through, None where it does not tell."""
-  dataset = getattr(iterator, '_dataset', None)
-  return dataset if isinstance(dataset, tf.data.Dataset) else None
+  """The dataset that an iterator goes through, None where it does not tell.
 
-
-def is_made_in_python(dataset: tf.data.Dataset) -> bool:
-  """Whether there is a `from_generator` in a dataset.
-
-  Such as Keras makes of a `PyDataset` or a generator: a pass over it takes the
-  batches away.
+  Of an iterator over replicas, the dataset of its first worker.
   """
-  return any(
-      type(d).__name__ == '_FlatMapDataset'
-      and type(d._inputs()[0]).__name__ == '_TensorDataset'
-      for d in _ancestors(dataset))
+  workers = getattr(iterator, '_iterators', None) or [iterator]
+  dataset = getattr(workers[0], '_dataset', None)
+  return dataset if isinstance(dataset, tf.data.Dataset) else None
 
 
 def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:

@@ -16,7 +16,6 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import random
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
@@ -257,12 +256,12 @@ class PosteriorSampling(keras.callbacks.Callback):
         The batches come from `fit`: leave `gradient_estimator` out. None to
         have it chosen, with all else that is left out (see above).
       num_examples: Python `int`, N, the number of training examples: how much
-        the data weigh against the prior. None to count the rows of the data,
-        by a pass over them or in the first epoch of the compiled optimizer;
-        needed where data are endless, or come from Python and `start_epoch` is
-        0. If the data have another number of rows, a warning says so. Where
-        rows are repeated, or are augmented copies of examples, N is the number
-        of different examples: a copy says nothing new.
+        the data weigh against the prior. None for the number of rows of arrays
+        or of a `tf.data.Dataset` of known cardinality, which is read once to
+        count them. Needed for other data: a generator, a `PyDataset`, a dataset
+        of unknown or infinite cardinality. If arrays have another number of
+        rows, a warning says so. Where rows are repeated, or are augmented
+        copies of examples, N is the number of different examples.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`,
@@ -326,7 +325,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._is_swapped = False
     self._is_copied = False
     self._last_epoch, self._has_ended = None, False
-    self._num_batches, self._num_rows = 0, None
+    self._num_batches = 0
     self._steps_in_epoch = None
 
   def __getstate__(self):
@@ -454,12 +453,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._train_function = train_function.TrainFunction(
           model, self._chain.train_step, self._execute)
     self._train_function.begin_fit()
-    steps = compat.argument_of_fit(model, 'steps_per_epoch')
-    data = compat.argument_of_fit(model, 'x')
-    self._settings.examples.begin_fit(
-        self.params.get('steps'), is_in_parts=steps is not None and
-        # A PyDataset tells how many batches it has.
-        steps != getattr(data, 'num_batches', None))
+    self._settings.examples.begin_fit()
     self._is_checked = False
 
   def on_epoch_begin(self, epoch, logs=None):
@@ -483,8 +477,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       self._check_burnin(epoch)
     self._is_sampling = (
         self._has_begun or epoch >= self._settings.start_epoch)
-    self._num_batches, self._num_rows = 0, None
-    self._settings.examples.begin_epoch()
+    self._num_batches = 0
     if self._is_sampling:
       self._settings.make_kernel.watch_learning_rate()
 
@@ -498,16 +491,9 @@ class PosteriorSampling(keras.callbacks.Callback):
     del logs
     self._num_batches = batch + 1
 
-  def on_test_begin(self, logs=None):
-    del logs
-    self._note_rows()  # Before validation forgets them.
-
   def on_epoch_end(self, epoch, logs=None):
     del epoch
     self._train_function.put_back()
-    self._note_rows()
-    if not (self.model.stop_training or self._chain.has_skipped):
-      self._settings.examples.end_epoch(self._num_rows, self._num_batches)
     self._chain.judge_epoch((logs or {}).get('loss'))
     with self._chains_weights():
       if self._chain.is_searching:
@@ -615,7 +601,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _execute(self, iterator, function):
     """An execution: the first of a fit, or one of the chain's."""
     if self._settings.examples.wants_to_look:
-      self._settings.examples.look(iterator, self._is_sampling)
+      self._settings.examples.look(iterator)
     if not self._is_sampling:
       return self._chain.train(iterator, function)
     variables = self.model.trainable_variables
@@ -635,12 +621,6 @@ class PosteriorSampling(keras.callbacks.Callback):
   def _draws_log(self):
     number = len(self._chain.draws)
     return {'draws': number} if number else {}
-
-  def _note_rows(self):
-    """Reads how many rows the epoch's loss is a mean of."""
-    if self._num_rows is None and self._num_batches:
-      self._num_rows = self._chain.chains.num_rows or int(
-          network.loss_tracker(self.model).count.numpy())
 
   def _begin_chain(self, likelihood):
     """Makes the chain: a new one, or that of the directory."""

@@ -80,7 +80,7 @@ class Chain:
         say,
         self._smaller_steps)
     self._position = checkpoint_lib.Position()
-    self._num_to_skip, self._has_skipped = 0, False
+    self._num_to_skip = 0
     self._are_weights_checked = are_weights_checked
     self._is_checked, self._has_looked = False, False
     self._search = settings.search
@@ -128,11 +128,6 @@ class Chain:
   def position(self) -> checkpoint_lib.Position:
     """Where in the calls of `fit` it stands."""
     return self._position
-
-  @property
-  def has_skipped(self) -> bool:
-    """Whether batches of this epoch were left out: used by another process."""
-    return self._has_skipped
 
   @property
   def seed(self) -> tf.Tensor:
@@ -247,9 +242,8 @@ class Chain:
       horizon: The number of epochs of `fit` to come, this one included, and
         that of the steps in each, None where it is not known yet.
     """
-    self._num_to_skip, self._has_skipped = 0, False
+    self._num_to_skip = 0
     self._horizon = horizon
-    self._chains.begin_epoch()
     if goes_on:
       store = self._draws.store
       if epoch < self._position.epoch and epoch in store.marks:
@@ -385,7 +379,6 @@ class Chain:
   def _skip(self, iterator):
     """Leaves out batches with which an earlier process made steps."""
     number = self._model.steps_per_execution
-    self._has_skipped = True
     first = next(iterator)
     if self._step is None:  # The weights and metrics, should none be left.
       self._begin(first, iterator)

@@ -84,7 +84,6 @@ class SideBySide:
     self._variables = None
     self._turns_seed = None
     self._optimizer, self._train = [], None
-    self._num_rows = tf.Variable(0, trainable=False, dtype=tf.int64)
     self.num_chains = chains.num_chains
     self.advice = ''
     self.turns = turns.Turns(self.num_chains)
@@ -120,11 +119,6 @@ class SideBySide:
         id(weight) in of_chains for weight in model.non_trainable_weights)
     return not has_statistics and together.may_be(model)
 
-  @property
-  def num_rows(self) -> int:
-    """How many rows there have been since `begin_epoch`."""
-    return int(self._num_rows.numpy())
-
   def assign(
       self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     """Gives variables the values of all chains, as `stacked` gave them."""
@@ -137,14 +131,6 @@ class SideBySide:
         f'(BatchNormalization), and each of {self.num_chains} chains has its '
         'own: take sgmcmc.keras.sample_chains, which gives each chain a fit '
         'of its own, or give the temperature as a number.')
-
-  def begin_epoch(self) -> None:
-    """Begins to count rows."""
-    self._num_rows.assign(0)
-
-  def count(self, data: Any) -> None:
-    """Counts the rows of a batch."""
-    self._num_rows.assign_add(tf.cast(network.num_rows(data), tf.int64))
 
   def begin(self, element_spec: Any, is_resumed: bool = False) -> None:
     """Puts each chain where it starts, once.
@@ -266,7 +252,6 @@ class SideBySide:
     return self._train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
-    self.count(data)
     rows = self.deal(
         data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)
     return self.turns.each(lambda chain: train_step(rows(chain)))[0]
@@ -306,7 +291,6 @@ class Alone:
   """A single chain, with the interface of `SideBySide`."""
 
   num_chains = 1
-  num_rows = None
   advice = ''
 
   def __init__(self, seed: tf.Tensor):
@@ -332,9 +316,6 @@ class Alone:
 
   def check_search(self) -> None:
     """Nothing is in the way."""
-
-  def begin_epoch(self) -> None:
-    """Nothing is due."""
 
   def begin(self, element_spec: Any, is_resumed: bool = False) -> None:
     """The chain starts from the model's weights."""
@@ -449,7 +430,6 @@ class StepOfChains:
       logs: As that of one chain gives them, means over chains; and under
         `BY_CHAIN` the kinetic temperatures, `[k]`, where there are any.
     """
-    self._chains.count(data)
     rows = self._chains.deal(data, self._step.number + 1)
     found = self._together.each(rows)
     if found is None:
