@@ -120,7 +120,7 @@ def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch, calls):
   draws(sgld(), chains=[2, 2])
   draws(sgld(), chains=[33])
   assert not calls  # Over several axes, or many chains, it would be slower.
-  monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+  monkeypatch.setattr(one_kernel, 'IS_ON', False)
   calls.clear()
   np.testing.assert_allclose(ours, draws(sgld()), rtol=1e-5, atol=1e-6)
   assert not calls
@@ -146,7 +146,7 @@ def test_a_step_in_sample_chain_is_one_kernel(make, calls, monkeypatch):
   assert len(calls) == 1
   by_tfp(sgld(), [33])
   by_tfp(sgld(), [2, 2])
-  monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+  monkeypatch.setattr(one_kernel, 'IS_ON', False)
   for own, plain in zip(ours, by_tfp(make())):
     np.testing.assert_allclose(own, plain, rtol=1e-4, atol=1e-5)
   assert len(calls) == 1
@@ -183,7 +183,7 @@ def test_blocks_of_draws(monkeypatch, calls):
   ours = [traced(chunk_size) for chunk_size in (1, 63, 64, 65, 150)]
   # A kernel of one draw gives the steps alone; of a block the draws too.
   assert all(number > calls[0] for number in calls[1:])
-  monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+  monkeypatch.setattr(one_kernel, 'IS_ON', False)
   many = traced(150)
   np.testing.assert_array_equal(many.trace, 6 + 3 * np.arange(150))
   for run in ours:

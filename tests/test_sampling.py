@@ -714,7 +714,7 @@ def test_finds_the_exact_step_of_a_nan(
   if arguments == 'on disk':
     arguments = {'directory': tmp_path}
   if arguments == 'many kernels':
-    monkeypatch.setattr(one_kernel, '_is_small', lambda hlo: False)
+    monkeypatch.setattr(one_kernel, 'IS_ON', False)
     arguments = {'jit_compile': True}
   error = broken_run(step, **arguments)
   assert error.step == step

@@ -140,7 +140,7 @@ class Kernel(tfp.mcmc.TransitionKernel):
     with tf.name_scope(f'{self._name}.one_step'):
       arguments = (
           current_state, previous_kernel_results, seeds_lib.sanitize(seed))
-      if _FAILURES_ARE_LEFT.get() or not one_kernel.has_few_chains(
+      if _FAILURES_ARE_LEFT.get() or not one_kernel.is_worthwhile(
           previous_kernel_results):
         next_state, results = self._moved(*arguments)
       else:  # Of a driver that makes no kernel of its own, such as TFP's.

@@ -440,7 +440,7 @@ class _Program:
       number = tf.zeros([], tf.int64)
       self._traced = steps = one_kernel.trace(
           steps, *leaves, seed, number, number)
-      if one_kernel.has_few_chains(self._form.kernel_results):
+      if one_kernel.is_worthwhile(self._form.kernel_results):
         self._one_kernel = self._as_one_kernel(leaves, seed, number)
     self._advance = self._compiled(
         self._one_kernel or functools.partial(self._draws, steps, self.room))

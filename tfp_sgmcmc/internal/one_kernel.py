@@ -13,11 +13,14 @@ know it, it is a call as any other, of the same numbers.)
 TensorFlow leaves no calls for XLA to see: it writes a function that is called
 into its caller. The exception is a module of StableHLO. So the module made here
 has a single line, which calls the function of TensorFlow.
+
+`TFP_SGMCMC_ONE_KERNEL=0` in the environment switches it off for the process.
 """
 
 from collections.abc import Callable
 import contextvars
 import math
+import os
 import re
 from typing import Any
 
@@ -26,7 +29,10 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
-__all__ = ['MOST_ELEMENTS', 'call', 'has_few_chains', 'make', 'trace']
+__all__ = [
+    'IS_ON', 'MOST_ELEMENTS', 'call', 'is_worthwhile', 'make', 'trace']
+
+IS_ON = os.environ.get('TFP_SGMCMC_ONE_KERNEL', '1') != '0'
 
 # With arrays of more elements threads are worth more than a single kernel; and
 # with matrix products of more terms a library's, which a kernel cannot call.
@@ -156,10 +162,10 @@ def make(
       whole, module, [*leaves, *whole.captured_inputs])[:-1]
 
 
-def has_few_chains(kernel_results: Any) -> bool:
-  """Whether one kernel is not slower, by the number of chains."""
+def is_worthwhile(kernel_results: Any) -> bool:
+  """Whether it is switched on, and not slower for this number of chains."""
   chains = states.chain_shape(kernel_results)
-  return chains.rank is not None and chains.rank <= 1 and (
+  return IS_ON and chains.rank is not None and chains.rank <= 1 and (
       chains.num_elements() or 1) <= _MOST_CHAINS
 
 
