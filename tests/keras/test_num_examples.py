@@ -38,7 +38,7 @@ def log_density(num_examples, data=None, **arguments):
   """The log density's estimate at the last step of a chain that stays."""
   model = models.classifier(run_eagerly=True)
   sampling = sgmcmc.keras.PosteriorSampling(
-      sgmcmc.SGLD, num_examples, seed=0, learning_rate=1e-20,
+      sgmcmc.SGLD, num_examples=num_examples, seed=0, learning_rate=1e-20,
       prior=models.tfd.Normal(0., 1.),
       start_epoch=arguments.pop('start_epoch', 0))
   if data is None:
