@@ -95,6 +95,22 @@ class ExampleCount:
         'repeated or augmented: then it is the number of different examples.',
         stacklevel=2)
 
+  def check_batch(self, num_rows: int) -> None:
+    """Raises where a batch has more rows than there are examples.
+
+    Args:
+      num_rows: Python `int`, the number of rows of the batch.
+
+    Raises:
+      ValueError: If N is smaller.
+    """
+    if num_rows > self._number:
+      raise ValueError(
+          f'num_examples is {self._number}, and a batch has {num_rows} rows: '
+          'it is the number of all training examples. Leave it out to have '
+          'them counted.')
+
+
 def _count(dataset):
   """The number of rows of a dataset of known cardinality.
 
