@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'agreed_names',
@@ -104,7 +105,7 @@ def own_seed(seed: tf.Tensor) -> tf.Tensor:
   return random.fold_in(seed, found.replica_id_in_sync_group)
 
 
-def axis_names(names: Any) -> list[str | None] | None:
+def axis_names(names: hints.ShardAxes) -> list[str | None] | None:
   """TFP's names of the parts of a state that are each replica's own.
 
   Args:
@@ -140,7 +141,9 @@ def axis_names(names: Any) -> list[str | None] | None:
 
 
 def agreed_names(
-    names: Any, posterior: posterior_lib.Posterior) -> list[str | None] | None:
+    names: hints.ShardAxes,
+    posterior: posterior_lib.Posterior,
+) -> list[str | None] | None:
   """The `axis_names` of a kernel and of the posterior that it samples.
 
   Args:

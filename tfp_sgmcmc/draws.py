@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import chunks as chunks_lib
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import resampling
 
@@ -48,9 +49,9 @@ class Draws:
   def __init__(
       self,
       chunks: chunks_lib.Chunks,
-      structure: Any,
-      final_state: Any,
-      kernel_results: Any,
+      structure: tuple[hints.Nested, hints.Nested],
+      final_state: hints.State,
+      kernel_results: hints.Results,
       num_chain_axes: int,
       log_weight: tf.TensorSpec | None = None,
   ):
@@ -157,7 +158,7 @@ class Draws:
     dtypes = [tf.convert_to_tensor(v).dtype for v in tf.nest.flatten(form)]
     return tf.nest.pack_sequence_as(form, [
         tf.cast(s / total, dtype if dtype.is_floating else tf.float64)
-        for s, dtype in zip(sums, dtypes)])
+        for s, dtype in zip(sums or [], dtypes)])
 
   def resampled(self, seed: int = 0) -> 'Draws':
     """Draws at equal weights, in memory: each comes as often as its weight.
@@ -177,7 +178,7 @@ class Draws:
     structure = self._structure
     if structure[-1] is None or not len(self):
       return self
-    log_weights = self.log_weights.numpy()
+    log_weights = np.asarray(self.log_weights)
     number, lead = len(self), log_weights.shape
     columns = log_weights.reshape([number, -1]).T
     # Other numbers in each chain, from one seed.
@@ -280,7 +281,11 @@ class Draws:
     return tf.experimental.numpy.swapaxes(leaf, 0, 1).numpy()
 
 
-def leaves_of(state: Any, trace: Any, log_weight: Any) -> dict[str, Any]:
+def leaves_of(
+    state: hints.State,
+    trace: hints.Nested,
+    log_weight: hints.TensorLike,
+) -> dict[str, Any]:
   """The tensors that are kept of a draw, by the names of their arrays."""
   return leaves_lib.named(**dict(zip(_GROUPS, (state, trace, log_weight))))
 

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -54,7 +55,7 @@ class NonFiniteError(ArithmeticError):
       steps before the failure.
   """
 
-  def __init__(self, message: str, step: int, result: Any = None):
+  def __init__(self, message: str, step: int, result: object = None):
     """Makes the error.
 
     Args:
@@ -78,7 +79,7 @@ class SamplingInterrupted(KeyboardInterrupt):
       none, in burn-in, at step `step`.
   """
 
-  def __init__(self, message: str, step: int, result: Any):
+  def __init__(self, message: str, step: int, result: object):
     """Makes the error.
 
     Args:
@@ -120,7 +121,7 @@ class Failure(NamedTuple):
   advice: str
 
   def raised(
-      self, where: str, step: int, kept: str = '', result: Any = None,
+      self, where: str, step: int, kept: str = '', result: object = None,
   ) -> NonFiniteError:
     """The error to raise.
 
@@ -137,7 +138,7 @@ class Failure(NamedTuple):
     return self.error(' '.join(filter(None, sentences)), step, result)
 
 
-def find_failure(kernel_results: Any, state: Any) -> Failure | None:
+def find_failure(kernel_results: Any, state: hints.State) -> Failure | None:
   """Asks the results of a kernel, or of one wrapped by it, for a failure.
 
   Args:
@@ -158,7 +159,11 @@ def find_failure(kernel_results: Any, state: Any) -> Failure | None:
       f'{OTHER_CAUSES}, or take a smaller step size.')
 
 
-def non_finite(state: Any, chain_rank: int, advice: str) -> Failure | None:
+def non_finite(
+    state: hints.State,
+    chain_rank: int,
+    advice: str,
+) -> Failure | None:
   """The failure of a state with values that are NaN or infinite, if any.
 
   Args:

@@ -20,6 +20,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import states
 
@@ -49,7 +50,12 @@ class JointModel:
   caches of them print errors where eager tensors in dicts are freed.
   """
 
-  def __init__(self, joint: Any, data: Any, covariates: Any = None):
+  def __init__(
+      self,
+      joint: tfp.distributions.JointDistribution,
+      data: Any,
+      covariates: Any = None,
+  ):
     """Reads the joint distribution, and tries it on the first examples.
 
     Args:
@@ -103,7 +109,7 @@ class JointModel:
         tf.reduce_sum(distributions[name].log_prob(value))
         for name, value in values.items())
 
-  def log_likelihood(self, *phi_and_batch: Any) -> tf.Tensor:
+  def log_likelihood(self, *phi_and_batch: hints.Nested) -> tf.Tensor:
     """log p(y_i | b(phi)) of each example, `chains + [n]`."""
     *phi, batch = phi_and_batch
     return self._each_chain(self._log_likelihood_of_one, phi, batch)
@@ -124,7 +130,7 @@ class JointModel:
     return tf.nest.flatten(
         names if isinstance(self._structure, dict) else list(names.values()))
 
-  def constrain(self, state: Any) -> Any:
+  def constrain(self, state: hints.State) -> Any:
     """theta = b(phi), in the structure of the model, for any leading axes."""
     return self._pack(
         self._each_chain(self._theta_of_one, states.to_parts(state)))

@@ -21,6 +21,7 @@ from tfp_sgmcmc import errors
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import one_kernel
 from tfp_sgmcmc.internal import seeds as seeds_lib
 from tfp_sgmcmc.internal import states
@@ -87,7 +88,11 @@ class Kernel(tfp.mcmc.TransitionKernel):
     return self._parameters
 
   @tf.autograph.experimental.do_not_convert
-  def bootstrap_results(self, init_state: Any, seed: Any = None) -> Any:
+  def bootstrap_results(
+      self,
+      init_state: hints.State,
+      seed: hints.Seed = None,
+  ) -> Any:
     """The results with which a chain starts.
 
     Args:
@@ -113,9 +118,9 @@ class Kernel(tfp.mcmc.TransitionKernel):
   @tf.autograph.experimental.do_not_convert
   def one_step(
       self,
-      current_state: Any,
-      previous_kernel_results: Any,
-      seed: Any = None,
+      current_state: hints.State,
+      previous_kernel_results: hints.Results,
+      seed: hints.Seed = None,
   ) -> tuple[Any, Any]:
     """Moves the chain by one step.
 
@@ -181,7 +186,7 @@ class Kernel(tfp.mcmc.TransitionKernel):
         '(experimental_shard_axis_names) take SGLD, SGHMC or SGNHT.')
 
   def experimental_with_shard_axes(
-      self, shard_axis_names: Any) -> 'Kernel':
+      self, shard_axis_names: hints.ShardAxes) -> 'Kernel':
     """A copy for a state with parts that are other pieces on each replica.
 
     Args:
@@ -342,6 +347,7 @@ def refuses_corrections(results: type[_Results]) -> type[_Results]:
   Returns:
     results: The same.
   """
+  fields: Any = results
   for name, wrapper, reason in (
       # Its default ratio of densities is 1, and the log density it compares
       # is that of the state before the step.
@@ -358,7 +364,7 @@ def refuses_corrections(results: type[_Results]) -> type[_Results]:
        'it sets a step size in the results, to reach a rate of acceptance, and '
        'these hold none. Take TemperatureStepSizeAdaptation, choose it as the '
        'docstring of SGLD says, or let it be a schedule')):
-    if name in results._fields:
+    if name in fields._fields:
       continue
     setattr(results, name, property(_refusal(results, wrapper, reason)))
   # ReplicaExchangeMC asks for no field: it replaces one.
@@ -366,14 +372,14 @@ def refuses_corrections(results: type[_Results]) -> type[_Results]:
       results, 'ReplicaExchangeMC',
       'it swaps the proposals of Metropolis tests, and this kernel makes none. '
       'Take tfp.mcmc.HamiltonianMonteCarlo there')
-  replace = results._replace
+  replace = fields._replace
 
   def replace_or_refuse(self, /, **fields):
     if 'proposed_results' in fields:
       refuse(self)
     return replace(self, **fields)
 
-  results._replace = replace_or_refuse
+  fields._replace = replace_or_refuse
   return results
 
 
@@ -388,7 +394,7 @@ def _refusal(results, wrapper, reason):
 
 
 def at_step(
-    value: Any, step: tf.Tensor, parts: Sequence[tf.Tensor],
+    value: object, step: tf.Tensor, parts: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
   """A number, a tensor or a callable of the step, in the dtype of each part.
 

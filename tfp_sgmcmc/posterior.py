@@ -18,6 +18,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import maximum
 from tfp_sgmcmc.internal import model_checks
 from tfp_sgmcmc.internal import rows
@@ -67,9 +68,9 @@ class Posterior:
       self,
       log_prior_fn: Callable[..., tf.Tensor],
       log_likelihood_fn: Callable[..., tf.Tensor],
-      data: Any = None,
+      data: hints.Data = None,
       num_examples: int | None = None,
-      example_state: Any = None,
+      example_state: hints.State | None = None,
   ):
     """Makes a posterior.
 
@@ -106,7 +107,7 @@ class Posterior:
             'callable. Of a distribution, pass its log_prob.')
     self._log_prior_fn = log_prior_fn
     self._log_likelihood_fn = log_likelihood_fn
-    self._parameters = _AsTheyAre(log_prior_fn)
+    self._parameters: Any = _AsTheyAre(log_prior_fn)
     self._data = None if data is None else examples.to_tensors(
         data, self._looks_at_values)
     if num_examples is not None:
@@ -128,9 +129,9 @@ class Posterior:
   @classmethod
   def from_joint_distribution(
       cls,
-      joint: Any,
+      joint: tfp.distributions.JointDistribution,
       data: dict[str, Any],
-      covariates: Any = None,
+      covariates: hints.Nested = None,
       num_examples: int | None = None,
   ) -> 'Posterior':
     """The posterior of a `tfd.JointDistribution`, given its observed parts.
@@ -196,7 +197,7 @@ class Posterior:
     posterior.check_state(posterior.sample_prior(seed=0))
     return posterior
 
-  def constrain(self, state: Any) -> Any:
+  def constrain(self, state: hints.State) -> Any:
     """The parameters that the prior is a density of, from a state or draws.
 
     Of `from_joint_distribution` the parts of the model in its structure; of
@@ -211,7 +212,7 @@ class Posterior:
     return self._parameters.constrain(state)
 
   def sample_prior(
-      self, sample_shape: Sequence[int] = (), seed: Any = None) -> Any:
+      self, sample_shape: Sequence[int] = (), seed: hints.Seed = None) -> Any:
     """Draws states from the prior, to start chains from.
 
     Args:
@@ -292,7 +293,11 @@ class Posterior:
         states.to_parts(draws), covariates, seeds.to_stateless(seed))
 
   def mode(
-      self, start: Any = None, *, num_rows: int | None = None, seed: Any = None,
+      self,
+      start: hints.State | None = None,
+      *,
+      num_rows: int | None = None,
+      seed: hints.Seed = None,
   ) -> Any:
     """The state of the largest density, by L-BFGS on all parts together.
 
@@ -558,7 +563,11 @@ class Posterior:
     """
     return tf.zeros_like(self.log_prior(*state_parts))
 
-  def log_likelihood(self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
+  def log_likelihood(
+      self,
+      *state_parts: tf.Tensor,
+      batch: hints.Nested,
+  ) -> tf.Tensor:
     """The log likelihood of each example of a batch, `chains + [n]`."""
     return tf.convert_to_tensor(
         self._log_likelihood_fn(*_new(state_parts), batch))
@@ -566,7 +575,7 @@ class Posterior:
   def log_likelihood_estimate(
       self,
       *state_parts: tf.Tensor,
-      batch: Any,
+      batch: hints.Nested,
       weights: tf.Tensor | None = None,
   ) -> tf.Tensor:
     """Estimates the log likelihood of all the data from a batch.
@@ -588,7 +597,7 @@ class Posterior:
   def log_prob_estimate(
       self,
       *state_parts: tf.Tensor,
-      batch: Any,
+      batch: hints.Nested,
       weights: tf.Tensor | None = None,
   ) -> tf.Tensor:
     """Estimates the log density from a batch of n examples.
@@ -608,7 +617,7 @@ class Posterior:
     Raises:
       ValueError: If a function returns another shape than it has to.
     """
-    state_parts = [tf.convert_to_tensor(part) for part in state_parts]
+    state_parts = tuple(map(tf.convert_to_tensor, state_parts))
     batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
     log_prior = self.log_prior(*state_parts)
     log_likelihood = self.log_likelihood(*state_parts, batch=batch)
@@ -630,7 +639,7 @@ class Posterior:
     return tf.nest.map_structure(
         lambda leaf: rows.take(leaf, indices), self.data)
 
-  def transform(self, bijector: Any) -> 'Posterior':
+  def transform(self, bijector: tfp.bijectors.Bijector) -> 'Posterior':
     """The posterior of unconstrained parameters.
 
     With theta = b(phi), the density of phi is

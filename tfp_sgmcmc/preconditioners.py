@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -157,7 +158,7 @@ class Diagonal(_Given):
   TensorShape([5, 4])
   """
 
-  def __init__(self, diagonal: Any):
+  def __init__(self, diagonal: tf.Tensor | Sequence[tf.Tensor]):
     """Makes the preconditioner.
 
     Args:
@@ -194,7 +195,7 @@ class Diagonal(_Given):
     return [states.cast(g, x.dtype) * x for g, x in zip(diagonal, tensors)]
 
 
-def check_preconditioner(value: Any) -> None:
+def check_preconditioner(value: object) -> None:
   """Raises where the argument `preconditioner` is none."""
   if not isinstance(value, Preconditioner):
     raise TypeError(
@@ -276,8 +277,8 @@ class RMSProp(_Following):
 
   def __init__(
       self,
-      decay: Any = 0.99,
-      regularizer: Any = 1e-5,
+      decay: hints.TensorLike = 0.99,
+      regularizer: hints.TensorLike = 1e-5,
       normalize: bool = False,
   ):
     """Makes the preconditioner.
@@ -423,7 +424,11 @@ class GradientVariance(_Following):
        Gradient Noise? arXiv:2602.06500, 2026.
   """
 
-  def __init__(self, decay: Any = 0.99, floor: Any = 0.01):
+  def __init__(
+      self,
+      decay: hints.TensorLike = 0.99,
+      floor: hints.TensorLike = 0.01,
+  ):
     """Makes the preconditioner.
 
     Args:

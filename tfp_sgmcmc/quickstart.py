@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import hints
 
 __all__ = ['main']
 
@@ -56,7 +57,7 @@ def turn(features: np.ndarray, degrees: float) -> np.ndarray:
       sine, cosine, centre * (1. - sine - cosine), 0., 0.]
   images = keras.ops.image.affine_transform(
       features.reshape([-1, side, side, 1]),
-      np.tile(np.float32(transform), [len(features), 1]),
+      np.tile(np.array(transform, np.float32), [len(features), 1]),
       interpolation='bilinear', data_format='channels_last')
   return np.reshape(images, features.shape)
 
@@ -205,7 +206,7 @@ def draw(
     probabilities: dict[str, dict[str, np.ndarray]],
     nll: dict[str, dict[str, float]],
     test: sgmcmc.datasets.Digits,
-    loss: Any,
+    loss: hints.TensorLike,
 ) -> None:
   """Draws calibration, scores by shift, the chain and the hardest images."""
   from matplotlib import figure
@@ -213,7 +214,8 @@ def draw(
   from tfp_sgmcmc.diagnostics import plots
 
   picture = figure.Figure(figsize=(11., 7.2), layout='constrained')
-  top, bottom = picture.subfigures(2, 1, height_ratios=[1.45, 1.])
+  top, bottom = np.asarray(
+      picture.subfigures(2, 1, height_ratios=[1.45, 1.]))
   left, middle, right = top.subplots(1, 3, width_ratios=[1., 1.15, 1.15])
   kind = 'as they are'
   plots.reliability(left, {

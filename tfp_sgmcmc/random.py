@@ -28,13 +28,13 @@ Shapes are lists or tensors of integers, of fewer than 2^31 elements. Seeds are
 from collections.abc import Sequence
 import functools
 import math
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import permutation
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import word32
@@ -324,7 +324,7 @@ def _fold_in(shape, seed, data):
   return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
 
 
-def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
+def bits(shape: hints.Shape, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
   """Random `uint32` words.
 
   Args:
@@ -345,7 +345,7 @@ def bits(shape: Any, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
 
 
 def uniform(
-    shape: Any,
+    shape: hints.Shape,
     seed: tf.Tensor,
     dtype: tf.DType = tf.float32,
     stream: int = 0,
@@ -377,7 +377,7 @@ def uniform(
 
 
 def normal(
-    shape: Any,
+    shape: hints.Shape,
     seed: tf.Tensor,
     dtype: tf.DType = tf.float32,
     stream: int = 0,
@@ -494,7 +494,7 @@ def _flat_normals(size, seed, dtype):
 
 def indices(
     num_examples: int,
-    shape: Any,
+    shape: hints.Shape,
     seed: tf.Tensor,
     replacement: bool = False,
 ) -> tf.Tensor:
@@ -542,9 +542,9 @@ def indices(
 
 
 def indices_of_strata(
-    sizes: Sequence[int],
-    numbers: Sequence[int],
-    chains: Any,
+    sizes: Sequence[int] | np.ndarray,
+    numbers: Sequence[int] | np.ndarray,
+    chains: hints.Shape,
     seed: tf.Tensor,
     replacement: bool = False,
 ) -> tf.Tensor:

@@ -34,6 +34,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
 from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.internal import forms
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import interrupts as interrupts_lib
 from tfp_sgmcmc.internal import kept as kept_lib
 from tfp_sgmcmc.internal import leaves as leaves_lib
@@ -62,15 +63,15 @@ _MAX_BLOCK = 64
 def sample(
     kernel: tfp.mcmc.TransitionKernel,
     num_results: int,
-    current_state: Any,
+    current_state: hints.State,
     num_burnin_steps: int = 0,
     num_steps_between_results: int = 0,
     trace_fn: Callable[[Any, Any], Any] | None = None,
     chunk_size: int | None = None,
     directory: str | os.PathLike | None = None,
     progress_bar: bool = True,
-    seed: Any = None,
-    previous_kernel_results: Any = None,
+    seed: hints.Seed = None,
+    previous_kernel_results: hints.Results | None = None,
     jit_compile: bool = True,
     fingerprint: str | None = None,
 ) -> draws_lib.Draws:

@@ -24,9 +24,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import wrapped
 
 __all__ = [
@@ -106,10 +108,10 @@ class ShardedPosterior(posterior_lib.Posterior):
       self,
       log_prior_fn: Callable[..., tf.Tensor],
       log_likelihood_fn: Callable[..., tf.Tensor],
-      data: Any = None,
+      data: hints.Data = None,
       num_examples: int | None = None,
-      example_state: Any = None,
-      experimental_shard_axis_names: Any = None,
+      example_state: hints.State | None = None,
+      experimental_shard_axis_names: hints.ShardAxes = None,
   ):
     """Makes the posterior of a replica's rows.
 
@@ -313,7 +315,7 @@ class _DealtPosterior(ShardedPosterior):
           'take the posterior that was given to shard.')
 
 
-def find(kernel: Any) -> _DealtPosterior | None:
+def find(kernel: tfp.mcmc.TransitionKernel) -> _DealtPosterior | None:
   """The posterior of `shard` that a kernel samples, None for another target.
 
   Args:
@@ -404,9 +406,10 @@ def shard(
         'The posterior has no data of its own that could be shared out.')
   if not collectives.is_several(strategy):
     return posterior
-  ids = []
+  ids: list[int] = []
   strategy.experimental_distribute_values_from_function(
-      lambda context: ids.append(int(context.replica_id_in_sync_group)) or 0)
+      lambda context: ids.append(  # type: ignore[func-returns-value]
+          int(context.replica_id_in_sync_group)) or 0)
   first, step = (
       (ids[0], len(ids)) if is_part else (0, strategy.num_replicas_in_sync))
   if posterior.num_rows < step:

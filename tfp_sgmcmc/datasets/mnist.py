@@ -88,7 +88,8 @@ def load_mnist(
           f'{folder} has {len(images):,} {split} images, and {expected:,} are '
           'expected. Delete it and fetch it again.')
     parts.append(Mnist(images, labels.astype(np.int32)))
-  return tuple(parts)
+  train, test = parts
+  return train, test
 
 
 def _prepared(data_dir):

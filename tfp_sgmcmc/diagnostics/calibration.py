@@ -15,13 +15,13 @@ of each draw's probabilities, not of its logits.
      Modern Neural Networks. _ICML_, 2017.
 """
 
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'ReliabilityCurve',
@@ -61,7 +61,10 @@ class RiskCoverageCurve(NamedTuple):
   risk: np.ndarray
 
 
-def accuracy(probabilities: Any, labels: Any) -> tf.Tensor:
+def accuracy(
+    probabilities: hints.TensorLike,
+    labels: hints.TensorLike,
+) -> tf.Tensor:
   """The share of examples whose most probable class is the right one.
 
   Args:
@@ -83,7 +86,10 @@ def accuracy(probabilities: Any, labels: Any) -> tf.Tensor:
   return tf.reduce_mean(_is_right(probabilities, labels))
 
 
-def negative_log_likelihood(probabilities: Any, labels: Any) -> tf.Tensor:
+def negative_log_likelihood(
+    probabilities: hints.TensorLike,
+    labels: hints.TensorLike,
+) -> tf.Tensor:
   """The mean of minus the logarithm of the right class's probability.
 
     - 1/n sum_i sum_c [c = label_i] log p_ic
@@ -111,7 +117,10 @@ def negative_log_likelihood(probabilities: Any, labels: Any) -> tf.Tensor:
       tf.math.multiply_no_nan(tf.math.log(probabilities), labels), axis=1))
 
 
-def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
+def brier_score(
+    probabilities: hints.TensorLike,
+    labels: hints.TensorLike,
+) -> tf.Tensor:
   """The mean squared distance of the probabilities from the right class.
 
     1/n sum_i sum_c (p_ic - [c = label_i])^2
@@ -140,7 +149,10 @@ def brier_score(probabilities: Any, labels: Any) -> tf.Tensor:
 
 
 def reliability_curve(
-    probabilities: Any, labels: Any, num_bins: int = 15) -> ReliabilityCurve:
+    probabilities: hints.TensorLike,
+    labels: hints.TensorLike,
+    num_bins: int = 15,
+) -> ReliabilityCurve:
   """Confidence and accuracy in bins of the confidence.
 
   The confidence is the probability of the predicted class. Bin k, counted from
@@ -180,7 +192,10 @@ def reliability_curve(
       count=tf.cast(weight, tf.int32))
 
 
-def risk_coverage_curve(probabilities: Any, labels: Any) -> RiskCoverageCurve:
+def risk_coverage_curve(
+    probabilities: hints.TensorLike,
+    labels: hints.TensorLike,
+) -> RiskCoverageCurve:
   """The share of errors among the examples with the highest confidence.
 
   The confidence is the probability of the predicted class. Examples of equal
@@ -215,7 +230,10 @@ def risk_coverage_curve(probabilities: Any, labels: Any) -> RiskCoverageCurve:
 
 
 def expected_calibration_error(
-    probabilities: Any, labels: Any, num_bins: int = 15) -> tf.Tensor:
+    probabilities: hints.TensorLike,
+    labels: hints.TensorLike,
+    num_bins: int = 15,
+) -> tf.Tensor:
   """The mean distance of confidence from accuracy, over bins.
 
     ECE = sum_bins count / n |accuracy - confidence|

@@ -22,6 +22,7 @@ from tfp_sgmcmc import draws as draws_lib
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -47,7 +48,7 @@ class LearningCoefficient(NamedTuple):
 
 
 def localized(
-    posterior: posterior_lib.Posterior, center: Any, strength: float,
+    posterior: posterior_lib.Posterior, center: hints.State, strength: float,
 ) -> posterior_lib.Posterior:
   """The posterior for `local_learning_coefficient`, about one place.
 
@@ -221,7 +222,8 @@ def from_log_likelihood(
   if num_examples < 3:
     raise ValueError(
         f'There are {num_examples} examples: beta = 1 / log n needs more.')
-  by_draw = (at_center - np.float64(values)) / math.log(num_examples)
+  by_draw = (at_center - np.asarray(values, np.float64)) / math.log(
+      num_examples)
   return LearningCoefficient(
       float(by_draw.mean()),
       float(chains_lib.standard_error(by_draw[..., np.newaxis])[0]),

@@ -12,6 +12,7 @@ import numpy as np
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.diagnostics import chains
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 
 try:
   import matplotlib.axes
@@ -24,7 +25,7 @@ __all__ = [
     'kinetic_temperature', 'pit', 'r_hat', 'reliability', 'risk_coverage',
     'shifts']
 
-_GREY = dict(color='0.6', linewidth=1, linestyle='--', zorder=1)
+_GREY: dict[str, Any] = dict(color='0.6', linewidth=1, linestyle='--', zorder=1)
 # Of R-hat: for how many n, and of how many predicted numbers.
 _NUM_POINTS, _MOST_NUMBERS = 12, 50
 
@@ -196,9 +197,9 @@ def risk_coverage(
 
 def kinetic_temperature(
     axes: matplotlib.axes.Axes,
-    kinetic: Any,
-    temperature: Any = 1.,
-    steps: Any = None,
+    kinetic: hints.TensorLike,
+    temperature: hints.Schedule = 1.,
+    steps: hints.TensorLike | None = None,
     window: int = 20,
 ) -> matplotlib.axes.Axes:
   """Draws how hot a chain was, over its steps.
@@ -264,7 +265,9 @@ def kinetic_temperature(
 
 
 def r_hat(
-    axes: matplotlib.axes.Axes, predictions: Any) -> matplotlib.axes.Axes:
+    axes: matplotlib.axes.Axes,
+    predictions: hints.TensorLike,
+) -> matplotlib.axes.Axes:
   """Draws how chains come to agree in their predictions as draws are added.
 
   Rank R-hat of the first n draws of each chain, for the 50 predicted numbers
@@ -318,7 +321,8 @@ def r_hat(
       **{**_GREY, 'color': '0.3', 'zorder': 4})
   axes.set(xlabel='draws of each chain', ylabel='rank R-hat of predictions')
   axes.set_ylim(0.95, 1. + 1.4 * (max(*largest, *by_chance) - 1.))
-  axes.xaxis.get_major_locator().set_params(integer=True)
+  axes.xaxis.get_major_locator().set_params(
+      integer=True)  # type: ignore[call-arg]
   axes.legend(loc='upper right', edgecolor='none')
   return axes
 

@@ -14,7 +14,6 @@ and KSD^2 = 1/n^2 sum_ij k_p(x_i, x_j).
 """
 
 import functools
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 
 __all__ = ['SteinDiscrepancy', 'kernel_stein_discrepancy']
 
@@ -39,8 +39,8 @@ class SteinDiscrepancy(NamedTuple):
 
 
 def kernel_stein_discrepancy(
-    draws: Any,
-    scores: Any,
+    draws: hints.Nested,
+    scores: hints.TensorLike,
     scale: float = 1.,
     chunk_size: int = 2000,
 ) -> SteinDiscrepancy:

@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc import sampling
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
 
@@ -23,13 +25,13 @@ _ADVICE = (
 
 
 def compare_step_sizes(
-    kernel: Any,
+    kernel: tfp.mcmc.TransitionKernel,
     num_results: int,
-    current_state: Any,
+    current_state: hints.State,
     num_burnin_steps: int = 0,
     num_steps_between_results: int = 0,
     fn: Callable[..., Any] | None = None,
-    seed: Any = None,
+    seed: hints.Seed = None,
     progress_bar: bool = False,
 ) -> verdicts.Summary:
   """How far the answers move when the step size is halved, at equal time.

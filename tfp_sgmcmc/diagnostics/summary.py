@@ -14,6 +14,7 @@ from tfp_sgmcmc.diagnostics import runs as runs_lib
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.internal import wrapped
@@ -29,10 +30,10 @@ _FEWEST_DRAWS = 12
 @functools.singledispatch
 def summary(
     result: Any,
-    kernel: Any = None,
+    kernel: tfp.mcmc.TransitionKernel | None = None,
     num_gradients: int = 1000,
     max_coordinates: int = 20,
-    seed: Any = 0,
+    seed: hints.Seed = 0,
 ) -> verdicts.Summary:
   """How good a run is, in one table of plain words.
 

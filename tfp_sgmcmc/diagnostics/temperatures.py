@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import random
@@ -50,6 +51,7 @@ from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['EnergyTrace', 'trace_energies']
@@ -78,7 +80,10 @@ class EnergyTrace(NamedTuple):
   mean_squared_momentum: tf.Tensor
 
 
-def trace_energies(state: Any, kernel_results: Any) -> EnergyTrace:
+def trace_energies(
+    state: hints.State,
+    kernel_results: hints.Results,
+) -> EnergyTrace:
   """A `trace_fn` that keeps the energies of a draw, for `summary`.
 
   Args:
@@ -128,7 +133,7 @@ class Dynamics(NamedTuple):
   keeps_kicked_momentum: bool
 
 
-def dynamics(kernel: Any) -> Dynamics | None:
+def dynamics(kernel: tfp.mcmc.TransitionKernel) -> Dynamics | None:
   """The `Dynamics` of a kernel; None where its T is no positive number.
 
   None of sticky coordinates too: while they are 0 their gradients have no part
@@ -149,7 +154,8 @@ def dynamics(kernel: Any) -> Dynamics | None:
 
 
 def kinetic(
-    mean_squares: Sequence[np.ndarray | None], known: Sequence[Dynamics],
+    mean_squares: Sequence[np.ndarray | None],
+    known: Sequence[Dynamics | None],
 ) -> verdicts.Row | None:
   """The row of |r|^2 / d, `[chain, draw]` of each run; None if not known."""
   scales = [_scale_of_kinetic(dynamics) for dynamics in known]
@@ -247,7 +253,7 @@ def _scale_of_kinetic(known):
 
 
 def configurational(
-    target: Any, runs: Sequence[list[tf.Tensor]], chain_rank: int,
+    target: hints.LogDensity, runs: Sequence[list[tf.Tensor]], chain_rank: int,
     temperature: float, num_gradients: int, num_effective: float,
     place: Callable[[int], str],
 ) -> list[verdicts.Row]:
@@ -334,8 +340,11 @@ def _others_mean(theta):
 
 
 def noise_share(
-    kernel: Any, parts: list[tf.Tensor], results: Any, known: Dynamics,
-    seed: Any,
+    kernel: tfp.mcmc.TransitionKernel,
+    parts: list[tf.Tensor],
+    results: hints.Results,
+    known: Dynamics,
+    seed: hints.Seed,
 ) -> verdicts.Row | None:
   """The row of h C / (2 friction T), the gradient's noise beside the kernel's.
 

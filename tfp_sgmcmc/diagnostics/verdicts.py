@@ -13,13 +13,13 @@ excess = |value - reference| - z standard_error,
 
 from collections.abc import Callable
 import math
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'FALSE_ALARM_RATE', 'NLL', 'Row', 'Summary', 'about', 'findings',
@@ -168,7 +168,7 @@ def judge(
 
 
 def findings(
-    kernel_results: Any, estimator: Any = None) -> list[Row]:
+    kernel_results: hints.Results, estimator: object = None) -> list[Row]:
   """The rows of what kernel results, and those of an estimator, say of a run.
 
   Args:

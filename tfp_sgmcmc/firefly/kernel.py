@@ -28,7 +28,6 @@ bright ones among these are passed over.
 """
 
 import math
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
@@ -43,6 +42,7 @@ from tfp_sgmcmc.firefly import bright_sets
 from tfp_sgmcmc.firefly import likelihood_bounds
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['FireflyMonteCarlo', 'FireflyResults']
@@ -88,7 +88,7 @@ class FireflyResults(NamedTuple):
   violation: tf.Tensor
   failed: tf.Tensor
 
-  def failure(self, state: Any) -> errors.Failure | None:
+  def failure(self, state: hints.State) -> errors.Failure | None:
     """Which chains failed and why.
 
     Args:
@@ -197,7 +197,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
       self,
       target_log_prob_fn: posterior_lib.Posterior,
       likelihood_bound: likelihood_bounds.LikelihoodBound,
-      step_size: Any,
+      step_size: hints.Schedule,
       capacity: int,
       resample_fraction: float = 0.1,
       proposal: str = 'langevin',

@@ -30,6 +30,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 
 __all__ = ['LikelihoodBound', 'Logistic', 'Softmax', 'StudentT']
 
@@ -64,7 +65,11 @@ class LikelihoodBound(abc.ABC):
   """
 
   @abc.abstractmethod
-  def log_bound(self, *state_parts: tf.Tensor, batch: Any) -> tf.Tensor:
+  def log_bound(
+      self,
+      *state_parts: tf.Tensor,
+      batch: hints.Nested,
+  ) -> tf.Tensor:
     """The logarithm of the bound of each example of a batch.
 
     Args:
@@ -77,7 +82,7 @@ class LikelihoodBound(abc.ABC):
     """
 
   @abc.abstractmethod
-  def collapse(self, data: Any) -> Callable[..., tf.Tensor]:
+  def collapse(self, data: hints.Data) -> Callable[..., tf.Tensor]:
     """Sums the logarithms of the bounds over the data, once.
 
     Args:
@@ -255,14 +260,14 @@ class _QuadraticBound(LikelihoodBound):
         )
 
 
-def chunk_length(data: Any, num_copies: int = 1) -> int:
+def chunk_length(data: hints.Data, num_copies: int = 1) -> int:
   """How many rows of the data, so many times, make a piece of memory."""
   leaves = tf.nest.flatten(data)
   row = sum(leaf.shape[1:].num_elements() for leaf in leaves)
   return max(1, min(leaves[0].shape[0], _CHUNK_SIZE // (row * num_copies)))
 
 
-def _chunks(data: Any) -> Iterator[tuple[int, Any]]:
+def _chunks(data: hints.Data) -> Iterator[tuple[int, Any]]:
   """The data in pieces, each with the number of its first example."""
   num, length = tf.nest.flatten(data)[0].shape[0], chunk_length(data)
   for first in range(0, num, length):
@@ -299,7 +304,7 @@ class Logistic(_QuadraticBound):
   def __init__(
       self,
       features_fn: Callable[[Any], tuple[tf.Tensor, tf.Tensor]] | None = None,
-      anchor: Any = None,
+      anchor: hints.State | None = None,
       xi: float = 1.5,
   ):
     """Makes the bound.
@@ -366,7 +371,7 @@ class StudentT(_QuadraticBound):
       df: float,
       scale: float,
       features_fn: Callable[[Any], tuple[tf.Tensor, tf.Tensor]] | None = None,
-      anchor: Any = None,
+      anchor: hints.State | None = None,
       xi: float = 0.,
   ):
     """Makes the bound.
@@ -433,7 +438,7 @@ class Softmax(_QuadraticBound):
       self,
       num_classes: int,
       features_fn: Callable[[Any], tuple[tf.Tensor, tf.Tensor]] | None = None,
-      anchor: Any = None,
+      anchor: hints.State | None = None,
   ):
     """Makes the bound.
 

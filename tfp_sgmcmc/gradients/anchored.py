@@ -19,7 +19,6 @@ u = theta - a, the differences are smaller near the anchor:
 
 from collections.abc import Sequence
 import functools
-from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -29,6 +28,7 @@ from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -101,7 +101,7 @@ def control_variate_estimate(
     target: posterior_lib.Posterior,
     state_parts: Sequence[tf.Tensor],
     anchor: Anchor,
-    batch: Any,
+    batch: hints.Nested,
     weights: tf.Tensor | None = None,
 ) -> base.GradientEstimate:
   """The estimate from a batch; both of its gradients come of one evaluation.
@@ -139,7 +139,7 @@ def second_order_estimate(
     state_parts: Sequence[tf.Tensor],
     anchor: Anchor,
     hessian: tf.Tensor,
-    batch: Any,
+    batch: hints.Nested,
     weights: tf.Tensor | None = None,
 ) -> base.GradientEstimate:
   """The estimate whose control variates are Taylor's polynomials of 2nd order.

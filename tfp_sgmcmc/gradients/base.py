@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'EstimatorResults',
@@ -64,9 +65,9 @@ class GaussianStep(NamedTuple):
     step_size: What the gradient is multiplied by.
     noise_scale: The standard deviation of the noise.
   """
-  momentum: list[tf.Tensor]
-  drift: list[tf.Tensor]
-  step_size: list[tf.Tensor]
+  momentum: Sequence[tf.Tensor]
+  drift: Sequence[tf.Tensor]
+  step_size: Sequence[tf.Tensor]
   noise_scale: list[tf.Tensor]
 
 
@@ -216,7 +217,7 @@ class GradientEstimator(abc.ABC):
     """
     return False
 
-  def anchor(self, results: Any) -> Any:
+  def anchor(self, results: hints.EstimatorResults) -> Any:
     """The `Anchor` whose gradients are its control variates, None without.
 
     Args:
@@ -265,7 +266,7 @@ class GradientEstimator(abc.ABC):
       self,
       target: Target,
       state_parts: Sequence[tf.Tensor],
-      previous_results: Any,
+      previous_results: hints.EstimatorResults,
       seed: tf.Tensor,
       gaussian_step: GaussianStep | None = None,
   ) -> tuple[GradientEstimate, Any]:
@@ -291,7 +292,7 @@ class GradientEstimator(abc.ABC):
     return f'{type(self).__name__}({arguments})'
 
 
-def check_estimator(name: str, value: Any) -> None:
+def check_estimator(name: str, value: object) -> None:
   """Raises where an argument, by its name, is no estimator."""
   if not isinstance(value, GradientEstimator):
     raise TypeError(
@@ -306,12 +307,15 @@ def no_gradients(
       posterior_lib.as_posterior(target).zeros(state_parts), tf.int64)
 
 
-def count(results: Any, num_gradients: Any) -> Any:
+def count(
+    results: hints.EstimatorResults,
+    num_gradients: hints.TensorLike,
+) -> Any:
   """`results` with `num_gradients` more gradients of single examples."""
   return results._replace(
       num_gradients=results.num_gradients + tf.cast(num_gradients, tf.int64))
 
 
-def chains_of(results: Any) -> Any:
+def chains_of(results: hints.EstimatorResults) -> Any:
   """The chains' shape, read off an estimator's results."""
   return compat.shape(results.num_gradients)

@@ -28,6 +28,7 @@ from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.gradients import preferential
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['ControlVariate', 'ControlVariateResults']
@@ -134,11 +135,11 @@ class ControlVariate(anchored.AnchoredEstimator):
   def __init__(
       self,
       batch_size: int,
-      anchor: Any,
+      anchor: hints.State,
       replacement: bool = False,
       share_minibatch: bool = False,
       chunk_size: int = 1000,
-      probabilities: Any = None,
+      probabilities: hints.TensorLike | None = None,
       order: int = 1,
   ):
     """Makes the estimator.

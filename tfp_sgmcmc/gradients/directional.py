@@ -22,6 +22,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Derivative', 'Minibatch']
@@ -66,8 +67,8 @@ class Minibatch:
   def __init__(
       self,
       target: posterior_lib.Posterior,
-      batch: Any,
-      size: Any,
+      batch: hints.Nested,
+      size: hints.TensorLike,
       population: int | None,
   ):
     """Makes it.

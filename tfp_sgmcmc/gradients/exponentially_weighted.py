@@ -41,6 +41,7 @@ from tfp_sgmcmc.gradients.base import count
 from tfp_sgmcmc.gradients.index_sets import IndexSetEstimator
 from tfp_sgmcmc.gradients.uniform import Uniform
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['ExponentiallyWeighted', 'ExponentiallyWeightedResults']
@@ -153,7 +154,7 @@ class ExponentiallyWeighted(GradientEstimator):
       batch_size: int | None = None,
       num_index_steps: int = 1,
       base: IndexSetEstimator | None = None,
-      shift: Any = 'stationary',
+      shift: hints.TensorLike = 'stationary',
   ):
     """Makes the estimator.
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import states
 
@@ -16,8 +17,8 @@ __all__ = ['chunks', 'fold', 'hessian', 'log_likelihood_and_gradients']
 
 def fold(
     fn: Callable[[Any, Any, tf.Tensor, tf.Tensor], Any],
-    initial: Any,
-    data: Any,
+    initial: hints.Nested,
+    data: hints.Data,
     chunk_size: int,
 ) -> Any:
   """Applies `fn` to the data chunk by chunk, in a loop.

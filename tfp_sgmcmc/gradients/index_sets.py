@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['IndexSetEstimator', 'IndexSets']
@@ -77,7 +78,7 @@ class IndexSetEstimator(base.GradientEstimator):
   def index_sets(
       self,
       target: posterior_lib.Posterior,
-      chains: Any,
+      chains: hints.Shape,
       num_sets: int,
       seed: tf.Tensor,
   ) -> IndexSets:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 import functools
-from typing import Any
 
 import tensorflow as tf
 
@@ -11,6 +10,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import index_sets
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['MinibatchEstimator']
@@ -95,7 +95,10 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
     return estimate, base.count(results, self.num_gradients_per_estimate)
 
   def draw(
-      self, target: posterior_lib.Posterior, chains: Any, seed: tf.Tensor,
+      self,
+      target: posterior_lib.Posterior,
+      chains: hints.Shape,
+      seed: tf.Tensor,
   ) -> tf.Tensor:
     """Indices of a minibatch for each chain, `chains + [n]`.
 
@@ -124,7 +127,7 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
       self,
       target: posterior_lib.Posterior,
       state_parts: Sequence[tf.Tensor],
-      results: Any = None,
+      results: hints.EstimatorResults | None = None,
   ) -> list[tf.Tensor]:
     """The estimate's exact variance at a state, by coordinate.
 

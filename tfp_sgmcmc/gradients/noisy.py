@@ -1,12 +1,12 @@
 """A gradient with added Gaussian noise of known size, for studies."""
 
-from typing import Any
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients.base import GradientEstimator
 from tfp_sgmcmc.gradients.base import check_estimator
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Noisy']
@@ -41,7 +41,7 @@ class Noisy(GradientEstimator):
 
   def __init__(
       self,
-      noise_scale: Any,
+      noise_scale: hints.Schedule,
       base: GradientEstimator | None = None,
   ):
     """Makes the estimator.

@@ -18,6 +18,7 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Table', 'preferential_probabilities']
@@ -34,7 +35,7 @@ class Table:
   `threshold_i`, else row `alias_i`.
   """
 
-  def __init__(self, probabilities: Any):
+  def __init__(self, probabilities: hints.TensorLike):
     """Makes the table.
 
     Args:
@@ -91,7 +92,7 @@ class Table:
     """M."""
     return len(self.shares)
 
-  def draw(self, shape: Any, seed: tf.Tensor) -> tf.Tensor:
+  def draw(self, shape: hints.Shape, seed: tf.Tensor) -> tf.Tensor:
     """Rows, independently.
 
     Args:
@@ -130,7 +131,7 @@ def _alias(p):
 def preferential_probabilities(
     posterior: posterior_lib.Posterior,
     anchor: Any,
-    nearby: Any,
+    nearby: tf.Tensor,
     floor: float = 0.1,
     order: int = 1,
 ) -> np.ndarray:

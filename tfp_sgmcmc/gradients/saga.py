@@ -12,7 +12,6 @@ there S is drawn with replacement.
 """
 
 from collections.abc import Sequence
-from typing import Any
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -23,6 +22,7 @@ from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import rows
 from tfp_sgmcmc.internal import states
 
@@ -231,7 +231,7 @@ def gradient_table(
 def estimate_with_examples(
     target: posterior_lib.Posterior,
     state_parts: Sequence[tf.Tensor],
-    batch: Any,
+    batch: hints.Nested,
 ) -> tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]:
   """The plain estimate from a batch, and the gradient of each example's term.
 

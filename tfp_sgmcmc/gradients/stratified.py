@@ -17,7 +17,6 @@ Zhang (2017). (Where the data are M examples that stand for N, all is scaled by
 N / M, or its square.)
 """
 
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,6 +25,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['Stratified', 'kmeans_strata']
@@ -66,7 +66,7 @@ class Stratified(minibatch.MinibatchEstimator):
   def __init__(
       self,
       batch_size: int,
-      strata: Any,
+      strata: hints.TensorLike,
       replacement: bool = False,
       share_minibatch: bool = False,
   ):
@@ -167,7 +167,11 @@ def allocate(batch_size: int, sizes: np.ndarray) -> np.ndarray:
   return number
 
 
-def kmeans_strata(features: Any, num_strata: int, seed: int) -> np.ndarray:
+def kmeans_strata(
+    features: hints.TensorLike,
+    num_strata: int,
+    seed: int,
+) -> np.ndarray:
   """Clusters examples by scikit-learn's k-means, for `Stratified`.
 
   It needs scikit-learn: `pip install scikit-learn`, or the extra `strata`.

@@ -23,6 +23,7 @@ from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.gradients import base
 from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.gradients import minibatch
+from tfp_sgmcmc.internal import hints
 
 __all__ = ['Uniform']
 
@@ -103,7 +104,7 @@ class Uniform(minibatch.MinibatchEstimator):
       self,
       target: posterior_lib.Posterior,
       state_parts: Sequence[tf.Tensor],
-      previous_results: Any,
+      previous_results: hints.EstimatorResults,
       seed: tf.Tensor,
   ) -> tuple[directional.Minibatch, Any]:
     """A minibatch on which to take derivatives of the log density.

@@ -20,7 +20,6 @@ import hashlib
 import os
 import pathlib
 import re
-from typing import Any
 from typing import BinaryIO
 import zipfile
 
@@ -179,7 +178,7 @@ def _parsed(comment):
   return before, own
 
 
-def damaged(path: pathlib.Path, reason: Any) -> ValueError:
+def damaged(path: pathlib.Path, reason: object) -> ValueError:
   """The error for a file that is not as it was written."""
   return ValueError(
       f'{path} is damaged ({reason!s:.200}): put back a copy of it, or give '

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
+
 # The longest name of a file that the library puts into a directory.
 _LONGEST_NAME = 'draws_00000000-00000000.npz.partial'
 
 
-def static_value(value: Any) -> np.ndarray | None:
+def static_value(value: object) -> np.ndarray | None:
   """The value as NumPy, or None where it is only known when a graph runs."""
   if isinstance(value, tf.Variable):
     return value.numpy() if tf.executing_eagerly() else None
@@ -21,7 +23,7 @@ def static_value(value: Any) -> np.ndarray | None:
   return np.asarray(value)
 
 
-def to_tensor(name: str, value: Any) -> tf.Tensor:
+def to_tensor(name: str, value: object) -> tf.Tensor:
   """`value` as a dense tensor, or an error in the words of who passed it.
 
   Args:
@@ -55,7 +57,7 @@ def to_tensor(name: str, value: Any) -> tf.Tensor:
         'long as each other.') from error
 
 
-def real_array(name: str, value: Any) -> np.ndarray:
+def real_array(name: str, value: object) -> np.ndarray:
   """`value` as a float64 array, or an error that names it."""
   try:
     return np.asarray(value, np.float64)
@@ -65,14 +67,19 @@ def real_array(name: str, value: Any) -> np.ndarray:
         'real numbers is needed.') from error
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
   """`value` where it is True or False, else an error."""
   if not isinstance(value, (bool, np.bool_)):
     raise TypeError(f'{name} is {value!r}: it has to be True or False.')
   return bool(value)
 
 
-def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
+def numeric(
+    name: str,
+    value: tf.Tensor,
+    minimum: float,
+    strict: bool = True,
+) -> None:
   """Raises where `value` is no number or tensor above `minimum`.
 
   Args:
@@ -100,7 +107,7 @@ def numeric(name: str, value: Any, minimum: float, strict: bool = True) -> None:
         f'{name} is {_show(number)}: it has to be {relation} {minimum:g}.')
 
 
-def fraction(name: str, value: Any) -> None:
+def fraction(name: str, value: object) -> None:
   """Raises where `value` is not in [0, 1]."""
   numeric(name, value, 0., strict=False)
   number = static_value(value)
@@ -116,7 +123,7 @@ def level(value: Any) -> None:
         f'level is {value}: pass a probability below 1, such as 0.9.')
 
 
-def scalar(name: str, value: Any) -> None:
+def scalar(name: str, value: tf.Tensor) -> None:
   """Raises where `value` is a tensor with axes."""
   if tf.is_tensor(value) or isinstance(value, tf.Variable):
     shape = value.shape
@@ -128,20 +135,20 @@ def scalar(name: str, value: Any) -> None:
         'all chains and coordinates.')
 
 
-def positive_number(name: str, value: Any) -> None:
+def positive_number(name: str, value: object) -> None:
   """Raises where `value` is not one number above 0."""
   numeric(name, value, 0.)
   scalar(name, value)
 
 
-def positive_share(name: str, value: Any) -> None:
+def positive_share(name: str, value: object) -> None:
   """Raises where `value` is not one number in (0, 1]."""
   fraction(name, value)
   positive_number(name, value)
 
 
 def schedule(
-    name: str, value: Any, minimum: float, strict: bool = True) -> None:
+    name: str, value: object, minimum: float, strict: bool = True) -> None:
   """As `numeric`, where `value` may also be a callable of the step counter."""
   if not callable(value):
     numeric(name, value, minimum, strict)
@@ -157,12 +164,12 @@ def schedule(
   numeric(f'{name} at step 0', first, minimum, strict=False)
 
 
-def positive_integer(name: str, value: Any) -> int:
+def positive_integer(name: str, value: object) -> int:
   """Returns `value` as an `int` of at least 1, or raises."""
   return _integer(name, value, 1)
 
 
-def non_negative_integer(name: str, value: Any) -> int:
+def non_negative_integer(name: str, value: object) -> int:
   """Returns `value` as an `int` of at least 0, or raises."""
   return _integer(name, value, 0)
 
@@ -178,7 +185,7 @@ def _integer(name, value, minimum):
   return int(number)
 
 
-def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
+def one_of(name: str, value: object, choices: tuple[Any, ...]) -> None:
   """Raises where `value` is none of `choices`."""
   if value not in choices:
     raise ValueError(
@@ -186,7 +193,7 @@ def one_of(name: str, value: Any, choices: tuple[Any, ...]) -> None:
         f'{", ".join(map(repr, choices))}.')
 
 
-def directory(value: Any, name: str = 'directory') -> pathlib.Path:
+def directory(value: hints.Path, name: str = 'directory') -> pathlib.Path:
   """The path of a directory, which need not exist yet.
 
   Args:
@@ -242,7 +249,7 @@ def _show(number):
   return f'{number:g}' if number.ndim == 0 else str(number)
 
 
-def shorten(value: Any) -> str:
+def shorten(value: object) -> str:
   """A value for a message, cut where it is long."""
   text = repr(value)
   return text if len(text) <= 60 else f'{text[:57]}...'

@@ -52,8 +52,8 @@ class Chunks:
     """
     self._chunks = list(chunks)
     self._ends = list(itertools.accumulate(c.num_draws for c in self._chunks))
-    self._specs = dict(specs) if specs else None
-    self._layout = None
+    self._specs: Any = dict(specs) if specs else None
+    self._layout: dict[str, Any] | None = None
     self._cached = (None, {})
 
   @property

@@ -8,6 +8,7 @@ import itertools
 from typing import Any
 import warnings
 
+import keras
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
@@ -18,6 +19,8 @@ import tensorflow_probability as tfp
 from tensorflow_probability.python.internal import batch_shape_lib
 from tensorflow_probability.python.internal import prefer_static
 from tensorflow_probability.python.internal import unnest
+
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'all_layers',
@@ -51,12 +54,12 @@ shape = prefer_static.shape
 maximum = prefer_static.maximum
 
 
-def all_layers(model: Any) -> list[Any]:
+def all_layers(model: keras.Model) -> list[Any]:
   """All layers of a Keras model, those within layers too."""
   return list(model._flatten_layers(include_self=False))
 
 
-def begin_at_epoch(model: Any, epoch: int | None) -> None:
+def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
   """Lets a `fit` that has begun start at an epoch; None for where it is told.
 
   Keras reads it from the model, where its `BackupAndRestore` writes it too.
@@ -64,19 +67,19 @@ def begin_at_epoch(model: Any, epoch: int | None) -> None:
   model._initial_epoch = epoch
 
 
-def mask(output: Any) -> Any:
+def mask(output: hints.TensorLike) -> Any:
   """The mask that Keras attached to an output, None where there is none."""
   return getattr(output, '_keras_mask', None)
 
 
-def with_mask(output: tf.Tensor, mask: Any) -> tf.Tensor:
+def with_mask(output: tf.Tensor, mask: hints.Nested) -> tf.Tensor:
   """The output, with a mask attached where there is one."""
   if mask is not None:
     output._keras_mask = mask
   return output
 
 
-def dataset_of(iterator: Any) -> tf.data.Dataset | None:
+def dataset_of(iterator: tf.data.Iterator) -> tf.data.Dataset | None:
   """The dataset that an iterator goes through, None where it does not tell.
 
   Of an iterator over replicas, the dataset of its first worker.
@@ -100,7 +103,7 @@ def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:
   return None
 
 
-def validation_batches(model: Any) -> Iterator[Any] | None:
+def validation_batches(model: keras.Model) -> Iterator[Any] | None:
   """The batches that Keras' `fit` evaluates on, once it has done so.
 
   Args:
@@ -124,7 +127,11 @@ def _ancestors(dataset):
 
 
 def move_draws_last(
-    distribution: Any, number: int, rows: int, dtype: Any) -> Any:
+    distribution: tfp.distributions.Distribution,
+    number: int,
+    rows: int,
+    dtype: tf.DType,
+) -> Any:
   """A distribution with the axis of draws as the last of its batch.
 
   Args:
@@ -171,12 +178,12 @@ def move_draws_last(
     return None
 
 
-def joint_names(joint: Any) -> list[str]:
+def joint_names(joint: tfp.distributions.JointDistribution) -> list[str]:
   """The names of the parts of a `tfd.JointDistribution`, in their order."""
   return list(joint._flat_resolve_names())
 
 
-def find_result(kernel_results: Any, name: str) -> Any:
+def find_result(kernel_results: object, name: str) -> Any:
   """A field of kernel results, or of those inside them; None without."""
   return unnest.get_outermost(kernel_results, name, None)
 
@@ -273,7 +280,7 @@ def call_as_one_kernel(
         Sout=[t.shape for t in function.outputs], function_list=[function]))
 
 
-def positions(size: Any) -> tf.Tensor:
+def positions(size: hints.TensorLike) -> tf.Tensor:
   """0, 1, ..., `size - 1`, computed where the program runs.
 
   TensorFlow would fold `tf.range` of a known size, and all that is computed
@@ -293,7 +300,7 @@ def positions(size: Any) -> tf.Tensor:
   return tf.range(size)
 
 
-def vectorized_map(fn: Callable[[Any], Any], elements: Any) -> Any:
+def vectorized_map(fn: Callable[[Any], Any], elements: hints.Nested) -> Any:
   """`tf.vectorized_map` without loops, of bit casts and `l2_loss` too.
 
   Args:

@@ -7,9 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 
 
-def to_tensors(data: Any, looks_for_nan: bool = True) -> Any:
+def to_tensors(data: hints.Data, looks_for_nan: bool = True) -> Any:
   """`data` as tensors with a common leading axis, or an error.
 
   Args:

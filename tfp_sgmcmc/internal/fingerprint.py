@@ -22,6 +22,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
+
 __all__ = [
     'Fingerprint', 'check', 'difference', 'fingerprint', 'is_users', 'of_run',
     'without_names']
@@ -53,7 +55,7 @@ class Fingerprint(NamedTuple):
   unseen: tuple[str, ...]
 
 
-def fingerprint(**arguments: Any) -> Fingerprint:
+def fingerprint(**arguments: object) -> Fingerprint:
   """Describes arguments by flat names.
 
   Numbers and strings are described by themselves, tensors by their dtype, shape
@@ -89,7 +91,7 @@ def fingerprint(**arguments: Any) -> Fingerprint:
   return Fingerprint(describer.flat, tuple(describer.unseen))
 
 
-def check(value: Any) -> None:
+def check(value: object) -> None:
   """Raises where the argument `fingerprint` is neither None nor a string."""
   if value is not None and not isinstance(value, str):
     raise TypeError(
@@ -325,13 +327,15 @@ def _of_keras(value):
       'weights': list(getattr(value, 'weights', []))}
 
 
-def is_users(value: Any) -> bool:
+def is_users(value: object) -> bool:
   """Whether a function, class or module is not of an installed library."""
   if inspect.isfunction(value):
-    module, file = value.__module__, value.__code__.co_filename
+    module: str = value.__module__
+    file: str | None = value.__code__.co_filename
   else:
     name = value.__name__ if inspect.ismodule(value) else value.__module__
-    module, file = name, getattr(sys.modules.get(name), '__file__', None)
+    module = name
+    file = getattr(sys.modules.get(name), '__file__', None)
   if module == '__main__':  # Even where a library's module runs a script.
     return True
   package = (module or '').split('.')[0]
@@ -342,7 +346,7 @@ def is_users(value: Any) -> bool:
       part in _PACKAGES for part in pathlib.Path(file).parts))
 
 
-def without_names(config: Any) -> Any:
+def without_names(config: hints.Nested) -> Any:
   """A configuration of Keras' with numbers for the names of what is in it.
 
   Args:

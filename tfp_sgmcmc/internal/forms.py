@@ -4,17 +4,19 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
+
 __all__ = ['are_same', 'difference', 'specs']
 
 
-def specs(structure: Any) -> Any:
+def specs(structure: hints.Nested) -> Any:
   """The `TensorSpec`s of nested tensors; None where a leaf is None."""
   return tf.nest.map_structure(
       lambda leaf: None if leaf is None else tf.TensorSpec(
           leaf.shape, leaf.dtype), structure)
 
 
-def are_same(one: Any, other: Any) -> bool:
+def are_same(one: hints.Nested, other: hints.Nested) -> bool:
   """Whether nested specs have one structure and equal leaves."""
   try:
     tf.nest.assert_same_structure(one, other)
@@ -23,7 +25,11 @@ def are_same(one: Any, other: Any) -> bool:
   return tf.nest.flatten(one) == tf.nest.flatten(other)
 
 
-def difference(wanted: Any, given: Any, name: str) -> str | None:
+def difference(
+    wanted: hints.Nested,
+    given: hints.Nested,
+    name: str,
+) -> str | None:
   """The first difference of nested specs, as a sentence; None without one.
 
   Args:

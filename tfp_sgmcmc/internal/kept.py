@@ -31,7 +31,7 @@ class _Kept(dict):
     return (_Kept, ())  # Whoever has the copy is another object.
 
 
-def of(owner: Any) -> dict[Any, Any]:
+def of(owner: object) -> dict[Any, Any]:
   """The dictionary of what is kept with an object.
 
   Args:
@@ -51,7 +51,7 @@ def of(owner: Any) -> dict[Any, Any]:
 
 
 def function(
-    owner: Any, key: Any, fn: Callable[..., Any]) -> Callable[..., Any]:
+    owner: object, key: object, fn: Callable[..., Any]) -> Callable[..., Any]:
   """`fn`, traced once for each form of its arguments, where code runs eagerly.
 
   Args:

@@ -6,8 +6,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
 
-def named(**groups: Any) -> dict[str, Any]:
+
+def named(**groups: hints.Nested) -> dict[str, Any]:
   """The leaves of nested structures by name.
 
   Args:

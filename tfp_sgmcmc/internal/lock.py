@@ -13,7 +13,7 @@ import weakref
 try:
   import fcntl
 except ImportError:  # Windows.
-  fcntl = None
+  fcntl = None  # type: ignore[assignment]
   import msvcrt
 
 __all__ = ['Lock']

@@ -68,9 +68,11 @@ def read(path: pathlib.Path) -> Manifest | None:
     raise array_files.damaged(path, 'its digest is of another content')
   try:
     commits = [
-        Commit(*(_count(commit[n]) for n in ('number', 'step', 'num_draws')),
-               None if commit['mark'] is None else _count(commit['mark']),
-               *(_checksum(commit[n]) for n in ('draws', 'checkpoint')))
+        Commit(
+            _count(commit['number']), _count(commit['step']),
+            _count(commit['num_draws']),
+            None if commit['mark'] is None else _count(commit['mark']),
+            _checksum(commit['draws']), _checksum(commit['checkpoint']))
         for commit in content['commits']]
     return Manifest(
         str(content['made_by']), commits, _from_json(content['draw']),

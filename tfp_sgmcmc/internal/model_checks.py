@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc.internal import hints
+
 _Joint = tfp.distributions.JointDistribution
 # How far the value of an example alone may be from that in a batch, relatively:
 # much more than rounding, also where large terms cancel.
@@ -51,7 +53,7 @@ def check_number(
 def check_alone(
     log_likelihood_fn: Callable[..., tf.Tensor],
     state_parts: Sequence[tf.Tensor],
-    batch: Any,
+    batch: hints.Nested,
     log_likelihood: tf.Tensor) -> None:
   """Raises where the value of an example depends on the other examples.
 
@@ -84,7 +86,7 @@ def check_alone(
         'they are passed.')
 
 
-def few_examples(data: Any, state_parts: Sequence[tf.Tensor]) -> Any:
+def few_examples(data: hints.Data, state_parts: Sequence[tf.Tensor]) -> Any:
   """A batch whose length is no other axis' length, to show a wrong axis."""
   lengths = {length for part in state_parts for length in part.shape}
   for leaf in tf.nest.flatten(data):
@@ -94,7 +96,10 @@ def few_examples(data: Any, state_parts: Sequence[tf.Tensor]) -> Any:
   return tf.nest.map_structure(lambda leaf: leaf[:batch_size], data)
 
 
-def check_event(prior: Any, state_parts: Sequence[tf.Tensor]) -> None:
+def check_event(
+    prior: tfp.distributions.Distribution,
+    state_parts: Sequence[tf.Tensor],
+) -> None:
   """Raises where a state is not of the shapes that a prior is a density of.
 
   A distribution would broadcast a state that is too small.
@@ -125,7 +130,7 @@ def check_event(prior: Any, state_parts: Sequence[tf.Tensor]) -> None:
       'chains in front.')
 
 
-def batch_hint(prior: Any) -> str:
+def batch_hint(prior: tfp.distributions.Distribution) -> str:
   """What to say of a prior that has a value for each coordinate, if so."""
   if prior is None or isinstance(prior, _Joint) or not prior.batch_shape.rank:
     return ''
@@ -138,9 +143,9 @@ def batch_hint(prior: Any) -> str:
 
 
 def check_shapes(
-    data: Any,
+    data: hints.Data,
     state_parts: Sequence[tf.Tensor],
-    batch: Any,
+    batch: hints.Nested,
     log_prior: tf.Tensor,
     log_likelihood: tf.Tensor,
     hint: str = '') -> None:
@@ -173,7 +178,7 @@ def check_shapes(
 
 
 def describe_error(
-    error: Exception, state_parts: Sequence[tf.Tensor], batch: Any,
+    error: Exception, state_parts: Sequence[tf.Tensor], batch: hints.Nested,
     name: str = 'log_prior_fn or log_likelihood_fn', hint: str = '') -> str:
   """What to say of an error that a function of the user's has raised.
 
@@ -220,7 +225,7 @@ def _takes(fn, number):
   return True
 
 
-def describe(tensors: Any) -> str:
+def describe(tensors: hints.Nested) -> str:
   """Shapes and dtypes of nested tensors, for a message."""
   described = tf.nest.map_structure(
       lambda t: f'{t.dtype.name}{t.shape.as_list()}', tensors)

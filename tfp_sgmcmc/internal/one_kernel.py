@@ -27,6 +27,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -72,7 +73,7 @@ _TYPES = {
 _IS_PART = contextvars.ContextVar('is part of a kernel', default=False)
 
 
-def call(fn: Callable[..., Any], *arguments: Any) -> Any:
+def call(fn: Callable[..., Any], *arguments: hints.Nested) -> Any:
   """Calls a function as one kernel, where XLA compiles for a CPU and it can be.
 
   Elsewhere it calls the function itself.
@@ -122,7 +123,7 @@ def trace(fn: Callable[..., list[tf.Tensor]], *leaves: tf.Tensor) -> Any:
 
 
 def make(
-    traced: Any, makes: Any = (),
+    traced: Any, makes: hints.Nested = (),
 ) -> Callable[..., list[tf.Tensor]] | None:
   """One kernel of a function, for programs that XLA compiles.
 
@@ -162,7 +163,7 @@ def make(
       whole, module, [*leaves, *whole.captured_inputs])[:-1]
 
 
-def is_worthwhile(kernel_results: Any) -> bool:
+def is_worthwhile(kernel_results: hints.Results) -> bool:
   """Whether it is switched on, and not slower for this number of chains."""
   chains = states.chain_shape(kernel_results)
   return IS_ON and chains.rank is not None and chains.rank <= 1 and (

@@ -7,12 +7,14 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc.internal import hints
+
 _WANTED = (
     'a seed is two integers, such as [0, 1] (where a driver takes it, one '
     'integer too)')
 
 
-def check(seed: Any) -> tf.Tensor:
+def check(seed: tf.Tensor) -> tf.Tensor:
   """A stateless seed as an `int32[2]` tensor.
 
   Args:
@@ -39,7 +41,7 @@ def check(seed: Any) -> tf.Tensor:
   return seed if seed.dtype == tf.int32 else tf.cast(seed, tf.int32)
 
 
-def sanitize(seed: Any) -> tf.Tensor:
+def sanitize(seed: hints.Seed) -> tf.Tensor:
   """A stateless seed of what `tfp.mcmc` takes for one.
 
   Args:

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 
 # On a CPU, the most numbers of a part that is joined with others to be summed
 # up, and not by products; on accelerators, the most of one that is joined.
@@ -60,7 +61,7 @@ def to_parts(state: Any, name: str = 'state') -> list[tf.Tensor]:
   return parts
 
 
-def check_not_empty(state: Any) -> None:
+def check_not_empty(state: hints.State) -> None:
   """Raises where a part of a state has no elements.
 
   Args:
@@ -74,7 +75,7 @@ def check_not_empty(state: Any) -> None:
           'least one chain and one coordinate.')
 
 
-def like(state: Any, parts: Sequence[tf.Tensor]) -> Any:
+def like(state: hints.State, parts: Sequence[tf.Tensor]) -> Any:
   """Packs `parts` as `state` is packed: a tensor, a list or a tuple."""
   if not isinstance(state, (list, tuple)):
     return parts[0]
@@ -196,7 +197,7 @@ def quadratic(
   return at_once + 0.5 * (both - first), gradients
 
 
-def cast(value: Any, dtype: tf.DType) -> tf.Tensor:
+def cast(value: object, dtype: tf.DType) -> tf.Tensor:
   """`tf.cast`, where a Python number is not rounded to float32 first."""
   if not tf.is_tensor(value) and not isinstance(value, tf.Variable):
     value = np.asarray(value)
@@ -260,7 +261,7 @@ def expand(per_chain: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
   return tf.reshape(per_chain, tf.concat([tf.shape(per_chain), ones], axis=0))
 
 
-def select(mask: tf.Tensor, new: Any, old: Any) -> Any:
+def select(mask: tf.Tensor, new: hints.Nested, old: hints.Nested) -> Any:
   """`new` in the chains of `mask`, `old` in the others.
 
   Args:
@@ -283,7 +284,7 @@ def nan_where(
       for part in parts]
 
 
-def chain_shape(kernel_results: Any) -> tf.TensorShape:
+def chain_shape(kernel_results: hints.Results) -> tf.TensorShape:
   """The leading axes that are chains, by kernel results; [] if not known."""
   target_log_prob = compat.find_result(kernel_results, 'target_log_prob')
   return tf.TensorShape([]) if target_log_prob is None else (

@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import losses as losses_lib
@@ -46,8 +47,8 @@ _LEAST = 1e-7
 def row(
     runs: Sequence[samples_lib.PosteriorSamples],
     log_likelihood: np.ndarray,
-    x: Any,
-    y: Any,
+    x: hints.Data,
+    y: hints.Data,
 ) -> verdicts.Row:
   """The row of the posterior's NLL.
 
@@ -112,7 +113,7 @@ def _pooled(log_likelihood):
 
 
 def constant_log_likelihood(
-    posterior: samples_lib.PosteriorSamples, x: Any, y: Any,
+    posterior: samples_lib.PosteriorSamples, x: hints.Data, y: hints.Data,
 ) -> np.ndarray | None:
   """The log likelihood of the constant prediction that fits best.
 
@@ -136,7 +137,7 @@ def constant_log_likelihood(
         (term, likelihood.target(targets, outputs, term),
          likelihood.flat_outputs(outputs)[term.index])
         for term in likelihood.terms(outputs)])
-  total = 0.
+  total: Any = 0.
   for of_term in zip(*batches):
     term = of_term[0][0]
     targets = np.concatenate([np.asarray(target) for _, target, _ in of_term])

@@ -1,12 +1,12 @@
 """Warns of what acts in training but not, or wrongly, while sampling."""
 
-from typing import Any
 import warnings
 
 import keras
 import numpy as np
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import network
 
 __all__ = ['warn_of_randomness', 'warn_of_what_stops']
@@ -37,7 +37,7 @@ def warn_of_what_stops(model: keras.Model) -> None:
         f'{" and ".join(stops)}.', stacklevel=2)
 
 
-def warn_of_randomness(model: keras.Model, x: Any) -> None:
+def warn_of_randomness(model: keras.Model, x: hints.Data) -> None:
   """Warns where the model's outputs are random without training.
 
   Keras takes `Dropout(...)(x, training=True)` at its word where the model is

@@ -17,6 +17,7 @@ from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc import random
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import forks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import chain as chain_lib
 from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import draw_schedule
@@ -236,16 +237,16 @@ class PosteriorSampling(keras.callbacks.Callback):
       kernel: Callable[..., tfp.mcmc.TransitionKernel] | None = None,
       *,
       num_examples: int | None = None,
-      prior: Any = None,
-      temperature: Any = None,
-      learning_rate: Any = None,
+      prior: hints.Prior | None = None,
+      temperature: hints.Schedule | None = None,
+      learning_rate: hints.Schedule | str | None = None,
       momentum: float | None = None,
       start_epoch: int | None = None,
       num_burnin_steps: int | None = None,
       num_steps_between_results: int | draw_schedule.DrawSchedule | None = None,
       num_chains: int | starts.Chains = 1,
       directory: str | os.PathLike | checkpoint.Directory | None = None,
-      seed: Any = None,
+      seed: hints.Seed = None,
   ):
     """Makes the callback.
 
@@ -679,7 +680,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     _LAST_OF_MODEL[self.model] = weakref.ref(self)
 
 
-def describe_also(sampling: PosteriorSampling, **described: Any) -> None:
+def describe_also(sampling: PosteriorSampling, **described: object) -> None:
   """Adds to what a directory knows a chain by, before its `fit`.
 
   Args:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
@@ -156,7 +157,7 @@ class Chain:
       self._step.set_likelihood(likelihood)
 
   def train(
-      self, iterator: Any, function: train_function.TrainFunction,
+      self, iterator: tf.data.Iterator, function: train_function.TrainFunction,
   ) -> dict[str, Any]:
     """An execution of the compiled optimizer, before the chain begins.
 
@@ -322,12 +323,12 @@ class Chain:
     if self.why_stopped is not None:
       self._put_back_before()
 
-  def train_step(self, data: Any) -> dict[str, Any]:
+  def train_step(self, data: hints.Data) -> dict[str, Any]:
     """A training step: see `SamplingStep.train_step`."""
     return self._step.train_step(data)
 
   def execute(
-      self, iterator: Any, function: train_function.TrainFunction,
+      self, iterator: tf.data.Iterator, function: train_function.TrainFunction,
   ) -> dict[str, Any]:
     """What one execution of `fit` does: one or several steps, and draws.
 

@@ -21,6 +21,7 @@ from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import fingerprint as fingerprint_lib
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
@@ -66,7 +67,7 @@ class Directory:
     return Directory(str(path), fingerprint=self.fingerprint)
 
 
-def to_directory(value: Any) -> Directory | None:
+def to_directory(value: 'Directory | hints.Path | None') -> Directory | None:
   """What was given as `directory`, as a `Directory`; None for none."""
   if value is None or isinstance(value, Directory):
     return value
@@ -151,7 +152,9 @@ def leaves(**groups: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def assign(
-    checkpoint: Mapping[str, np.ndarray], path: Any, **groups: Sequence[Any],
+    checkpoint: Mapping[str, np.ndarray],
+    path: hints.Path,
+    **groups: Sequence[Any],
 ) -> None:
   """Puts back what `leaves` took.
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 import dataclasses
 import math
-from typing import Any
 
 import keras
 
@@ -65,7 +64,7 @@ class DrawSchedule:
       checks.positive_number('draw_interval', self.draw_interval)
 
 
-def to_schedule(value: Any) -> DrawSchedule:
+def to_schedule(value: 'DrawSchedule | int | None') -> DrawSchedule:
   """What was given as `num_steps_between_results`, as a `DrawSchedule`."""
   return value if isinstance(value, DrawSchedule) else DrawSchedule(value)
 

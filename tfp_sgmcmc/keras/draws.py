@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import chunks as chunks_lib
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import extras as extras_lib
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
@@ -253,7 +254,7 @@ def in_memory(
   return ModelDraws(model, chunks, start=lambda: dict(start or {}))
 
 
-def load(directory: Any, model: keras.Model) -> ModelDraws:
+def load(directory: hints.Path, model: keras.Model) -> ModelDraws:
   """The draws in a directory, read as they are used.
 
   Args:
@@ -283,7 +284,7 @@ def _start_of(checkpoint):
       if name.startswith(_START)}
 
 
-def new_store(directory: Any) -> store_lib.Store:
+def new_store(directory: hints.Path) -> store_lib.Store:
   """An open store of draws of a model, none yet, without a chain.
 
   Args:

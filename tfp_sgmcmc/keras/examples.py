@@ -1,6 +1,5 @@
 """N, the number of training examples: as given, or read from the data."""
 
-from typing import Any
 import warnings
 
 import keras
@@ -57,7 +56,7 @@ class ExampleCount:
     """Takes note that other data may come."""
     self._is_new = True
 
-  def look(self, iterator: Any) -> None:
+  def look(self, iterator: tf.data.Iterator) -> None:
     """Reads N from the data of a `fit`, or compares it with them.
 
     Args:

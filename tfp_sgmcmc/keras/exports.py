@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
@@ -15,7 +16,10 @@ __all__ = ['save', 'to_arviz', 'weights_files']
 
 
 def save(
-    model: keras.Model, draws: Any, indices: Sequence[int], directory: Any,
+    model: keras.Model,
+    draws: Any,
+    indices: Sequence[int],
+    directory: hints.Path,
 ) -> None:
   """See `PosteriorSamples.save`.
 
@@ -37,7 +41,10 @@ def save(
 
 
 def weights_files(
-    model: keras.Model, draws: Any, indices: Sequence[int], directory: Any,
+    model: keras.Model,
+    draws: Any,
+    indices: Sequence[int],
+    directory: hints.Path,
 ) -> list[str]:
   """See `PosteriorSamples.export_weights`.
 
@@ -66,7 +73,12 @@ def weights_files(
   return [str(file) for file in files]
 
 
-def to_arviz(chains: Sequence[Any], x: Any, y: Any, batch_size: int) -> Any:
+def to_arviz(
+    chains: Sequence[Any],
+    x: hints.Data,
+    y: hints.Data,
+    batch_size: int,
+) -> Any:
   """See `PosteriorSamples.to_arviz`.
 
   Args:

@@ -1,12 +1,12 @@
 """Predictions for each row of a batch once, from a kernel's own passes."""
 
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import network
 
 __all__ = ['ForwardPasses']
@@ -38,7 +38,7 @@ class ForwardPasses:
 
   def __init__(
       self,
-      num_rows: Any,
+      num_rows: hints.TensorLike,
       make_pass: Callable[[], network.ForwardPass],
   ):
     """Makes the object, before the kernel's step, in the step's own graph.

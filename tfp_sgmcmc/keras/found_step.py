@@ -22,9 +22,11 @@ import warnings
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'START', 'FoundStep', 'RateByTemperature', 'by_energy_error',
@@ -128,7 +130,11 @@ class FoundStep:
     """
     return self._way.around(kernel, self._number())
 
-  def logs(self, kernel: Any, results: Any) -> dict[str, tf.Tensor]:
+  def logs(
+      self,
+      kernel: tfp.mcmc.TransitionKernel,
+      results: hints.Results,
+  ) -> dict[str, tf.Tensor]:
     """The setting of the next step, by a kernel of `around` and its results."""
     return {self._way.argument: self._way.value(kernel, results)}
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 
 __all__ = [
@@ -22,7 +23,7 @@ _ROUNDING = 0.01
 
 
 def faults(
-    likelihood: likelihood_lib.Likelihood, outputs: Any) -> tf.Tensor:
+    likelihood: likelihood_lib.Likelihood, outputs: hints.Nested) -> tf.Tensor:
   """What is wrong with the outputs for each example.
 
   Elements that the output's mask leaves out are not looked at.
@@ -55,7 +56,10 @@ def faults(
 
 
 def check_faults(
-    found: np.ndarray, likelihood: likelihood_lib.Likelihood, x: Any) -> None:
+    found: np.ndarray,
+    likelihood: likelihood_lib.Likelihood,
+    x: hints.Data,
+) -> None:
   """Raises where the predictions of draws have `faults`.
 
   Args:
@@ -80,7 +84,7 @@ def check_faults(
         'the draws before, posterior[:k].'))
 
 
-def check_log_likelihood(values: np.ndarray, y: Any) -> None:
+def check_log_likelihood(values: np.ndarray, y: hints.Data) -> None:
   """Raises where the log likelihood is NaN, with outputs that are finite.
 
   Args:
@@ -103,7 +107,7 @@ def check_log_likelihood(values: np.ndarray, y: Any) -> None:
             'can have (counts of at least 0 for "poisson")?'))
 
 
-def check_sample_weight(weights: Any) -> None:
+def check_sample_weight(weights: hints.Nested) -> None:
   """Raises where weights cannot be those of an average.
 
   Args:
@@ -125,7 +129,10 @@ def check_sample_weight(weights: Any) -> None:
 
 
 def check_class_numbers(
-    likelihood: likelihood_lib.Likelihood, y: Any, outputs: Any) -> None:
+    likelihood: likelihood_lib.Likelihood,
+    y: hints.Data,
+    outputs: hints.Nested,
+) -> None:
   """Raises where targets of a sparse crossentropy are no class numbers.
 
   Args:
@@ -160,7 +167,7 @@ def check_class_numbers(
           'from 0, or give the last layer a unit for each.')
 
 
-def check_shares(term: Any, y: np.ndarray) -> None:
+def check_shares(term: likelihood_lib.Term, y: np.ndarray) -> None:
   """Raises where targets of another crossentropy are no shares of classes.
 
   Args:
@@ -184,9 +191,9 @@ def check_shares(term: Any, y: np.ndarray) -> None:
 
 def look(
     likelihood: likelihood_lib.Likelihood,
-    y: Any,
-    outputs: Any,
-    sample_weight: Any,
+    y: hints.Data,
+    outputs: hints.Nested,
+    sample_weight: hints.Nested,
 ) -> None:
   """Looks at the first batch of `fit`, and at a model's outputs on it.
 
@@ -231,7 +238,7 @@ def look(
 
 
 def may_need_logits(
-    likelihood: likelihood_lib.Likelihood, outputs: Any) -> bool:
+    likelihood: likelihood_lib.Likelihood, outputs: hints.Nested) -> bool:
   """Whether outputs have to be looked at, to tell that they are probabilities.
 
   Args:
@@ -250,7 +257,10 @@ def may_need_logits(
 
 
 def counted(
-    shape: Sequence[int], mask: Any, sample_weight: Any) -> np.ndarray:
+    shape: Sequence[int],
+    mask: hints.Nested,
+    sample_weight: hints.Nested,
+) -> np.ndarray:
   """Which elements count: those under a mask, with weights that are not 0.
 
   Args:

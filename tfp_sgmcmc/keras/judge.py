@@ -117,7 +117,7 @@ class Judge:
     is_searching = self._search is not None and not self._search.is_over
     said = None
     if self._found_step is not None and not is_searching:
-      said = self._found_step.watch(num_steps, logs)
+      said = self._found_step.watch(num_steps, dict(logs))
     burnin = self._schedule.num_burnin_steps
     if burnin and before < burnin <= num_steps:
       self._warn_of_heat('of the second half of burn-in', burnin // 2 + 1,

@@ -27,6 +27,7 @@ from tfp_sgmcmc import mcmc
 from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import found_step as found_step_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.mcmc import adaptation
@@ -47,9 +48,9 @@ class KernelMaker:
       self,
       kernel: Callable[..., tfp.mcmc.TransitionKernel],
       num_examples: int | None,
-      learning_rate: Any = None,
+      learning_rate: hints.Schedule | str | None = None,
       momentum: float | None = None,
-      temperature: Any = None,
+      temperature: hints.Schedule | None = None,
       found_step: found_step_lib.FoundStep | None = None,
   ):
     """Checks the arguments, by making the kernel once.
@@ -198,7 +199,7 @@ class KernelMaker:
           'of it: leave gradient_estimator out, or build the model outside '
           'the strategy.')
 
-  def begin_fit(self, optimizer: Any) -> None:
+  def begin_fit(self, optimizer: keras.optimizers.Optimizer) -> None:
     """Takes the optimizer that the model is compiled with.
 
     Args:
@@ -258,7 +259,11 @@ class KernelMaker:
       kernel = self._found_step.around(kernel)
     return kernel
 
-  def logs(self, kernel: Any, results: Any) -> dict[str, tf.Tensor]:
+  def logs(
+      self,
+      kernel: tfp.mcmc.TransitionKernel,
+      results: hints.Results,
+  ) -> dict[str, tf.Tensor]:
     """What of the kernel's results is for the logs of a step.
 
     Args:

@@ -1,7 +1,6 @@
 """The local learning coefficient of a network, from the draws of `fit`."""
 
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +19,7 @@ tfd = tfp.distributions
 
 def prior_around(
     model: keras.Model, scale: float,
-) -> Callable[[keras.Variable], tfd.Distribution]:
+) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
   """A Gaussian prior about the weights that a model has now.
 
     w ~ N(w*, scale^2)
@@ -88,7 +87,7 @@ def prior_around(
 
 
 @learning_coefficient.local_learning_coefficient.register
-def _(result: samples_lib.PosteriorSamples, x: Any, y: Any):
+def _(result: samples_lib.PosteriorSamples, x, y):
   start = result.start
   if start is None:
     raise ValueError(

@@ -18,6 +18,7 @@ import keras
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import losses as losses_lib
 
 __all__ = ['Likelihood', 'Term']
@@ -72,7 +73,11 @@ class Term(NamedTuple):
   weight: float
 
   def log_likelihood(
-      self, y_true: Any, y_pred: tf.Tensor, sample_weight: Any) -> tf.Tensor:
+      self,
+      y_true: tf.Tensor,
+      y_pred: tf.Tensor,
+      sample_weight: tf.Tensor,
+  ) -> tf.Tensor:
     """The log likelihood of each example, shape `[n]`, in nats."""
     mask = compat.mask(y_pred)
     dtype = self.loss.dtype
@@ -145,7 +150,7 @@ class Term(NamedTuple):
     """The class number of targets that do not count, None for none."""
     return self.loss.get_config().get('ignore_class')
 
-  def elements(self, shape: Any) -> Any:
+  def elements(self, shape: hints.Shape) -> Any:
     """The shape of what is classified, of outputs of a shape."""
     return shape if self.is_binary else shape[:-1]
 
@@ -213,7 +218,7 @@ class Likelihood:
         for loss in keras.tree.flatten(self._losses)
         if isinstance(loss, keras.losses.Loss))
 
-  def terms(self, y_pred: Any) -> list[Term]:
+  def terms(self, y_pred: hints.Nested) -> list[Term]:
     """The losses in the order of the flat outputs.
 
     Args:
@@ -244,7 +249,11 @@ class Likelihood:
     return terms
 
   def log_likelihood(
-      self, y: Any, y_pred: Any, sample_weight: Any) -> tf.Tensor:
+      self,
+      y: hints.Data,
+      y_pred: hints.Nested,
+      sample_weight: tf.Tensor,
+  ) -> tf.Tensor:
     """The log likelihood of each example, summed over outputs.
 
     Args:
@@ -267,12 +276,22 @@ class Likelihood:
           self.weight(sample_weight, y_pred, term))
     return total
 
-  def target(self, y: Any, y_pred: Any, term: Term) -> tf.Tensor:
+  def target(
+      self,
+      y: hints.Data,
+      y_pred: hints.Nested,
+      term: Term,
+  ) -> tf.Tensor:
     """The targets of one term."""
     names = self.output_names(y_pred)
     return self._pick(y, term.index, names[term.index], len(names), 'targets')
 
-  def weight(self, sample_weight: Any, y_pred: Any, term: Term) -> Any:
+  def weight(
+      self,
+      sample_weight: hints.Nested,
+      y_pred: hints.Nested,
+      term: Term,
+  ) -> Any:
     """The sample weights of one term, None without."""
     if not isinstance(sample_weight, (dict, list, tuple)):
       return sample_weight
@@ -281,14 +300,14 @@ class Likelihood:
         sample_weight, term.index, names[term.index], len(names),
         'sample weights')
 
-  def flat_outputs(self, y_pred: Any) -> list[Any]:
+  def flat_outputs(self, y_pred: hints.Nested) -> list[Any]:
     """The outputs as a list."""
     if isinstance(y_pred, dict):
       return [y_pred[name] for name in self.output_names(y_pred)]
     return list(y_pred) if isinstance(y_pred, (list, tuple)) else [y_pred]
 
   def map_outputs(
-      self, fn: Callable[[Term | None, Any], Any], y_pred: Any) -> Any:
+      self, fn: Callable[[Term | None, Any], Any], y_pred: hints.Nested) -> Any:
     """Applies `fn(term, output)`, the term None without loss."""
     terms = {term.index: term for term in self.terms(y_pred)}
     flat = [

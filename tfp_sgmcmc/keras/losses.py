@@ -30,7 +30,7 @@ tfd = tfp.distributions
 class LikelihoodLoss(keras.losses.Loss):
   """A loss -log p(y | outputs); a subclass defines `distribution`."""
 
-  def distribution(self, y_pred: tf.Tensor) -> tfd.Distribution:
+  def distribution(self, y_pred: tf.Tensor) -> tfp.distributions.Distribution:
     """The distribution of the targets, given the model's outputs."""
     raise NotImplementedError
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'ForwardPass',
@@ -66,7 +67,7 @@ class ForwardPass(NamedTuple):
 
 def forward(
     model: keras.Model,
-    x: Any,
+    x: hints.Data,
     weights: Sequence[tf.Tensor],
     updates: Updates = (),
 ) -> ForwardPass:
@@ -123,26 +124,26 @@ def mean_loss(
   return loss, _updates(scope, model.metrics_variables)
 
 
-def num_rows(data: Any) -> Any:
+def num_rows(data: hints.Data) -> Any:
   """The number of examples of a batch: an `int` where it is known."""
   first = next(leaf for leaf in keras.tree.flatten(data) if leaf is not None)
   return compat.shape(first)[0]
 
 
-def map_leaves(fn: Callable[[Any], Any], structure: Any) -> Any:
+def map_leaves(fn: Callable[[Any], Any], structure: hints.Nested) -> Any:
   """`fn` of each leaf of a structure; None where a leaf is None."""
   return keras.tree.map_structure(
       lambda leaf: None if leaf is None else fn(leaf), structure)
 
 
-def without_optionals(data: Any) -> Any:
+def without_optionals(data: hints.Data) -> Any:
   """The data with None where Keras has an empty `Optional`."""
   return keras.tree.map_structure(
       lambda leaf: None if isinstance(leaf, tf.experimental.Optional)
       else leaf, data)
 
 
-def of_any_length(tensor: Any) -> Any:
+def of_any_length(tensor: tf.Tensor) -> Any:
   """The spec of a tensor whose leading axis may have any length."""
   if tensor is None or not tensor.shape.rank:
     return tensor
@@ -194,19 +195,21 @@ def put_back(variables: Sequence[Any]) -> Iterator[list[np.ndarray]]:
     assign(variables, kept)
 
 
-def learning_rate(optimizer: Any) -> keras.Variable | None:
+def learning_rate(
+    optimizer: keras.optimizers.Optimizer,
+) -> keras.Variable | None:
   """The learning rate that callbacks can set, None where there is none."""
   rate = getattr(optimizer, 'learning_rate', None)
   return rate if isinstance(rate, keras.Variable) else None
 
 
-def has_moving_average(optimizer: Any) -> bool:
+def has_moving_average(optimizer: keras.optimizers.Optimizer) -> bool:
   """Whether `fit` ends by putting an average of the weights in their place."""
   optimizer = getattr(optimizer, 'inner_optimizer', optimizer)
   return bool(getattr(optimizer, 'use_ema', False))
 
 
-def check_kind(model: Any) -> None:
+def check_kind(model: keras.Model) -> None:
   """Raises `TypeError` where the model is none of Keras 3."""
   if isinstance(model, type):
     raise TypeError(
@@ -313,7 +316,7 @@ def call_arguments(model: keras.Model, training: bool) -> dict[str, bool]:
 
 def changed_by_call(
     model: keras.Model,
-    x: Any,
+    x: hints.Data,
     variables: Sequence[keras.Variable],
     arguments: dict[str, bool],
 ) -> set[int]:

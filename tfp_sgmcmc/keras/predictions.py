@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import network
 
 __all__ = [
@@ -206,14 +207,17 @@ def _join(found, ways):
       for way, parts in zip(ways, zip(*found))]
 
 
-def is_stream(data: Any) -> bool:
+def is_stream(data: hints.Data) -> bool:
   """Whether the data come in batches of their own."""
   return (isinstance(data, (tf.data.Dataset, keras.utils.PyDataset))
           or hasattr(data, '__next__'))
 
 
 def batches(
-    data: Any, batch_size: int, steps: int | None = None) -> Iterator[Batch]:
+    data: hints.Data,
+    batch_size: int,
+    steps: int | None = None,
+) -> Iterator[Batch]:
   """Goes through the data once.
 
   Args:
@@ -243,7 +247,7 @@ def batches(
 
 
 def inputs(
-    x: Any, batch_size: int, steps: int | None) -> Iterator[Batch]:
+    x: hints.Data, batch_size: int, steps: int | None) -> Iterator[Batch]:
   """Batches of the inputs alone, of data that may have targets."""
   if not is_stream(x):
     x = (x, None, None)
@@ -255,7 +259,7 @@ def length(batch: Batch) -> int:
   return int(np.shape(keras.tree.flatten(batch[0])[0])[0])
 
 
-def are_of_elements(weights: Any) -> bool:
+def are_of_elements(weights: tf.Tensor) -> bool:
   """Whether sample weights are more than one number an example.
 
   Args:

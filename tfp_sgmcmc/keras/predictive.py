@@ -16,6 +16,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import losses as losses_lib
 from tfp_sgmcmc.keras import scores
@@ -53,7 +54,8 @@ class Variances(NamedTuple):
 
 
 def of_draw(
-    term: likelihood_lib.Term, y_pred: tf.Tensor) -> tfd.Distribution:
+    term: likelihood_lib.Term, y_pred: tf.Tensor,
+) -> tfp.distributions.Distribution:
   """The distribution of the targets by outputs of one draw.
 
   Args:
@@ -89,7 +91,8 @@ def is_distribution(term: likelihood_lib.Term) -> bool:
 
 
 def class_distribution(
-    term: likelihood_lib.Term, p: Any) -> tfd.Distribution:
+    term: likelihood_lib.Term, p: hints.TensorLike,
+) -> tfp.distributions.Distribution:
   """The distribution of class numbers: Bernoulli or categorical."""
   p = tf.cast(p, term.loss.dtype)
   return tfd.Bernoulli(probs=p) if term.is_binary else tfd.Categorical(probs=p)
@@ -97,10 +100,10 @@ def class_distribution(
 
 def mixture(
     term: likelihood_lib.Term,
-    y_pred: Any,
-    log_weights: Any,
+    y_pred: tf.Tensor,
+    log_weights: hints.TensorLike,
     of_elements: bool = False,
-) -> tfd.MixtureSameFamily:
+) -> tfp.distributions.MixtureSameFamily:
   """The mixture of the draws' distributions.
 
   Args:
@@ -140,7 +143,7 @@ def mixture(
 
 
 def sample(
-    term: likelihood_lib.Term, y_pred: Any, index: np.ndarray,
+    term: likelihood_lib.Term, y_pred: hints.Nested, index: np.ndarray,
     seed: np.ndarray,
 ) -> np.ndarray:
   """Targets `[num, n, ...]`, the k-th of the draw `index[k]`."""
@@ -220,15 +223,15 @@ def standard_deviation(
       spread_of_draws.within + between(mean, spread_of_draws))
 
 
-def between(mean: Any, parts: Variances) -> np.ndarray:
+def between(mean: np.ndarray, parts: Variances) -> np.ndarray:
   """The variance of the draws' means."""
   return np.maximum(parts.square - np.square(mean), 0.)
 
 
 def quantiles(
     term: likelihood_lib.Term,
-    mixed: tfd.MixtureSameFamily,
-    p: Any,
+    mixed: tfp.distributions.MixtureSameFamily,
+    p: np.ndarray,
     num_halvings: int = _MAX_HALVINGS,
 ) -> np.ndarray:
   """The smallest y at which the mixture's cdf is at least p.
@@ -262,7 +265,9 @@ def quantiles(
 
 
 def shortest_interval(
-    term: likelihood_lib.Term, mixed: tfd.MixtureSameFamily, level: float,
+    term: likelihood_lib.Term,
+    mixed: tfp.distributions.MixtureSameFamily,
+    level: float,
 ) -> np.ndarray:
   """The shortest interval that holds a share of the mixture.
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras import scale_mixture
 
@@ -28,7 +29,7 @@ tfd = tfp.distributions
 
 def he_normal(
     scale: float = 1., bias_scale: float = 1.,
-) -> Callable[[keras.Variable], tfd.Distribution]:
+) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
   """A Gaussian prior scaled as He et al. scale initial weights.
 
     w ~ N(0, scale^2 2 / fan_in)   for kernels,
@@ -69,7 +70,7 @@ def he_normal(
   return prior
 
 
-def bounded_normal(variable: keras.Variable) -> tfd.Distribution:
+def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   """The prior where none is given: N(0, 1), and narrower for wide layers.
 
     w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
@@ -102,7 +103,10 @@ def bounded_normal(variable: keras.Variable) -> tfd.Distribution:
 
 
 def chosen(
-    prior: Any, is_default: bool, has_losses: bool, say: Callable[[str], None],
+    prior: hints.Prior,
+    is_default: bool,
+    has_losses: bool,
+    say: Callable[[str], None],
 ) -> Any:
   """The prior to take; warns where nothing, or two things, say it.
 
@@ -138,7 +142,7 @@ def chosen(
 class WeightPrior:
   """The log prior density of a list of weights."""
 
-  def __init__(self, prior: Any, variables: Sequence[keras.Variable]):
+  def __init__(self, prior: hints.Prior, variables: Sequence[keras.Variable]):
     """Finds a distribution for each weight.
 
     Args:
@@ -178,7 +182,11 @@ class WeightPrior:
         distribution if isinstance(distribution, scale_mixture.ScaleMixture)
         else None for distribution in self._distributions]
 
-  def log_prob(self, *parts: tf.Tensor, temperature: Any = 1.) -> tf.Tensor:
+  def log_prob(
+      self,
+      *parts: tf.Tensor,
+      temperature: hints.Schedule = 1.,
+  ) -> tf.Tensor:
     """The log prior density that a kernel at a temperature is given.
 
     Args:

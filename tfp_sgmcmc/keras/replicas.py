@@ -17,6 +17,7 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc import sharding
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import network
 
 __all__ = ['assign', 'check', 'metrics', 'posterior', 'variable', 'whole']
@@ -134,7 +135,7 @@ class _ShardedBatch(sharding.ShardedPosterior):
     return context.merge_call(together, args=(own,))
 
 
-def whole(strategy: tf.distribute.Strategy, data: Any) -> Any:
+def whole(strategy: tf.distribute.Strategy, data: hints.Data) -> Any:
   """A batch in one piece, from the parts that the replicas have."""
   if not collectives.is_several(strategy):
     return data

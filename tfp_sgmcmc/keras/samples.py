@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import resampling
 from tfp_sgmcmc.keras import calibrated as calibrated_lib
 from tfp_sgmcmc.keras import draws as draws_lib
@@ -173,7 +174,11 @@ class PosteriorSamples:
         weights, {}, range(1, len(arrays[0]) + 1))), predictor=predictor)
 
   @classmethod
-  def load(cls, directory: Any, model: keras.Model) -> 'PosteriorSamples':
+  def load(
+      cls,
+      directory: hints.Path,
+      model: keras.Model,
+  ) -> 'PosteriorSamples':
     """Reads draws that `save`, or `PosteriorSampling(directory=...)`, wrote.
 
     Args:
@@ -253,7 +258,7 @@ class PosteriorSamples:
       joined_draws.check_models(model, chain.model, draws.extras)
     return cls(model, draws)
 
-  def save(self, directory: Any) -> None:
+  def save(self, directory: hints.Path) -> None:
     """Writes the draws to a directory, from which `load` reads them.
 
     They are kept as arrays, several draws to a file; for files that Keras reads
@@ -267,7 +272,7 @@ class PosteriorSamples:
     """
     exports.save(self._model, self._draws, self._all(), directory)
 
-  def export_weights(self, directory: Any) -> list[str]:
+  def export_weights(self, directory: hints.Path) -> list[str]:
     """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....
 
     `model.load_weights(file)` puts such a draw into a model without this
@@ -393,7 +398,7 @@ class PosteriorSamples:
     more = f', {self.num_chains} chains' if self.num_chains > 1 else ''
     return f'<PosteriorSamples: {len(self):,} draws of {size:,} weights{more}>'
 
-  def __getitem__(self, index: Any) -> Any:
+  def __getitem__(self, index: int | slice) -> Any:
     """A draw, as a list of arrays; for a slice, `PosteriorSamples`."""
     self._check_weights()
     chosen = self._all()[index]
@@ -411,7 +416,7 @@ class PosteriorSamples:
 
   def predict(
       self,
-      x: Any,
+      x: hints.Data,
       batch_size: int = 128,
       return_samples: bool = False,
       draw_batch_size: int = 8,
@@ -483,7 +488,7 @@ class PosteriorSamples:
 
   def predictive_entropy(
       self,
-      x: Any,
+      x: hints.Data,
       batch_size: int = 128,
       draw_batch_size: int = 8,
       steps: int | None = None,
@@ -512,7 +517,7 @@ class PosteriorSamples:
 
   def uncertainty(
       self,
-      x: Any,
+      x: hints.Data,
       batch_size: int = 128,
       draw_batch_size: int = 8,
       steps: int | None = None,
@@ -560,7 +565,7 @@ class PosteriorSamples:
 
   def predictive(
       self,
-      x: Any,
+      x: hints.Data,
       batch_size: int = 128,
       draw_batch_size: int = 8,
       steps: int | None = None,
@@ -627,7 +632,7 @@ class PosteriorSamples:
 
   def sample(
       self,
-      x: Any,
+      x: hints.Data,
       num_samples: int = 1,
       seed: int = 0,
       batch_size: int = 128,
@@ -684,8 +689,8 @@ class PosteriorSamples:
 
   def quantiles(
       self,
-      x: Any,
-      q: Any,
+      x: hints.Data,
+      q: hints.TensorLike,
       batch_size: int = 128,
       draw_batch_size: int = 8,
       steps: int | None = None,
@@ -735,7 +740,7 @@ class PosteriorSamples:
 
   def interval(
       self,
-      x: Any,
+      x: hints.Data,
       level: float = 0.9,
       kind: str = 'equal_tails',
       batch_size: int = 128,
@@ -790,10 +795,10 @@ class PosteriorSamples:
 
   def evaluate(
       self,
-      x: Any,
-      y: Any = None,
+      x: hints.Data,
+      y: hints.Data = None,
       batch_size: int = 128,
-      sample_weight: Any = None,
+      sample_weight: hints.Nested = None,
       draw_batch_size: int = 8,
       steps: int | None = None,
   ) -> dict[str, float]:
@@ -912,8 +917,8 @@ class PosteriorSamples:
 
   def log_likelihood(
       self,
-      x: Any,
-      y: Any,
+      x: hints.Data,
+      y: hints.Data,
       batch_size: int = 128,
       draw_batch_size: int = 8,
   ) -> np.ndarray:
@@ -1082,7 +1087,11 @@ class PosteriorSamples:
         input_signature)
 
   def to_arviz(
-      self, x: Any = None, y: Any = None, batch_size: int = 128) -> Any:
+      self,
+      x: hints.Data = None,
+      y: hints.Data = None,
+      batch_size: int = 128,
+  ) -> Any:
     """Exports the draws by chain, all at once, to ArviZ.
 
     Of chains of different lengths so many of the last draws are taken as the

@@ -29,13 +29,13 @@ It vanishes as T does: at T = 0 there is no prior.
 
 from collections.abc import Callable
 import math
-from typing import Any
 
 import keras
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['ScaleMixture', 'fan_in', 'learned_scale']
@@ -66,7 +66,12 @@ class ScaleMixture:
   """
 
   def __init__(
-      self, concentration: float, rate: float, shape: Any, dtype: Any):
+      self,
+      concentration: float,
+      rate: float,
+      shape: hints.Shape,
+      dtype: tf.DType,
+  ):
     """Makes the prior of a weight.
 
     Args:
@@ -81,7 +86,7 @@ class ScaleMixture:
     # Of the sum of squares: a half-precision weight has too few digits for it.
     self._wide = tf.float64 if self.dtype == tf.float64 else tf.float32
 
-  def half_square(self, weight: Any) -> tf.Tensor:
+  def half_square(self, weight: hints.TensorLike) -> tf.Tensor:
     """|w|^2 / 2, in single precision at least.
 
     Args:
@@ -94,7 +99,11 @@ class ScaleMixture:
     return states.sum_event(
         tf.square(weight), weight.shape.rank - self.shape.rank) / 2.
 
-  def log_prob(self, weight: Any, temperature: Any = 1.) -> tf.Tensor:
+  def log_prob(
+      self,
+      weight: hints.TensorLike,
+      temperature: hints.Schedule = 1.,
+  ) -> tf.Tensor:
     """T log p_T(w), the log prior density that a kernel at T is given.
 
     Args:
@@ -118,7 +127,10 @@ class ScaleMixture:
     return t * (constant - (a + d / 2.) * log_ratio)
 
   def variance_given(
-      self, half_square: Any, temperature: Any = 1.) -> tfd.InverseGamma:
+      self,
+      half_square: hints.TensorLike,
+      temperature: hints.Schedule = 1.,
+  ) -> tfp.distributions.InverseGamma:
     """The law of s^2 given the weight, InverseGamma(a + d/2, b + |w|^2 / 2T).
 
     Args:
@@ -228,6 +240,6 @@ def learned_scale(
   return prior
 
 
-def fan_in(shape: Any) -> int:
+def fan_in(shape: hints.Shape) -> int:
   """The number of inputs of a unit: all axes of a kernel but the last."""
   return math.prod(shape[:-1])

@@ -1,12 +1,12 @@
 """The scales to draws of weights that had `learned_scale` as their prior."""
 
-from typing import Any
 from typing import NamedTuple
 
 import numpy as np
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
@@ -29,9 +29,9 @@ class Scales(NamedTuple):
 
 def draw_scales(
     posterior: samples.PosteriorSamples,
-    prior: Any,
+    prior: hints.Prior,
     temperature: float = 1.,
-    seed: Any = None,
+    seed: hints.Seed = None,
 ) -> dict[str, Scales]:
   """Draws the scale of each weight tensor that has `learned_scale` as prior.
 

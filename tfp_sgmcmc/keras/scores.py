@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import predictions
@@ -90,7 +91,7 @@ def scores(
 
 
 def masks(
-    likelihood: likelihood_lib.Likelihood, outputs: Any,
+    likelihood: likelihood_lib.Likelihood, outputs: hints.Nested,
 ) -> dict[int, tf.Tensor]:
   """The masks of those outputs that have one, by the outputs' numbers.
 
@@ -107,7 +108,7 @@ def masks(
       for index, mask in enumerate(found) if mask is not None}
 
 
-def pooled(term: Any, output: Any) -> Any:
+def pooled(term: likelihood_lib.Term, output: hints.TensorLike) -> Any:
   """What is averaged over draws: the mean of the target, of one draw."""
   if term is None:
     return output
@@ -116,7 +117,7 @@ def pooled(term: Any, output: Any) -> Any:
   return term.predictive_mean(output)
 
 
-def entropy(p: Any) -> tf.Tensor:
+def entropy(p: hints.TensorLike) -> tf.Tensor:
   """Entropy over the last axis; of one probability, of it and its rest."""
   p = tf.convert_to_tensor(p)
   if p.shape[-1] == 1:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import checkpoint
 from tfp_sgmcmc.keras import choices
@@ -140,16 +141,16 @@ def resolve(
     *,
     kernel: Callable[..., Any] | None,
     num_examples: int | None,
-    prior: Any,
-    temperature: Any,
-    learning_rate: Any,
+    prior: hints.Prior,
+    temperature: hints.Schedule,
+    learning_rate: hints.Schedule | str,
     momentum: float | None,
     start_epoch: int | None,
     num_burnin_steps: int | None,
     num_steps_between_results: Any,
     num_chains: Any,
     directory: Any,
-    seed: Any,
+    seed: hints.Seed,
 ) -> Settings:
   """Checks the arguments of `PosteriorSampling`, and chooses where it may.
 

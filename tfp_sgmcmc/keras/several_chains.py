@@ -24,6 +24,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import forks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import callback
 from tfp_sgmcmc.keras import checkpoint
@@ -45,7 +46,7 @@ def sample_chains(
     num_chains: int = 4,
     directory: str | os.PathLike | checkpoint.Directory | None = None,
     executor: concurrent.futures.Executor | None = None,
-    seed: Any = None,
+    seed: hints.Seed = None,
 ) -> samples.PosteriorSamples:
   """Samples several chains, each by a `fit` in a process of its own.
 
@@ -271,8 +272,9 @@ def _run(job: _Job) -> _Outcome:
   start = _digest(model.trainable_weights)
   with _WARNINGS.of_this_thread() as caught:
     model.fit(**{'verbose': 0, **fit, 'callbacks': [*callbacks, chain]})
-  told = [(message, category) for message, category in dict.fromkeys(caught)
-          if issubclass(category, (UserWarning, RuntimeWarning))]
+  told: list[tuple[str, type[Warning]]] = [
+      (message, category) for message, category in dict.fromkeys(caught)
+      if issubclass(category, (UserWarning, RuntimeWarning))]
   try:
     posterior = chain.posterior
   except ValueError as error:

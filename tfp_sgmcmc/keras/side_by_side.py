@@ -43,6 +43,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import kernel_maker
 from tfp_sgmcmc.keras import network
@@ -132,7 +133,7 @@ class SideBySide:
         'own: take sgmcmc.keras.sample_chains, which gives each chain a fit '
         'of its own, or give the temperature as a number.')
 
-  def begin(self, element_spec: Any, is_resumed: bool = False) -> None:
+  def begin(self, element_spec: hints.Nested, is_resumed: bool = False) -> None:
     """Puts each chain where it starts, once.
 
     Args:
@@ -195,7 +196,11 @@ class SideBySide:
     starts.warn_of_twins(arrays)
     return [found[id(v)] for v in variables]
 
-  def deal(self, data: Any, step: tf.Tensor) -> Callable[[tf.Tensor], Any]:
+  def deal(
+      self,
+      data: hints.Data,
+      step: tf.Tensor,
+  ) -> Callable[[tf.Tensor], Any]:
     """Deals out the rows of a batch.
 
     Args:
@@ -219,7 +224,7 @@ class SideBySide:
     return rows
 
   def train(
-      self, iterator: Any, element_spec: Any,
+      self, iterator: tf.data.Iterator, element_spec: hints.Nested,
       function: train_function.TrainFunction,
   ) -> dict[str, Any]:
     """An execution of the compiled optimizer's steps, one for each chain.
@@ -317,11 +322,11 @@ class Alone:
   def check_search(self) -> None:
     """Nothing is in the way."""
 
-  def begin(self, element_spec: Any, is_resumed: bool = False) -> None:
+  def begin(self, element_spec: hints.Nested, is_resumed: bool = False) -> None:
     """The chain starts from the model's weights."""
 
   def train(
-      self, iterator: Any, element_spec: Any,
+      self, iterator: tf.data.Iterator, element_spec: hints.Nested,
       function: train_function.TrainFunction,
   ) -> dict[str, Any]:
     """An execution of the compiled optimizer, as the model's own."""
@@ -387,7 +392,7 @@ class StepOfChains:
     bad, = self._turns.stacked(self._step.status_variables[1:])
     return f' of chain {", ".join(map(str, np.flatnonzero(bad)))}'
 
-  def bootstrap(self, data: Any) -> None:
+  def bootstrap(self, data: hints.Data) -> None:
     """Makes the kernel's first results, on the first batch.
 
     Args:
@@ -407,7 +412,11 @@ class StepOfChains:
         **self._step.checkpoint(),
         **checkpoint_lib.leaves(chains=self._turns.slots)}
 
-  def restore(self, checkpoint: Mapping[str, np.ndarray], path: Any) -> None:
+  def restore(
+      self,
+      checkpoint: Mapping[str, np.ndarray],
+      path: hints.Path,
+  ) -> None:
     """Takes the place of another object, after `bootstrap`.
 
     Args:
@@ -420,7 +429,7 @@ class StepOfChains:
     self._step.restore(checkpoint, path)
     checkpoint_lib.assign(checkpoint, path, chains=self._turns.slots)
 
-  def train_step(self, data: Any) -> dict[str, Any]:
+  def train_step(self, data: hints.Data) -> dict[str, Any]:
     """A step of each chain on its rows of a batch.
 
     Args:

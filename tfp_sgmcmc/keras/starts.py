@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import network
 
 __all__ = [
@@ -64,7 +65,7 @@ class Chains:
         self, 'initial_weights', _checked(self.initial_weights, number))
 
 
-def to_chains(value: Any) -> Chains:
+def to_chains(value: 'Chains | int') -> Chains:
   """What was given as `num_chains`, as `Chains`."""
   return value if isinstance(value, Chains) else Chains(value)
 
@@ -99,7 +100,7 @@ def initialisers_seed(seed: Sequence[int]) -> Iterator[None]:
 
 
 def fresh(
-    model: keras.Model, inputs: Any, seed: tf.Tensor, num: int,
+    model: keras.Model, inputs: hints.Data, seed: tf.Tensor, num: int,
 ) -> list[list[np.ndarray]]:
   """Trainable weights by the model's own initialisers, several times.
 

@@ -34,12 +34,13 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import network
 
 __all__ = ['estimate', 'moving_variables']
 
 
-def moving_variables(model: keras.Model, x: Any) -> list[keras.Variable]:
+def moving_variables(model: keras.Model, x: hints.Data) -> list[keras.Variable]:
   """The variables, beside the weights, that training computes.
 
   Args:

@@ -25,6 +25,7 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import forward_passes
@@ -162,7 +163,7 @@ class SamplingStep:
         self._structure, self._results).duration
     return [v.numpy() for v in self._segment_start], float(duration.numpy())
 
-  def bootstrap(self, data: Any) -> None:
+  def bootstrap(self, data: hints.Data) -> None:
     """Makes the kernel's first results, on the first batch.
 
     Args:
@@ -202,7 +203,11 @@ class SamplingStep:
     return checkpoint_lib.leaves(
         results=self._results, status=self.status_variables)
 
-  def restore(self, checkpoint: Mapping[str, np.ndarray], path: Any) -> None:
+  def restore(
+      self,
+      checkpoint: Mapping[str, np.ndarray],
+      path: hints.Path,
+  ) -> None:
     """Takes the place of another object, after `bootstrap`.
 
     Args:
@@ -216,7 +221,7 @@ class SamplingStep:
         checkpoint, path, results=self._results,
         status=self.status_variables)
 
-  def train_step(self, data: Any) -> dict[str, Any]:
+  def train_step(self, data: hints.Data) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.
 
     Args:
@@ -246,7 +251,7 @@ class SamplingStep:
       start: list[tf.Tensor],
       results: Any,
       seed: tf.Tensor,
-      data: Any,
+      data: hints.Data,
   ) -> Move:
     """A step of the kernel from given weights; changes no variable.
 

@@ -35,6 +35,7 @@ from tfp_sgmcmc import diagnostics
 from tfp_sgmcmc.diagnostics import chains as chains_lib
 from tfp_sgmcmc.diagnostics import runs as runs_lib
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import baselines
 from tfp_sgmcmc.keras import samples as samples_lib
 
@@ -92,7 +93,7 @@ def agreement(values: np.ndarray) -> Agreement:
 
 
 def rows_of_predictions(
-    posterior: samples_lib.PosteriorSamples, x: Any,
+    posterior: samples_lib.PosteriorSamples, x: hints.Data,
 ) -> tuple[verdicts.Row, ...]:
   """The rows of the predictions on given inputs.
 
@@ -125,7 +126,7 @@ def rows_of_predictions(
               ' Run longer, with draws further apart.'))))
 
 
-def few_rows(posterior: samples_lib.PosteriorSamples, x: Any) -> Any:
+def few_rows(posterior: samples_lib.PosteriorSamples, x: hints.Data) -> Any:
   """As many rows of arrays as have predictions that fit in memory.
 
   Args:
@@ -146,7 +147,7 @@ def few_rows(posterior: samples_lib.PosteriorSamples, x: Any) -> Any:
 def in_words(
     summary: Callable[[Any], verdicts.Summary],
     posterior: samples_lib.PosteriorSamples,
-    x: Any,
+    x: hints.Data,
 ) -> str | None:
   """How good the draws of a `fit` are, in three lines.
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import hints
 
 __all__ = ['HeatRecord']
 
@@ -112,7 +113,12 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
     """Whether it knows the loss of the first step."""
     return self._first_loss is not None
 
-  def add(self, step: int, kinetic: Any, target: Any) -> None:
+  def add(
+      self,
+      step: int,
+      kinetic: hints.TensorLike,
+      target: hints.LogDensity,
+  ) -> None:
     """Takes note of a step.
 
     Args:

@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
+
 __all__ = ['TrainFunction']
 
 # After how many steps the program of a step is made anew as one that takes its
@@ -73,11 +75,11 @@ class TrainFunction:
     if self._model.train_function is self._stand_in:
       self._set(self._own)
 
-  def own(self, iterator: Any) -> dict[str, Any]:
+  def own(self, iterator: tf.data.Iterator) -> dict[str, Any]:
     """Runs an execution of the model's own train function."""
     return self._own(iterator)
 
-  def trace(self, element_spec: Any) -> None:
+  def trace(self, element_spec: hints.Nested) -> None:
     """Traces the step for the batches of a dataset, whatever their size.
 
     A batch on its own would be traced for its size, and the first one of
@@ -93,7 +95,7 @@ class TrainFunction:
         lambda data: self._on_batches([data]), autograph=False,
         input_signature=[element_spec]).get_concrete_function()
 
-  def on_iterator(self, iterator: Any) -> dict[str, Any]:
+  def on_iterator(self, iterator: tf.data.Iterator) -> dict[str, Any]:
     """Runs an execution; one of several steps is compiled as a whole.
 
     A single step gets its batch from here at first, and later takes it itself:

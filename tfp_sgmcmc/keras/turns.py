@@ -92,7 +92,7 @@ class Turns:
       found.append(tf.concat([first, slot[1:]], axis=0))
     return found
 
-  def load(self, chain: Any) -> None:
+  def load(self, chain: int) -> None:
     """Gives the variables the values of a chain."""
     for variable, slot in self._slots.values():
       variable.assign(slot.sparse_read(chain))

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 
@@ -98,7 +99,9 @@ step = property(lambda results: results.inner_results.step)
 
 
 def failure(
-    results: Any, state: Any, advice: Callable[[str], str],
+    results: hints.AdaptedResults,
+    state: hints.State,
+    advice: Callable[[str], str],
 ) -> errors.Failure | None:
   """The inner results' failure, with other advice.
 
@@ -149,7 +152,7 @@ def step_size_of_errors(
     weight_sum: tf.Tensor,
     error: tf.Tensor,
     weight: tf.Tensor,
-    is_measured: Any,
+    is_measured: hints.TensorLike,
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """h = (A / B)^(-1/6), where the energy's error is of order h^3.
 

@@ -34,6 +34,7 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import base
@@ -67,7 +68,7 @@ class AdaptiveTimeResults(NamedTuple):
     """`int64` scalar, the number of steps made."""
     return self.inner_results.step
 
-  def failure(self, state: Any) -> errors.Failure | None:
+  def failure(self, state: hints.State) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
     return self.inner_results.failure(state)
 
@@ -134,7 +135,7 @@ class AdaptiveTime(adaptation.WrappingKernel):
       min_factor: float = 0.1,
       max_factor: float = 10.,
       power: float = 0.25,
-      gradient_scale: Any = None,
+      gradient_scale: hints.TensorLike | None = None,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -248,7 +249,11 @@ class AdaptiveTime(adaptation.WrappingKernel):
 
 
 def factor(
-    monitor: tf.Tensor, least: Any, most: Any, power: Any) -> tf.Tensor:
+    monitor: tf.Tensor,
+    least: hints.TensorLike,
+    most: hints.TensorLike,
+    power: hints.TensorLike,
+) -> tf.Tensor:
   """psi = m (zeta^r + M) / (zeta^r + m): M at zeta = 0, 1 at 1, m far out."""
   x = tf.pow(monitor, power)
   return least * (x + most) / (x + least)

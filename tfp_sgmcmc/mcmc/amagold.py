@@ -29,6 +29,7 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sghmc
@@ -60,7 +61,7 @@ class AMAGOLDResults(NamedTuple):
   gradient_estimator_results: Any
   momentum: list[tf.Tensor]
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class _Seeds(NamedTuple):
@@ -122,13 +123,13 @@ class AMAGOLD(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
-      friction: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
+      friction: hints.Schedule,
       num_leapfrog_steps: int,
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      temperature: Any = 1.,
+      temperature: hints.Schedule = 1.,
       name: str | None = None,
   ):
     """Makes the kernel.

@@ -27,6 +27,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sglrw
@@ -60,7 +61,7 @@ class StochasticBarkerResults(NamedTuple):
   gradient_estimator_results: Any
   noise_variance: Any
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class _Seeds(NamedTuple):
@@ -127,13 +128,13 @@ class StochasticBarker(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
       *,
-      noise_scale: Any = None,
+      noise_scale: hints.Schedule | None = None,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
   ):
     """Makes the kernel.

@@ -17,6 +17,7 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -65,7 +66,7 @@ class LangevinKernel(kernel.GradientKernel):
   """
 
   friction_argument: str | None = None
-  _Seeds = Seeds
+  _Seeds: type[Any] = Seeds
   _time_factor: tf.Tensor | None = None
 
   def __init__(self, parameters: dict[str, Any]):
@@ -136,7 +137,7 @@ class LangevinKernel(kernel.GradientKernel):
         'Take SGLD or SGHMC (integrator "euler"), or define excess and let '
         'why_no_excess be None.')
 
-  def excess(self, previous: Any, results: Any) -> Excess:
+  def excess(self, previous: hints.Results, results: hints.Results) -> Excess:
     """How much hotter than T the chain is, in the step between two results.
 
     Hotter in the configuration: in the stationary law of the chain, whatever
@@ -171,7 +172,11 @@ class LangevinKernel(kernel.GradientKernel):
         f'{type(self).__name__} does not say how its law depends on step sizes '
         'that change with the state. Take SGLD or SGHMC.')
 
-  def gradients_before(self, previous: Any, results: Any) -> list[tf.Tensor]:
+  def gradients_before(
+      self,
+      previous: hints.Results,
+      results: hints.Results,
+  ) -> list[tf.Tensor]:
     """The estimate of the gradient at the state from which a step started.
 
     Args:
@@ -198,7 +203,10 @@ class LangevinKernel(kernel.GradientKernel):
     return copy
 
   def estimate_at(
-      self, state_parts: Sequence[tf.Tensor], previous: Any, seed: tf.Tensor,
+      self,
+      state_parts: Sequence[tf.Tensor],
+      previous: hints.Results,
+      seed: tf.Tensor,
   ) -> gradients_lib.GradientEstimate:
     """The estimate at a position by the minibatch of a step.
 
@@ -278,7 +286,10 @@ class LangevinKernel(kernel.GradientKernel):
         made[id(value), part.shape.rank] for value, part in zip(values, parts)]
 
 
-def failure(results: Any, state: Any) -> errors.Failure | None:
+def failure(
+    results: hints.Results,
+    state: hints.State,
+) -> errors.Failure | None:
   """Why a chain cannot go on: the `failure` of these kernels' results.
 
   Args:

@@ -26,6 +26,7 @@ import tensorflow as tf
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import guard
@@ -70,9 +71,9 @@ class EnergyErrorStepSizeAdaptationResults(NamedTuple):
   decoherence_length: Any
   path: Any
 
-  step = adaptation.step
+  step = adaptation.step  # type: ignore[misc]
 
-  def failure(self, state: Any) -> errors.Failure | None:
+  def failure(self, state: hints.State) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
     return adaptation.failure(self, state, lambda advice: advice)
 
@@ -145,7 +146,7 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   def __init__(
       self,
       inner_kernel: microcanonical.MicrocanonicalLangevin,
-      num_adaptation_steps: Any,
+      num_adaptation_steps: hints.TensorLike,
       *,
       target: tuple[float, float] = (0.5, 0.1),
       name: str | None = None,

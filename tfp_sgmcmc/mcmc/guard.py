@@ -30,6 +30,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -218,7 +219,11 @@ def mean_where(mask: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
       axis=list(range(mask.shape.rank))) / number
 
 
-def select_by_chain(mask: tf.Tensor, new: Any, old: Any) -> Any:
+def select_by_chain(
+    mask: tf.Tensor,
+    new: hints.Nested,
+    old: hints.Nested,
+) -> Any:
   """`states.select` of the tensors that have the axes of chains.
 
   Args:

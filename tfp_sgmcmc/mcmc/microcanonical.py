@@ -45,6 +45,7 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 
@@ -83,7 +84,7 @@ class MicrocanonicalLangevinResults(NamedTuple):
   velocity: list[tf.Tensor]
   energy_error: tf.Tensor
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class MicrocanonicalLangevin(base.LangevinKernel):
@@ -181,15 +182,15 @@ class MicrocanonicalLangevin(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
-      decoherence_length: Any = None,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
+      decoherence_length: hints.Schedule | None = None,
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       integrator: str = 'minimal_norm',
       preconditioner: preconditioners.Preconditioner | None = None,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
   ):
     """Makes the kernel.

@@ -38,6 +38,7 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sgld
@@ -71,7 +72,7 @@ class ReplicaExchangeSGLDResults(NamedTuple):
   num_attempts: tf.Tensor
   num_swaps: tf.Tensor
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class _Seeds(NamedTuple):
@@ -134,12 +135,12 @@ class ReplicaExchangeSGLD(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
       temperature_ratios: Sequence[float] = (1., 2., 4., 8.),
       swap_every: int = 10,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      temperature: Any = 1.,
+      temperature: hints.Schedule = 1.,
       swap_batch_size: int | None = None,
       correction_factor: float = 1.,
       name: str | None = None,
@@ -343,7 +344,7 @@ class ReplicaExchangeSGLD(base.LangevinKernel):
 
 
 def log_probability(
-    b: Any, difference: tf.Tensor, variance: tf.Tensor, number: Any,
+    b: tf.Tensor, difference: tf.Tensor, variance: tf.Tensor, number: tf.Tensor,
     correction_factor: float,
 ) -> tf.Tensor:
   """a = b D - u(b^2 s^2), the logarithm of the probability of a swap.

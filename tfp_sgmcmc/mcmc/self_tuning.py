@@ -58,6 +58,7 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import guard
@@ -110,9 +111,9 @@ class SelfTuningResults(NamedTuple):
   weight_sum: tf.Tensor
   num_differences: tf.Tensor
 
-  step = adaptation.step
+  step = adaptation.step  # type: ignore[misc]
 
-  def failure(self, state: Any) -> errors.Failure | None:
+  def failure(self, state: hints.State) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
     most = tf.reduce_max(self.num_returns)
     return adaptation.failure(self, state, lambda _: (
@@ -120,7 +121,7 @@ class SelfTuningResults(NamedTuple):
         'step size each time. Start nearer to the mode, or take larger '
         f'minibatches. {errors.OTHER_CAUSES}.'))
 
-  def finding(self, estimator: Any = None) -> gradients_lib.Finding:
+  def finding(self, estimator: object = None) -> gradients_lib.Finding:
     """How often the guard acted where draws are made, for the worst chain."""
     del estimator
     number = int(tf.reduce_max(self.num_late_returns))
@@ -209,7 +210,7 @@ class SelfTuning(adaptation.AdaptingKernel):
   def __init__(
       self,
       inner_kernel: sgnht.SGNHT,
-      num_adaptation_steps: Any,
+      num_adaptation_steps: hints.TensorLike,
       name: str | None = None,
   ):
     """Makes the kernel.

@@ -36,6 +36,7 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.mcmc import base
 
 __all__ = ['SGHMC', 'SGHMCResults']
@@ -61,7 +62,7 @@ class SGHMCResults(NamedTuple):
   gradient_estimator_results: Any
   momentum: list[tf.Tensor]
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class SGHMC(base.LangevinKernel):
@@ -109,14 +110,14 @@ class SGHMC(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
-      friction: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
+      friction: hints.Schedule,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       integrator: str = 'euler',
-      noise_estimate: Any = 0.,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      noise_estimate: hints.Nested = 0.,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
       preconditioner: preconditioners.Preconditioner | None = None,
   ):

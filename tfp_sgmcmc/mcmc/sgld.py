@@ -20,6 +20,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.mcmc import base
 
 __all__ = ['SGLD', 'SGLDResults']
@@ -45,7 +46,7 @@ class SGLDResults(NamedTuple):
   gradient_estimator_results: Any
   preconditioner_results: Any
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class SGLD(base.LangevinKernel):
@@ -126,12 +127,12 @@ class SGLD(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       preconditioner: preconditioners.Preconditioner | None = None,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
   ):
     """Makes the kernel.

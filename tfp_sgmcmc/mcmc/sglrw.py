@@ -19,6 +19,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.mcmc import base
 
 __all__ = ['SGLRW', 'SGLRWResults']
@@ -42,7 +43,7 @@ class SGLRWResults(NamedTuple):
   grads_target_log_prob: list[tf.Tensor]
   gradient_estimator_results: Any
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class SGLRW(base.LangevinKernel):
@@ -96,12 +97,12 @@ class SGLRW(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
   ):
     """Makes the kernel.

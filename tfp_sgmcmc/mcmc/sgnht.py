@@ -68,6 +68,7 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sghmc
@@ -104,7 +105,7 @@ class SGNHTResults(NamedTuple):
   momentum: list[tf.Tensor]
   thermostat: Any
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class SGNHT(base.LangevinKernel):
@@ -171,19 +172,19 @@ class SGNHT(base.LangevinKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
-      diffusion: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
+      diffusion: hints.Schedule,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       thermostat: str = 'scalar',
-      thermostat_mass: Any = 1.,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      thermostat_mass: hints.TensorLike = 1.,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
       integrator: str | None = None,
       preconditioner: preconditioners.Preconditioner | None = None,
-      noise_estimate: Any = 0.,
-      friction: Any = 0.,
+      noise_estimate: hints.Nested = 0.,
+      friction: hints.Schedule = 0.,
   ):
     """Makes the kernel.
 
@@ -480,7 +481,7 @@ def thermostat_step(
     rule: Any,
     parts: Sequence[tf.Tensor],
     momentum: Sequence[tf.Tensor],
-    thermostat: Any,
+    thermostat: hints.TensorLike,
     gradients: Sequence[tf.Tensor],
     force: Sequence[tf.Tensor],
     step_size: Sequence[tf.Tensor],
@@ -517,7 +518,7 @@ def badoda_step(
     rule: Any,
     parts: Sequence[tf.Tensor],
     momentum: Sequence[tf.Tensor],
-    thermostat: Any,
+    thermostat: hints.TensorLike,
     gradients: Sequence[tf.Tensor],
     step_size: Sequence[tf.Tensor],
     way: Sequence[tf.Tensor],
@@ -529,7 +530,7 @@ def badoda_step(
     noise: Sequence[tf.Tensor],
     chain_rank: int,
     is_own: Sequence[bool],
-) -> tuple[list[tf.Tensor], list[tf.Tensor], Any]:
+) -> tuple[list[tf.Tensor], Sequence[tf.Tensor], Any]:
   """All of BADODAB but its last half kick, of all parts.
 
   The arguments are those of `thermostat_step`; `gradients` is s g at the

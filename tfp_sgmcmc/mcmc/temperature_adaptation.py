@@ -25,6 +25,7 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import base
@@ -62,9 +63,9 @@ class TemperatureStepSizeAdaptationResults(NamedTuple):
   mean_log_factor: tf.Tensor
   excess: tf.Tensor
 
-  step = adaptation.step
+  step = adaptation.step  # type: ignore[misc]
 
-  def failure(self, state: Any) -> errors.Failure | None:
+  def failure(self, state: hints.State) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
     return adaptation.failure(self, state, lambda advice: (
         f'{advice} TemperatureStepSizeAdaptation has to start from a step size '
@@ -152,7 +153,7 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
   def __init__(
       self,
       inner_kernel: base.LangevinKernel,
-      num_adaptation_steps: Any,
+      num_adaptation_steps: hints.TensorLike,
       target_excess: float = 0.05,
       keep_momentum: bool = False,
       name: str | None = None,
@@ -219,7 +220,7 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
     """
     found = {'step_size': results.step_size}
     if self._parameters['keep_momentum']:
-      name = self.inner_kernel.friction_argument
+      name = str(self.inner_kernel.friction_argument)
       friction = self.inner_kernel.parameters[name]
       found[name] = states.cast(
           friction, results.log_factor.dtype) * tf.exp(-results.log_factor)

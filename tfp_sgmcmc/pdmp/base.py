@@ -24,6 +24,7 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -139,7 +140,7 @@ _REFRESHMENT_STREAM = 1
 
 
 def exponential(
-    shape: Any, seed: tf.Tensor, dtype: tf.DType, stream: int = 0,
+    shape: hints.Shape, seed: tf.Tensor, dtype: tf.DType, stream: int = 0,
 ) -> tf.Tensor:
   """Unit exponential numbers, by inversion; at most 16.6 (36.7 in float64)."""
   return -tf.math.log1p(-random.uniform(shape, seed, dtype, stream))
@@ -208,7 +209,7 @@ def draw_velocity(
 
 
 def refresh_velocity(
-    law: str, velocity: Sequence[tf.Tensor], refresh_share: Any,
+    law: str, velocity: Sequence[tf.Tensor], refresh_share: hints.TensorLike,
     chain_rank: int, seed: tf.Tensor,
 ) -> list[tf.Tensor]:
   """A new velocity: a share of the old one's variance is replaced.
@@ -253,7 +254,7 @@ def all_finite(tensors: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
       for t in tensors]), axis=0)
 
 
-def failure(results: Any, state: Any) -> errors.Failure | None:
+def failure(results: Any, state: hints.State) -> errors.Failure | None:
   """Why a chain cannot go on: the `failure` of these kernels' results.
 
   Args:

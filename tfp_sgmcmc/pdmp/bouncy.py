@@ -18,6 +18,7 @@ import tensorflow as tf
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 from tfp_sgmcmc.pdmp import rate_bounds
@@ -90,13 +91,13 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
+      target_log_prob_fn: hints.LogDensity,
       rate_bound: Any = None,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      refresh_rate: Any = 1.,
-      refresh_share: Any = 1.,
+      refresh_rate: hints.TensorLike = 1.,
+      refresh_share: hints.TensorLike = 1.,
       velocity: str = 'sphere',
-      temperature: Any = 1.,
+      temperature: hints.Schedule = 1.,
       name: str | None = None,
   ):
     """Makes the kernel.

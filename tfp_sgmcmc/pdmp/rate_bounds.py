@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
@@ -142,7 +143,7 @@ class HessianBound(RateBound):
   ...     5, tf.zeros([2, 3]), kernel=kernel, trace_fn=None, seed=[0, 0])
   """
 
-  def __init__(self, matrix: Any):
+  def __init__(self, matrix: hints.TensorLike):
     """Makes the bound.
 
     Args:
@@ -201,7 +202,7 @@ class GaussianBound(HessianBound):
   ...     5, tf.zeros([4, 2]), kernel=kernel, trace_fn=None, seed=[0, 0])
   """
 
-  def __init__(self, precision: Any):
+  def __init__(self, precision: hints.TensorLike):
     """Makes the bound.
 
     Args:
@@ -262,9 +263,9 @@ class LogisticRegressionBound(RateBound):
 
   def __init__(
       self,
-      features: Any,
-      prior_scale: Any,
-      prior_mean: Any = 0.,
+      features: hints.TensorLike,
+      prior_scale: hints.TensorLike,
+      prior_mean: hints.TensorLike = 0.,
       num_examples: int | None = None,
   ):
     """Makes the bound.

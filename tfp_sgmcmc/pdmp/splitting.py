@@ -46,12 +46,16 @@ from tfp_sgmcmc import kernel
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['SplitBouncyParticle', 'SplitResults', 'SplitZigZag']
 
 
-def _failure(results: Any, state: Any) -> errors.Failure | None:
+def _failure(
+    results: hints.Results,
+    state: hints.State,
+) -> errors.Failure | None:
   """Why a chain cannot go on; see `errors`."""
   return errors.non_finite(
       state, results.target_log_prob.shape.rank,
@@ -79,7 +83,7 @@ class SplitResults(NamedTuple):
   gradient_estimator_results: Any
   velocity: list[tf.Tensor]
 
-  failure = _failure
+  failure = _failure  # type: ignore[misc]
 
 
 class _Seeds(NamedTuple):
@@ -293,13 +297,13 @@ class SplitZigZag(_SplitKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      sticky: Any = None,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      sticky: hints.Nested = None,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -408,14 +412,14 @@ class SplitBouncyParticle(_SplitKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      step_size: Any,
+      target_log_prob_fn: hints.LogDensity,
+      step_size: hints.Schedule,
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      refresh_rate: Any = 1.,
-      sticky: Any = None,
-      temperature: Any = 1.,
-      experimental_shard_axis_names: Any = None,
+      refresh_rate: hints.TensorLike = 1.,
+      sticky: hints.Nested = None,
+      temperature: hints.Schedule = 1.,
+      experimental_shard_axis_names: hints.ShardAxes = None,
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -566,7 +570,7 @@ def sticky_drift(
   return tf.where(arrives, velocity * rest, part + velocity * time)
 
 
-def _check_sticky(sticky: Any) -> None:
+def _check_sticky(sticky: hints.Nested) -> None:
   """Raises where a rate is none."""
   rates: Sequence[Any] = (
       sticky if isinstance(sticky, (list, tuple)) else [sticky])

@@ -36,6 +36,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.gradients import directional
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 from tfp_sgmcmc.pdmp import regression
@@ -84,7 +85,7 @@ class StochasticBouncyResults(NamedTuple):
   regression: regression.State
   preconditioner_results: Any
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
 class Proposal(NamedTuple):
@@ -187,16 +188,16 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
 
   def __init__(
       self,
-      target_log_prob_fn: Any,
-      max_duration: Any = None,
+      target_log_prob_fn: hints.LogDensity,
+      max_duration: hints.TensorLike | None = None,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
-      confidence: Any = 3.,
-      refresh_rate: Any = 1.,
-      refresh_share: Any = 1.,
+      confidence: hints.TensorLike = 3.,
+      refresh_rate: hints.TensorLike = 1.,
+      refresh_share: hints.TensorLike = 1.,
       velocity: str = 'sphere',
       preconditioner: preconditioners.Preconditioner | None = None,
-      decay: Any = 1.,
-      temperature: Any = 1.,
+      decay: hints.TensorLike = 1.,
+      temperature: hints.Schedule = 1.,
       name: str | None = None,
   ):
     """Makes the kernel.

@@ -75,9 +75,9 @@ class ThinnedResults(NamedTuple):
   rate_ratio: tf.Tensor
   grid: Any = ()
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
-  def finding(self, estimator: Any = None) -> gradients_lib.Finding | None:
+  def finding(self, estimator: object = None) -> gradients_lib.Finding | None:
     """The share of violated bounds of a kernel that finds them, or None."""
     del estimator
     return grid_bounds.finding(self.grid) if self.grid else None

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states as states_lib
 from tfp_sgmcmc.pdmp import base
 
@@ -32,10 +33,10 @@ class PathTrace(NamedTuple):
   event: tf.Tensor
   rate_ratio: tf.Tensor
 
-  failure = base.failure
+  failure = base.failure  # type: ignore[misc]
 
 
-def trace_path(state: Any, kernel_results: Any) -> PathTrace:
+def trace_path(state: hints.State, kernel_results: hints.Results) -> PathTrace:
   """A `trace_fn` that keeps what `Trajectory.from_chain` needs and no more.
 
   Args:
@@ -97,7 +98,7 @@ class Trajectory:
   0
   """
 
-  def __init__(self, states: Any, trace: PathTrace):
+  def __init__(self, states: hints.State, trace: PathTrace):
     """Holds the path; `from_chain` checks and makes it.
 
     Args:
@@ -118,7 +119,11 @@ class Trajectory:
     return self._num_chain_axes
 
   @classmethod
-  def from_chain(cls, states: Any, kernel_results: Any) -> 'Trajectory':
+  def from_chain(
+      cls,
+      states: hints.State,
+      kernel_results: hints.Results,
+  ) -> 'Trajectory':
     """The path through the states of a chain of events.
 
     Args:

@@ -19,6 +19,7 @@ from tfp_sgmcmc import errors
 from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.pdmp import base
 
@@ -49,7 +50,7 @@ class UniformTimeResults(NamedTuple):
   num_events: tf.Tensor
   inner_results: Any
 
-  def failure(self, state: Any) -> errors.Failure | None:
+  def failure(self, state: hints.State) -> errors.Failure | None:
     """Why a chain cannot go on, or None."""
     failure = self.inner_results.failure(state)
     if failure is None or failure.error is not errors.NonFiniteError:
@@ -98,7 +99,7 @@ class UniformTime(kernel_lib.Kernel):
   def __init__(
       self,
       inner_kernel: base.PDMPKernel,
-      interval: Any,
+      interval: hints.TensorLike,
       max_num_events: int = 1_000_000,
       name: str | None = None,
   ):
