@@ -152,7 +152,7 @@ class JointModel:
     return [tf.reshape(part, shape + part.shape[1:]) for part in flat]
 
   def sample_predictive(
-      self, phi: Sequence[tf.Tensor], covariates: Any, seed: tf.Tensor,
+      self, phi: Sequence[tf.Tensor], covariates: hints.Nested, seed: tf.Tensor,
   ) -> dict[str, Any]:
     """Observed parts drawn given phi, any leading axes of it in front.
 

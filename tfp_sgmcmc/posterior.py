@@ -235,10 +235,10 @@ class Posterior:
 
   def sample_predictive(
       self,
-      draws: Any,
-      covariates: Any = None,
+      draws: hints.Nested,
+      covariates: hints.Nested = None,
       *,
-      seed: Any = None,
+      seed: hints.Seed = None,
   ) -> dict[str, Any]:
     """Draws observed parts of a joint distribution, one for each draw.
 

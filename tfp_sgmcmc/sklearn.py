@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import callback
 from tfp_sgmcmc.keras import losses
 
@@ -132,7 +133,7 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
   ((5,), (5,), True)
   """
 
-  def fit(self, X: Any, y: Any) -> 'BayesianRegressor':
+  def fit(self, X: Any, y: hints.Data) -> 'BayesianRegressor':
     """Samples the posterior of the network's weights.
 
     Args:
@@ -219,7 +220,7 @@ class BayesianClassifier(base.ClassifierMixin, _Perceptron):
   (array(['right'], dtype='<U5'), (200, 2))
   """
 
-  def fit(self, X: Any, y: Any) -> 'BayesianClassifier':
+  def fit(self, X: Any, y: hints.Data) -> 'BayesianClassifier':
     """Samples the posterior of the network's weights.
 
     Args:
@@ -235,7 +236,7 @@ class BayesianClassifier(base.ClassifierMixin, _Perceptron):
     """
     x, y = validation.validate_data(self, X, y, dtype=np.float64)
     multiclass.check_classification_targets(y)
-    self.classes_, labels = np.unique(y, return_inverse=True)
+    self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
     if len(self.classes_) < 2:
       raise ValueError(
           f'y holds one class alone, {self.classes_[0]!r}: two are needed.')

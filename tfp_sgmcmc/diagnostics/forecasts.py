@@ -21,6 +21,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 
 __all__ = ['coverage', 'crps', 'interval_score', 'pit']
 
@@ -30,7 +31,7 @@ tfd = tfp.distributions
 _BLOCK = 2**22
 
 
-def coverage(interval: Any, y: Any) -> float:
+def coverage(interval: hints.TensorLike, y: hints.Data) -> float:
   """The share of targets that lie in their intervals, ends included.
 
   Of intervals of level 0.9 it is 0.9 up to chance, which has the standard
@@ -56,7 +57,11 @@ def coverage(interval: Any, y: Any) -> float:
   return float(np.mean((y >= lower) & (y <= upper)))
 
 
-def interval_score(interval: Any, y: Any, level: float) -> float:
+def interval_score(
+    interval: hints.TensorLike,
+    y: hints.Data,
+    level: float,
+) -> float:
   """The mean length of intervals, and a penalty for targets outside.
 
     1/n sum_i (u_i - l_i) + 2 / (1 - level) (l_i - y_i)^+
@@ -88,7 +93,7 @@ def interval_score(interval: Any, y: Any, level: float) -> float:
   return float(np.mean(upper - lower + 2. / (1. - level) * outside))
 
 
-def pit(predictive: Any, y: Any) -> np.ndarray:
+def pit(predictive: Any, y: hints.Data) -> np.ndarray:
   """The probability integral transform: each target's predicted quantile.
 
     u_i = F_i(y_i)
@@ -129,7 +134,7 @@ def pit(predictive: Any, y: Any) -> np.ndarray:
   return np.mean(samples < y, axis=0) + 0.5 * np.mean(samples == y, axis=0)
 
 
-def crps(predictive: Any, y: Any) -> float:
+def crps(predictive: Any, y: hints.Data) -> float:
   """The continuous ranked probability score, a mean over targets.
 
     CRPS = 1/n sum_i E|X_i - y_i| - E|X_i - X_i'| / 2

@@ -137,11 +137,11 @@ def pit(
     fewest = min(fewest, u.size)
     share = np.histogram(u, edges)[0] / u.size
     axes.stairs(share, edges, color=f'C{k}', linewidth=1.2, label=name)
-  share = 1. / num_bins
-  half = 1.96 * np.sqrt(share * (1. - share) / fewest)
+  even = 1. / num_bins
+  half = float(1.96 * np.sqrt(even * (1. - even) / fewest))
   axes.axhspan(
-      max(share - half, 0.), share + half, color='0.9', linewidth=0., zorder=0)
-  axes.axhline(share, **_GREY)
+      max(even - half, 0.), even + half, color='0.9', linewidth=0., zorder=0)
+  axes.axhline(even, **_GREY)
   axes.set(
       xlim=(0., 1.), ylim=(0., None),
       xlabel='predicted quantile of the target', ylabel='share of targets')

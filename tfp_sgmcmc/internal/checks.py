@@ -115,7 +115,7 @@ def fraction(name: str, value: object) -> None:
     raise ValueError(f'{name} is {_show(number)}: it has to be at most 1.')
 
 
-def level(value: Any) -> None:
+def level(value: float) -> None:
   """Raises where the probability of an interval is not in (0, 1)."""
   numeric('level', value, 0.)
   if value >= 1.:

@@ -37,6 +37,7 @@ import numpy as np
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.diagnostics import forecasts
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import predictive as predictive_lib
 
@@ -69,7 +70,13 @@ class CalibratedPosterior:
   (1.82, array([[0.75, 0.25]], dtype=float32))
   """
 
-  def __init__(self, posterior: Any, x: Any, y: Any, batch_size: int = 128):
+  def __init__(
+      self,
+      posterior: Any,
+      x: hints.Data,
+      y: hints.Data,
+      batch_size: int = 128,
+  ):
     """See `PosteriorSamples.calibrated`.
 
     Args:
@@ -101,7 +108,7 @@ class CalibratedPosterior:
     """
     return self._temperature
 
-  def predict(self, x: Any) -> np.ndarray:
+  def predict(self, x: hints.Data) -> np.ndarray:
     """Class probabilities after temperature scaling; else the posterior's mean.
 
     Args:
@@ -118,7 +125,7 @@ class CalibratedPosterior:
       scaled = scaled[:, 1:]
     return scaled.astype(p.dtype)
 
-  def interval(self, x: Any, level: float = 0.9) -> np.ndarray:
+  def interval(self, x: hints.Data, level: float = 0.9) -> np.ndarray:
     """Intervals that hold a target with a probability of at least `level`.
 
     The posterior's own intervals of that level, longer or shorter by the factor
@@ -147,7 +154,7 @@ class CalibratedPosterior:
     more = self._bounds[level] * (upper - lower)
     return np.stack([lower - more, upper + more])
 
-  def sets(self, x: Any, level: float = 0.9) -> np.ndarray:
+  def sets(self, x: hints.Data, level: float = 0.9) -> np.ndarray:
     """Sets of classes that hold the right one with probability `level` or more.
 
     Args:
@@ -168,7 +175,12 @@ class CalibratedPosterior:
     return 1. - _scaled(p, self._temperature) <= conformal_bound(
         self._scores, level)
 
-  def evaluate(self, x: Any, y: Any, level: float = 0.9) -> dict[str, float]:
+  def evaluate(
+      self,
+      x: hints.Data,
+      y: hints.Data,
+      level: float = 0.9,
+  ) -> dict[str, float]:
     """Scores on further data, which neither training nor calibration saw.
 
     Args:

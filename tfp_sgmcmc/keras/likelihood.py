@@ -319,7 +319,7 @@ class Likelihood:
       return type(y_pred)(flat)
     return flat[0]
 
-  def output_names(self, y_pred: Any) -> list[str | None]:
+  def output_names(self, y_pred: hints.Nested) -> list[str | None]:
     """The name of each of the flat outputs, None where none is known."""
     if isinstance(y_pred, dict):
       names = list(y_pred)

@@ -173,7 +173,7 @@ def spread(term: likelihood_lib.Term, y_pred: tf.Tensor) -> Any:
 
 
 def levels_of_targets(
-    term: likelihood_lib.Term, y_true: Any, y_pred: tf.Tensor,
+    term: likelihood_lib.Term, y_true: hints.Nested, y_pred: tf.Tensor,
 ) -> tf.Tensor | None:
   """The cumulative distribution function of one draw at the targets.
 

@@ -874,7 +874,7 @@ class PosteriorSamples:
         [np.add, np.minimum, np.logaddexp, np.add], check))
 
   def calibrated(
-      self, x: Any, y: Any, batch_size: int = 128,
+      self, x: hints.Data, y: hints.Data, batch_size: int = 128,
   ) -> 'calibrated_lib.CalibratedPosterior':
     """Predictions mended by held-out data, and intervals with a guarantee.
 
@@ -953,7 +953,7 @@ class PosteriorSamples:
   def thin(
       self,
       num_draws: int,
-      x: Any = None,
+      x: hints.Data = None,
       batch_size: int = 128,
       draw_batch_size: int = 8,
       steps: int | None = None,

@@ -22,6 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import predictive as predictive_lib
@@ -105,7 +106,7 @@ class _AllDraws:
     self.arrays += network.values(frozen)
     self._is_vectorised = False
 
-  def vectorise_if_possible(self, inputs: Any) -> None:
+  def vectorise_if_possible(self, inputs: hints.Data) -> None:
     """Finds out whether one vectorised pass can have the outputs of all."""
     if not together.may_be(self._model) or any(
         isinstance(layer, keras.layers.RNN)
@@ -121,7 +122,7 @@ class _AllDraws:
       return
     self._is_vectorised = True
 
-  def __call__(self, x: Any, values: Sequence[tf.Tensor]) -> Any:
+  def __call__(self, x: hints.Data, values: Sequence[tf.Tensor]) -> Any:
     """Outputs `[draws, n, ...]` in the model's structure.
 
     Args:
@@ -169,7 +170,7 @@ class _Summaries:
     self._is_strict = outputs is not None
     self._q = np.asarray(q, np.float64)
 
-  def __call__(self, outputs: Any) -> dict[str, tf.Tensor]:
+  def __call__(self, outputs: hints.Nested) -> dict[str, tf.Tensor]:
     """A flat dictionary, names after the output's and `_` where several.
 
     Args:
