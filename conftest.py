@@ -16,14 +16,13 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure(config):
-  """Of several workers each takes one thread, but for slow tests.
+def pytest_configure():
+  """Of several workers each takes one thread.
 
   They share the processors out already, and programs that share out small
   operations among threads wait for each other.
   """
-  if 'PYTEST_XDIST_WORKER' in os.environ and (
-      config.option.markexpr == 'not slow'):
+  if 'PYTEST_XDIST_WORKER' in os.environ:
     os.environ.setdefault('TF_NUM_INTRAOP_THREADS', '1')
     os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
