@@ -185,7 +185,8 @@ def test_a_chosen_burnin_that_is_too_short(has_length):
     data = data.filter(lambda x, y: True)
   model = models.classifier(run_eagerly=True)
   sampling = sgmcmc.keras.PosteriorSampling(
-      learning_rate='temperature', prior=tfd.Normal(0., 1.))
+      num_examples=len(models.classes()[0]), learning_rate='temperature',
+      prior=tfd.Normal(0., 1.))
   with pytest.raises(ValueError, match='which has 24.*Raise num_burnin_steps'):
     model.fit(data, epochs=30, verbose=0, callbacks=[sampling])
   assert int(model.optimizer.iterations) == (0 if has_length else 3)

@@ -160,8 +160,9 @@ def test_what_is_given_is_not_chosen(capsys):
 
 
 def test_one_epoch_of_data_of_unknown_length():
-  sampling = sgmcmc.keras.PosteriorSampling()
   data = dataset().filter(lambda x, y: True)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      num_examples=len(models.classes()[0]))
   models.fit(eager(), sampling, epochs=1, x=data, y=None, batch_size=None)
   assert sampling.posterior.steps == [2, 3]
 
