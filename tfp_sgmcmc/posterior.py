@@ -84,7 +84,7 @@ class Posterior:
         chain has a minibatch of its own.
       data: Nested tensors (or NumPy arrays) with a common leading axis N. None
         where the data come from elsewhere (`gradients.Stream`); then
-        `num_examples` is needed and the exact density is not to be had.
+        `num_examples` is needed and the exact density is not available.
       num_examples: Python `int`, N; read off `data` by default. With both, the
         `data` count as a sample of a larger set: their likelihood is scaled by
         `num_examples` over their number.
@@ -223,7 +223,7 @@ class Posterior:
       state: In the form of the state, `sample_shape` in front.
 
     Raises:
-      ValueError: If the prior is a function, of which no draws are to be had;
+      ValueError: If the prior is a function, which has no draws to give;
         or a length is negative.
       TypeError: If a length is no integer.
     """
@@ -768,7 +768,7 @@ class _AsTheyAre:
     prior = _prior_of(self._log_prior_fn)
     if prior is None:
       raise ValueError(
-          'The log prior is a function, of which no draws are to be had. Pass '
+          'The log prior is a function, which cannot be sampled. Pass '
           "a distribution's log_prob as log_prior_fn, or a start of your own.")
     return prior.sample(sample_shape, seed=seed)
 

@@ -109,12 +109,12 @@ def sample(
   same in a script that says so before:
   `signal.signal(signal.SIGTERM, signal.default_int_handler)`.
 
-  Whether a call is the same is told by a description of its arguments, which
-  is kept in the directory: all that makes the draws what they are, so neither
-  `num_results` nor `chunk_size`. Tensors are compared by their values; kernels,
-  distributions and Keras' objects by what they were made with, other objects by
-  their attributes; your functions by their code, their defaults, and the
-  values that they close over or take from their module. What cannot be looked
+  A call resumes a run if its arguments match the description that is stored in
+  the directory. `num_results` and `chunk_size` may differ: they do not change
+  the draws. Tensors are compared by their values; kernels, distributions and
+  Keras' objects by their configuration, other objects by their attributes; your
+  functions by their code, defaults, closures and global variables. Your modules
+  are not looked into. What cannot be looked
   into (a pipeline of data, an object of another library) is named in a warning:
   pass a `fingerprint` that stands for it.
 

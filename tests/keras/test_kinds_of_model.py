@@ -231,7 +231,7 @@ def frozen_base():
       tf.data.Dataset.from_tensor_slices((x, y[:, np.newaxis])).shuffle(
           N).batch(BATCH).prefetch(1),
       inputs=x, mean=keras.ops.sigmoid,
-      warning='no part in the posterior for the augmentation layer')
+      warning='do not affect the posterior: the augmentation layer')
 
 
 def mixed_precision():
@@ -440,7 +440,7 @@ def mixer():
           optimizer=keras.optimizers.AdamW(0.02, weight_decay=1e-4),
           metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)]),
       (x, y), mean=keras.ops.softmax,
-      warning='no part in the posterior for weight_decay')
+      warning='do not affect the posterior: weight_decay')
 
 
 KINDS = [

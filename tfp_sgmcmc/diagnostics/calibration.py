@@ -50,7 +50,7 @@ class ReliabilityCurve(NamedTuple):
 
 
 class RiskCoverageCurve(NamedTuple):
-  """How often a forecast errs if it may keep silent where it is unsure.
+  """The error rate of a forecast that abstains where it is unsure.
 
   Attributes:
     coverage: The share of the examples that are answered, the surest first,

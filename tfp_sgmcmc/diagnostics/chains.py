@@ -1,4 +1,4 @@
-"""Whether chains have come to rest and agree: R-hat, effective draws, drift.
+"""Convergence of chains: R-hat, effective draws, drift.
 
 The numbers of a chain are arrays `[chain, draw]`, or `[chain, draw, d]`. R-hat,
 effective sample sizes and standard errors are ArviZ' (the extra `arviz`).

@@ -38,7 +38,7 @@ def summary(
   """How good a run is, in one table of plain words.
 
   Each row is a number with its standard error and a verdict: fine, doubtful or
-  wrong, and what to try. The rows, each where it can be had:
+  wrong, and what to try. The rows, where they are available:
 
     rank R-hat           below 1.05 fine, above 1.2 wrong; of few draws, below
                          what chance explains fine
@@ -53,7 +53,7 @@ def summary(
                          coordinates and the worst of them
     noise of the         h C / (2 friction T), C the variance of the estimate
       gradient           at the last state: by how much it heats the chain; 0,
-                         likewise, unless the sampler makes up for it
+                         likewise, unless the sampler compensates
     acceptance           of EWSG's index chain, 1 with even weights: doubtful
                          within a tenth of the way from where the heaviest
                          minibatch always wins (1/2 with one index step)
@@ -65,9 +65,9 @@ def summary(
                          posterior is not better than that, or where the
                          weights before sampling are better by 0.01
 
-  A number is held against a run only as far as its standard error does not
-  explain it, at a false alarm rate of 1e-3 a row (of normal errors); where the
-  error is so large that it says nothing the row is doubtful. Of 160 right runs
+  A deviation counts only beyond what its standard error explains, at a false
+  alarm rate of 1e-3 a row (for normal errors). Where the error is too large for
+  a verdict the row is doubtful. Of 160 right runs
   on a Gaussian with 4,000 effective draws none had a row that was not fine; of
   120 with about 500 four were doubtful, for fewer than 400. The rate of the
   worst coordinate is shared among all: see `diagnostics.temperatures` for what

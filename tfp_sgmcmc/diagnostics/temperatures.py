@@ -13,8 +13,8 @@ All are exact in the law, whatever the density, so that what is missing is the
 chain's error. See Wenzel et al. (2020), appendix I, and Leimkuhler and Matthews
 (2015), section 6.1.5.
 
-In the mean over d coordinates one that is wrong can hide, so that the worst is
-judged too. It is the largest of d numbers of about a chi-square's law, each
+Averaging over d coordinates can hide a wrong one, so the worst is judged
+separately. It is the largest of d numbers of about a chi-square's law, each
 with an error of its own, and the false alarm rate is shared among all d. Of 390
 tables of right chains, of 20 Gaussian coordinates (30 of 1,000, 60 of heavy
 tails), none had a coordinate that was not fine. A Gaussian coordinate of 20

@@ -99,7 +99,7 @@ def about() -> str:
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-  """Between what the mean of independent values lies, but for false alarms.
+  """The interval of a mean of independent values, at a false-alarm rate.
 
     mean - z s / sqrt(n),  mean + z s / sqrt(n)
 

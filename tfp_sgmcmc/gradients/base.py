@@ -210,7 +210,7 @@ class GradientEstimator(abc.ABC):
 
   @property
   def chooses_among_sets(self) -> bool:
-    """Whether it estimates on sets of examples that somebody else chooses.
+    """Whether it can estimate on sets of examples that the caller chooses.
 
     Then it has the methods of `IndexSetEstimator`, and can be the base of
     `ExponentiallyWeighted`.

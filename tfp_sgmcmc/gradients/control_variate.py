@@ -154,12 +154,12 @@ class ControlVariate(anchored.AnchoredEstimator):
       share_minibatch: Python `bool`: all chains see one minibatch.
       chunk_size: Python `int`: how many examples the pass over all the data
         takes at a time. It bounds memory, and changes nothing else.
-      probabilities: Positive numbers `[M]`, one for each row of the data, in
-        proportion to p: with how much probability it is drawn. The draws are
-        then independent, whatever `replacement`. Kernels in continuous time,
+      probabilities: Positive numbers `[M]`, one for each row of the data,
+        proportional to p, the probability of drawing it. The draws are then
+        independent, whatever `replacement`. Kernels in continuous time,
         `ExponentiallyWeighted` and data that are shared out among devices
-        refuse them. A run in a directory goes on with the same ones alone, so
-        keep them. Default: all rows alike.
+        refuse them. A run in a directory resumes only with the same values, so
+        keep them. Default: uniform.
       order: 1 for control variates that are linear in the state, 2 for
         quadratic ones. Kernels in continuous time and data that are shared out
         among devices refuse 2.

@@ -98,7 +98,7 @@ class Minibatch:
 
   @property
   def has_variance(self) -> Any:
-    """Whether `variance` can be told: one example of many does not show it."""
+    """Whether the minibatch shows a variance: one example of many does not."""
     return self._target.num_examples == 1 or self._size > 1
 
   def derivative(

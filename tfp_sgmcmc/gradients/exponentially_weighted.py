@@ -91,7 +91,7 @@ class ExponentiallyWeightedResults(NamedTuple):
 
 
 class ExponentiallyWeighted(GradientEstimator):
-  """Minibatches with weights that make up for their noise (EWSG).
+  """Minibatches whose weights compensate for their noise (EWSG).
 
     p_I ~ exp(|x + a_I|^2 / 2),  x = (r_next - r - drift) / s,  a_I = -h g_I / s
 

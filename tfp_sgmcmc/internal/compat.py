@@ -207,8 +207,8 @@ def in_xla_context() -> bool:
 def hlo(function: Any, specs: Sequence[tf.TensorSpec]) -> str:
   """The program of a `tf.function` on the CPU, before XLA optimises it.
 
-  TensorFlow draws a number from the user's generator to find out what device
-  she prefers, unless it is told one, and warns if it is told.
+  Without `device_name` TensorFlow consumes a random number of the user's
+  generator. With it TensorFlow warns, so the warning is silenced.
   """
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')

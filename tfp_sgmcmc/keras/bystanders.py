@@ -33,7 +33,7 @@ def warn_of_what_stops(model: keras.Model) -> None:
       'pipeline)' for layer in compat.all_layers(model) if _augments(layer))
   if stops:
     warnings.warn(
-        'While the kernel samples there is no part in the posterior for '
+        'While the kernel samples these do not affect the posterior: '
         f'{" and ".join(stops)}.', stacklevel=2)
 
 

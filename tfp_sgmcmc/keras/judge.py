@@ -170,7 +170,7 @@ class Judge:
 
   def _warn_of_heat(self, which, since, loss=None):
     """Warns of the first chain that is too hot, and names the others."""
-    # What T was chosen by holds the heat of the minibatches too.
+    # The temperature search already includes minibatch heat: no warning.
     rows = self._heat.rows(since, loss, is_judged=self._search is None)
     hot = {k: row for k, row in enumerate(rows)
            if row.verdict == 'wrong' and row.value > 1.}

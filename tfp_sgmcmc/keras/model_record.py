@@ -1,4 +1,4 @@
-"""What draws on disk say of the model that they are of.
+"""Metadata stored with draws to identify their model.
 
 Shapes alone do not tell two models apart: with another activation, or other
 frozen weights, the same draws predict something else.
@@ -205,7 +205,7 @@ def _users_parts(layer) -> dict[str, Any]:
 def _of_all_layers():
   """The names of attributes that any layer, or any model, has.
 
-  Theirs are made with names, since Keras counts those without.
+  Names are given explicitly, since Keras numbers unnamed layers globally.
   """
   return frozenset(vars(keras.layers.Layer(name='layer'))) | frozenset(
       vars(keras.Sequential(name='model')))

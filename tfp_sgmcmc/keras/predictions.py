@@ -233,7 +233,7 @@ def batches(
   Raises:
     ValueError: If the data are endless and `steps` is None, or arrays differ
       in length.
-    TypeError: If what should be arrays is none.
+    TypeError: If an input is not an array.
   """
   if steps is not None:
     checks.positive_integer('steps', steps)

@@ -387,7 +387,7 @@ def _scale_gradient(tensor, scale):
 
 def _watch(parts, results, temperature):
   """Whether the weights are finite, r' r / d over all coordinates, and T."""
-  # A sum is NaN or infinite if a term is, and cheaper than to ask each.
+  # One sum detects any non-finite entry, more cheaply than checking each.
   momentum = compat.find_result(results, 'momentum')
   if momentum is None:
     return tf.math.is_finite(tf.add_n(

@@ -1,7 +1,7 @@
 """The temperature, chosen by the likelihood of validation data.
 
 From the weights at which sampling begins the chain runs at T = 0.001 for a
-fifth of the epochs, so that what comes later is not better for being later;
+fifth of the epochs, so that later trials do not win merely by running later;
 then at T = 0.001, 0.01, 0.1 and 1, in this order, a twenty-fifth of the epochs
 each, every temperature from where the one before has come to: upwards, since a
 chain heats faster than it cools. The five draws evenly spaced over the last

@@ -208,9 +208,8 @@ class Together:
 def _is_for_all_alike(program):
   """Whether a program has no loops, and no parts for some chains alone.
 
-  Where chains would take different branches, they are sorted into those that do
-  and those that do not, of which there may be any number: XLA does not compile
-  that, and not all loops of stacked lists.
+  Vectorised branches partition chains into groups of dynamic size, which XLA
+  cannot compile; nor can it compile all loops of stacked lists.
   """
   graph = program.graph.as_graph_def()
   nodes = [graph.node, *(f.node_def for f in graph.library.function)]

@@ -1,4 +1,4 @@
-"""What the kernels share that find settings of another kernel in burn-in."""
+"""What is shared by kernels that adapt another kernel in burn-in."""
 
 import abc
 from collections.abc import Callable

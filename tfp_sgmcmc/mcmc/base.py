@@ -101,7 +101,7 @@ class LangevinKernel(kernel.GradientKernel):
 
   @property
   def balances_noise(self) -> bool:
-    """Whether it makes up for gradient noise of a size that nobody tells."""
+    """Whether it compensates for gradient noise of unknown size."""
     return False
 
   def friction_of_noise(self, num_coordinates: int) -> Any:
@@ -309,7 +309,7 @@ def failure(
 def check_fixed(
     preconditioner: preconditioners.Preconditioner | None, kernel_name: str,
 ) -> None:
-  """Raises where a preconditioner is given that the gradients change.
+  """Raises if the preconditioner adapts to the gradients.
 
   Args:
     preconditioner: None, or what was passed as `preconditioner`.

@@ -158,23 +158,22 @@ class SelfTuning(adaptation.AdaptingKernel):
   """Finds the metric, step size and friction of `SGNHT`, and guards the chain.
 
   In the first `num_adaptation_steps` steps it learns the scale of each
-  coordinate, how much noise minibatches bring, and the largest step that the
-  posterior takes: the error in the energy of a step tells. From then on the
-  chain is that of the inner kernel with what was found, and only a guard
-  remains: a chain that blows up returns to where it was up to 100 steps before,
-  with half the step size (see the module's docstring, for all formulas). So a
-  run needs no step size, and is not lost by one that was right at first and is
-  too large later.
+  coordinate, the variance of minibatch noise, and, from the energy error of a
+  step, the largest step size that is accurate. Then the chain is that of the
+  inner kernel with these settings, and only a guard remains: a chain that blows
+  up returns to where it was up to 100 steps before, with half the step size.
+  All formulas are in the module's docstring. So a run needs no step size, and a
+  step size that becomes too large later does not end it.
 
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). All chains share what is found. It takes one more
   gradient in each of the first 100 steps of the adaptation, and in a tenth to a
-  fifth of its others. (Several replicas add up zeros in the other steps.) With
-  the exact gradient there is no noise to learn scales from, and G = 1: give the
-  posterior's parameters one scale, by `Posterior.transform`.
+  fifth of its others. (Several replicas add up zeros in the other steps.) The
+  exact gradient has no noise to learn scales from, so that G = 1: rescale the
+  parameters by `Posterior.transform`.
 
-  A state that is not the one that the last step left, as when weights are set
-  from outside, is a new start: the chain begins there with a new momentum.
+  A state other than the last step's, such as weights set from outside, is a new
+  start: the chain begins there with a new momentum.
 
   The inner kernel's step size is only the start; its `diffusion` is best 0, so
   that the thermostat makes up for unknown noise alone.

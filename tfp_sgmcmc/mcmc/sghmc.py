@@ -76,8 +76,8 @@ class SGHMC(base.LangevinKernel):
   from the step itself, with the exact gradient, of order h^2 in the variance.
   On N(0, 1) with h = 0.1 and gamma = 1 the variance is 1.0026 ("euler"),
   exactly 1 ("baoab"). With "explicit_euler" it is 1.114, of order h / gamma,
-  and on a curvature of L it blows up where h L >= gamma: it is there for
-  results that were published with it, and "euler" costs no more. Minibatch
+  and on a curvature of L it blows up where h L >= gamma: it
+  reproduces published results; "euler" costs no more. Minibatch
   noise of variance C acts as heat, h C / (2 friction) of it; how to choose h
   and the friction is in the docstring of `SGLD`.
 

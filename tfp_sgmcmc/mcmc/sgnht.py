@@ -391,7 +391,7 @@ class SGNHT(base.LangevinKernel):
         temperature=self._parameters['temperature'])
 
   def _check_friction(self):
-    """Raises where a friction beside the thermostat is not to be had."""
+    """Raises where a friction beside the thermostat is not available."""
     values = [
         checks.static_value(v) for v in _listed(self._parameters['friction'])]
     if all(v is not None and np.all(v == 0.) for v in values):

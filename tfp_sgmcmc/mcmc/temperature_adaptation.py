@@ -1,4 +1,4 @@
-"""The step size that makes a chain so much too hot, and no more.
+"""Adapts the step size to a target excess temperature.
 
 With u the logarithm of the step size over the one at the start, x the excess of
 the temperature in a step (its mean over chains and coordinates, see
@@ -80,18 +80,18 @@ class _Seeds(NamedTuple):
 
 
 class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
-  """Finds the step size at which the chain is by a given share too hot.
+  """Adapts the step size to a target excess temperature.
 
-  These samplers have no acceptance to tune: what tells that a step is too large
-  is the heat of gradient noise and the step's own error, both of which grow
-  with h. In the first n = `num_adaptation_steps` steps this kernel grows the
-  step size of the inner kernel, from a small start, until
+  These samplers have no acceptance rate to tune. Too large a step shows as
+  excess temperature, which gradient noise and the error of integration cause;
+  both grow with h. In the first n = `num_adaptation_steps` steps this kernel
+  grows the step size of the inner kernel, from a small start, until
 
     T_conf / T - 1 = target_excess,  T_conf = -E[(theta - m) . g] / d,
 
-  (the mean over chains and coordinates; m is any fixed point) and then leaves
-  it as it is: from there on the chain is that of the inner kernel with the step
-  size `results.step_size`. For a Gaussian posterior T_conf / T is the variance
+  (the mean over chains and coordinates; m is any fixed point). Then the step
+  size stays fixed: the chain is that of the inner kernel with the step size
+  `results.step_size`. For a Gaussian posterior T_conf / T is the variance
   over that of the posterior, the mean over directions weighted by curvature.
   What is measured, exact at any step size (but for the change of pSGLD's G, and
   with g as it is estimated), is for
@@ -107,8 +107,8 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). Start small: the step size grows by 5% a step, by a
   factor of 100 in a hundred; a start that is too large throws the chain away.
-  Chains that are still on their way to the mode are hot, which holds the step
-  size down, SGLD's from the start: let half of the steps suffice for the way,
+  Chains that have not converged are hot, so that the step size found is too
+  small (for SGLD from the start). Let them converge within half of the steps,
   or start near the mode.
 
   How many steps are needed: with D coordinates in all chains together, SGLD
@@ -166,13 +166,13 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
         part of the state, which one factor multiplies.
       num_adaptation_steps: n: Python `int`, or a scalar tensor or variable of
         integers. Zero leaves the step size alone.
-      target_excess: By what share of T the chain is to be too hot: a number
-        between 0 and 1. It is the bias that is accepted for speed; the step
-        size is about in proportion to it.
-      keep_momentum: Python `bool`: whether the friction falls as the step size
-        h grows, so that 1 - h friction, the share of the momentum that a step
-        keeps, stays as it was. So it is for the learning rate of SGD with
-        momentum, which is h^2 but for a factor.
+      target_excess: The excess temperature to aim at, as a fraction of T: a
+        number between 0 and 1. It trades bias for speed; the step size is about
+        proportional to it.
+      keep_momentum: Python `bool`: whether to lower the friction as the step
+        size h grows, so that a step keeps the same fraction of the momentum,
+        1 - h friction. SGD with momentum does so when its learning rate, h^2 up
+        to a factor, changes.
       name: Python `str`, the name of the operations.
 
     Raises:

@@ -144,10 +144,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   THE POSTERIOR'S. Sample `pdmp.UniformTime(kernel, interval)`, whose draws have
   equal weights, or hand states and results to `pdmp.Trajectory.from_chain`.
 
-  The noise of the minibatches does no harm to the law of the path (theorem 1 of
-  the paper). What does is a derivative above the proposals' rate, since the
-  event is then too rare: `Trajectory.violation_share` reports how often. It is
-  to be near the tail of a normal variable beyond `confidence`, 0.0013 for 3.
+  Minibatch noise leaves the law of the path unchanged (theorem 1 of the paper).
+  A derivative above the proposals' rate causes bias, since events are then too
+  rare: `Trajectory.violation_share` reports how often. It should be near the
+  tail of a normal variable beyond `confidence`, 0.0013 for 3.
   Derivatives of few examples are skewed and give some times that. At a share of
   0.0025 means were off by 0.02 to 0.03 standard deviations: where that is too
   much, raise `confidence` or the minibatch until the share is below 0.001.

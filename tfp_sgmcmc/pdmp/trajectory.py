@@ -73,8 +73,8 @@ class EventCounts(NamedTuple):
 class Trajectory:
   """A path in continuous time.
 
-  Made by `from_chain`. Time starts at the first of the states given: what came
-  before it is no part of the path, since the state before is not known.
+  Made by `from_chain`. The path starts at the first of the states given, since
+  the state before it is not known.
 
   #### Examples
 

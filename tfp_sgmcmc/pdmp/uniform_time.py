@@ -1,4 +1,4 @@
-"""The states of a continuous-time sampler at equal distances of time.
+"""The states of a continuous-time sampler at equal intervals of time.
 
 With states and durations of the events of a kernel, the path between two events
 is theta(s) = a + (b - a) s / tau. Step k is at time k times the interval:
