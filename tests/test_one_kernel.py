@@ -253,9 +253,9 @@ def test_what_xla_cannot_make_one_kernel_is_many(monkeypatch):
   monkeypatch.setattr(
       one_kernel, '_HELD', one_kernel._HELD | {'scatter'})
   compiled_steps = []
-  real = sampling._Program._compiled
+  real = sampling.Program.compiled
   monkeypatch.setattr(
-      sampling._Program, '_compiled',
+      sampling.Program, 'compiled',
       lambda self, steps: compiled_steps.append(steps) or real(self, steps))
   tried = draws(sgld(sgmcmc.gradients.SAGA(4)))
   assert len(compiled_steps) == 2  # One kernel, which XLA refuses, and many.

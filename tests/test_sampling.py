@@ -528,7 +528,7 @@ class Clock:
 
   def __init__(self, monkeypatch, step=0., call=0.):
     self.now, self.calls = 0., []
-    real = sampling._Program.__call__
+    real = sampling.Program.__call__
 
     def timed(program, *arguments):
       outcome = real(program, *arguments)
@@ -536,7 +536,7 @@ class Clock:
       self.calls.append(outcome.num_steps)
       return outcome
 
-    monkeypatch.setattr(sampling._Program, '__call__', timed)
+    monkeypatch.setattr(sampling.Program, '__call__', timed)
     monkeypatch.setattr(sampling.time, 'monotonic', lambda: self.now)
 
 
@@ -572,7 +572,7 @@ def interrupt(monkeypatch, call, number=signal.SIGINT):
   """Raises a signal in the midst of a call of the program."""
   if threading.current_thread() is not threading.main_thread():
     pytest.skip('Signals come to the main thread.')
-  real = sampling._Program.__call__
+  real = sampling.Program.__call__
   num_calls = 0
 
   def interrupted(program, *arguments):
@@ -583,7 +583,7 @@ def interrupt(monkeypatch, call, number=signal.SIGINT):
     num_calls += 1
     return outcome
 
-  monkeypatch.setattr(sampling._Program, '__call__', interrupted)
+  monkeypatch.setattr(sampling.Program, '__call__', interrupted)
 
 
 @pytest.mark.parametrize('call', [0, 1, 2, 3, 4, 6])
@@ -596,7 +596,7 @@ def test_ctrl_c_keeps_the_draws(monkeypatch, tmp_path, call, on_disk):
   whole = run(simple_kernel(), **{**arguments, 'directory': None})
   with monkeypatch.context() as patch:
     patch.setattr(sampling, '_GROWTH', 4)
-    patch.setattr(sampling, '_SECONDS', 1e6)
+    patch.setattr(sampling, 'SECONDS_PER_CALL', 1e6)
     interrupt(patch, call)
     with pytest.raises(KeyboardInterrupt, match='Interrupted after') as error:
       run(simple_kernel(), **arguments)
@@ -625,7 +625,7 @@ def test_sigterm_is_heard_where_it_is_asked_for(monkeypatch):
   try:
     with monkeypatch.context() as patch:
       interrupt(patch, 3, signal.SIGTERM)
-      patch.setattr(sampling, '_SECONDS', 1e6)
+      patch.setattr(sampling, 'SECONDS_PER_CALL', 1e6)
       with pytest.raises(sgmcmc.SamplingInterrupted) as error:
         run(simple_kernel(), 1000, tf.zeros([2]))
     assert len(error.value.result) == 1 + 8 + 41

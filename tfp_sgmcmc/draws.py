@@ -73,6 +73,11 @@ class Draws:
     self.final_state = final_state
     self.kernel_results = kernel_results
 
+  @property
+  def structure(self) -> tuple[hints.Nested, hints.Nested]:
+    """Pair (state, trace) of nested `TensorSpec`s of one draw."""
+    return self._structure[:2]
+
   def __len__(self):
     return len(self._chunks)
 

@@ -25,7 +25,6 @@ __all__ = [
     'Failure',
     'FireflyError',
     'NonFiniteError',
-    'OTHER_CAUSES',
     'RateBoundError',
     'SamplingInterrupted',
     'find_failure',

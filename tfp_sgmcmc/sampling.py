@@ -44,7 +44,7 @@ from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.internal import wrapped
 from tfp_sgmcmc.internal.progress import Progress
 
-__all__ = ['sample']
+__all__ = ['SECONDS_PER_CALL', 'Program', 'sample']
 
 _CHUNK_BYTES = 64 * 2**20
 _NUM_CHUNKS = 20  # Where chunk_size is left out: so many, or more if large.
@@ -52,7 +52,7 @@ _NUM_BURNIN_CHUNKS = 100
 # Of a call of the compiled program: how long it should take, by how much it may
 # be longer than the one before, and what room for draws it has at most, since
 # all of the room is written at each call.
-_SECONDS = 0.5
+SECONDS_PER_CALL = 0.5
 _GROWTH = 8
 _ROOM_BYTES = 16 * 2**20
 _MOST_PROGRAMS = 8  # Kept with a kernel.
@@ -140,7 +140,7 @@ def sample(
       in memory.
     progress_bar: Python `bool`: show the bar that Keras' `fit` shows, of the
       steps that this call makes.
-    seed: Python `int`, which stands for `[0, seed]`, or a stateless seed,
+    seed: Python `int` i, for the stateless seed `[i >> 32, i]`, or that seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
     previous_kernel_results: Where to go on from, the `kernel_results` of an
       earlier run. The kernels of this library count their steps there: going on
@@ -349,7 +349,7 @@ class _Pace:
     self.num_steps = 1 if is_timed else math.inf
 
   def update(self, num_steps, seconds):
-    within = num_steps * _SECONDS / max(seconds, 1e-6)
+    within = num_steps * SECONDS_PER_CALL / max(seconds, 1e-6)
     self.num_steps = max(1, int(min(within, _GROWTH * self.num_steps))) if (
         math.isfinite(self.num_steps)) else self.num_steps
 
@@ -377,7 +377,7 @@ def _program(
   for program in programs:
     if program.room >= room and _is_same_use(program.made_for, made_for):
       return program
-  program = _Program(kernel, made_for, room)
+  program = Program(kernel, made_for, room)
   programs[:] = [program, *programs[:_MOST_PROGRAMS - 1]]
   return program
 
@@ -409,7 +409,7 @@ def _is_same_function(one, other):
       a is b for a, b in zip(values, others))
 
 
-class _Program:
+class Program:
   """The steps of a call, compiled once.
 
   Attributes:
@@ -443,7 +443,7 @@ class _Program:
           steps, *leaves, seed, number, number)
       if one_kernel.is_worthwhile(self._form.kernel_results):
         self._one_kernel = self._as_one_kernel(leaves, seed, number)
-    self._advance = self._compiled(
+    self._advance = self.compiled(
         self._one_kernel or functools.partial(self._draws, steps, self.room))
 
   def _as_one_kernel(self, leaves, seed, number):
@@ -468,7 +468,8 @@ class _Program:
     steps = one_kernel.make(self._traced, self._form.state)
     return steps and functools.partial(self._draws, steps, self.room)
 
-  def _compiled(self, draws):
+  def compiled(self, draws: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of draws, compiled as the call asks for."""
     return tf.function(draws, autograph=False, jit_compile=self._jit_compile)
 
   def __call__(
@@ -483,7 +484,7 @@ class _Program:
         raise
       # XLA may fail to make one kernel: make many. Other errors come again.
       self._one_kernel = None
-      self._advance = self._compiled(functools.partial(
+      self._advance = self.compiled(functools.partial(
           self._draws, self._traced, self.room))
       outcome = self._advance(*arguments)
     num_steps, num_complete, is_finite, draws, leaves = outcome

@@ -37,13 +37,14 @@ from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.internal import manifest as manifest_lib
 from tfp_sgmcmc.internal.lock import Lock
 
-__all__ = ['Store', 'read_about', 'read_checkpoint', 'read_draws']
+__all__ = [
+    'COMMIT_SECONDS', 'Store', 'read_about', 'read_checkpoint', 'read_draws']
 
 _DRAWS = re.compile(r'draws_([0-9]{8,})-([0-9]{8,})\.npz')
 _CHECKPOINT = re.compile(r'checkpoint_([0-9]{8,})\.npz')
 _NUM_MARKED = 2
 # A commit is due after so long, 20 times its own duration, or so many bytes.
-_SECONDS = 1.
+COMMIT_SECONDS = 1.
 _DURATIONS = 20.
 _BYTES = 64 * 2**20
 
@@ -176,7 +177,7 @@ class Store:
     """
     elapsed = time.monotonic() - self._committed_at
     return self._num_bytes_waiting >= _BYTES or elapsed >= max(
-        _SECONDS, _DURATIONS * self._duration)
+        COMMIT_SECONDS, _DURATIONS * self._duration)
 
   def checkpoint(
       self, specs: Mapping[str, tf.TensorSpec] | None = None,

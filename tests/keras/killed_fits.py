@@ -31,7 +31,7 @@ BATCHES = 20
 
 def run(epochs, directory, backup=None, order=1):
   """A run of batches that are the same in each epoch."""
-  store._SECONDS = 0.05
+  store.COMMIT_SECONDS = 0.05
   rng = np.random.default_rng(0)
   x = rng.normal(size=[8 * BATCHES - 3, 4]).astype(np.float32)
   y = np.argmax(x, axis=-1)

@@ -123,7 +123,7 @@ def test_a_loss_that_sums_over_pixels():
 def test_goes_on_after_a_kill_while_it_adapts_and_after(
     chosen, tmp_path, monkeypatch):
   """Bit for bit, what was found with it; `fit` once more leaves it alone."""
-  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
   monkeypatch.setattr(found_step, 'FEWEST_STEPS_FOR_RATE', 6)
   arguments = dict(

@@ -242,7 +242,7 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
 
 @pytest.mark.slow
 def test_killed_while_it_searches(tmp_path, monkeypatch):
-  monkeypatch.setattr(store, '_SECONDS', 0.)  # Commit at each step.
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)  # Commit at each step.
   monkeypatch.setattr(store, '_DURATIONS', 0.)
   # Of the search's 18 steps some are draws; the choice is made after the last.
   arguments = dict(

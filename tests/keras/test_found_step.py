@@ -136,7 +136,7 @@ def test_a_burnin_of_few_steps(epochs, num_burnin_steps):
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_killed_while_it_adapts_and_after(tmp_path, monkeypatch, num_chains):
   """It goes on bit for bit, and knows what was found."""
-  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
   arguments = dict(
       kernel=None, num_burnin_steps=8, num_steps_between_results=1,

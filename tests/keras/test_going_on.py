@@ -33,7 +33,7 @@ class Kill(keras.callbacks.Callback):
 
 @pytest.fixture(autouse=True)
 def commit_each_step(monkeypatch):
-  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
 
 

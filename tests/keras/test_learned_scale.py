@@ -192,7 +192,7 @@ def test_density_of_student_and_of_a_draw():
       expected = (
           tf.reduce_sum(tfd.Normal(
               0., (temperature * variance)**0.5).log_prob(w), axis=[1, 2])
-          + tfd.InverseGamma(2., prior.rate).log_prob(variance)
+          + tfd.InverseGamma(2., prior.scale).log_prob(variance)
           - given.log_prob(variance))
       np.testing.assert_allclose(
           prior.log_prob(w, temperature), temperature * expected, rtol=1e-4)

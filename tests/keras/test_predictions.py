@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras import draws as draws_lib
 from tfp_sgmcmc.keras import predictions
 
 NUM_DRAWS = 5
@@ -81,9 +82,10 @@ def test_all_draws_are_used_on_a_block_before_the_next_is_read(
   wanted = posterior.evaluate(*models.classes(), batch_size=8)
   monkeypatch.setattr(predictions, '_BLOCK_BYTES', 1)
   reads = []
-  read = posterior._draws.read
+  read = draws_lib.ModelDraws.read
   monkeypatch.setattr(
-      posterior._draws, 'read', lambda i: (reads.append(len(i)), read(i))[1])
+      draws_lib.ModelDraws, 'read',
+      lambda self, i: (reads.append(len(i)), read(self, i))[1])
   assert posterior.evaluate(
       *models.classes(), batch_size=8, draw_batch_size=2) == pytest.approx(
           wanted, rel=1e-5)

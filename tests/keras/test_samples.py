@@ -279,7 +279,7 @@ def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
       models.make_sampling(directory=directory)
       for directory in (None, tmp_path / 'draws'))
   models.fit(model, in_memory)
-  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
   written = []
   watch = keras.callbacks.LambdaCallback(
@@ -376,11 +376,11 @@ def test_memory_is_bounded(monkeypatch):
       seen.append(batch[0].shape[0])
       yield batch
 
-  read = posterior._draws.read
+  read = draws_lib.ModelDraws.read
   draws = []
   monkeypatch.setattr(predictions, 'batches', spy)
   monkeypatch.setattr(
-      posterior._draws, 'read',
-      lambda indices: (draws.append(len(indices)), read(indices))[1])
+      draws_lib.ModelDraws, 'read',
+      lambda self, i: (draws.append(len(i)), read(self, i))[1])
   posterior.predict(x, batch_size=8, draw_batch_size=2)
   assert max(seen) == 8 and max(draws) == 2 and sum(draws) == NUM_DRAWS

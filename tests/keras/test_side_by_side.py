@@ -197,7 +197,7 @@ def test_each_chain_is_trained_by_itself():
 
 @pytest.mark.slow
 def test_goes_on_after_kills_bit_for_bit(tmp_path, monkeypatch):
-  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
   arguments = dict(num_chains=2, num_burnin_steps=1, start_epoch=1)
   whole = going_on.run(4, **arguments)

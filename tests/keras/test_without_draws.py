@@ -104,7 +104,7 @@ def test_a_chain_that_is_too_hot_leaves_the_weights_before_it():
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_a_chain_of_a_directory_that_dies_after_a_kill(
     tmp_path, monkeypatch, num_chains):
-  monkeypatch.setattr(store, '_SECONDS', 0.)
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
   schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
       [3], [1e-4, 1e12])

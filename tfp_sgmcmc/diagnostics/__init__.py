@@ -27,7 +27,7 @@ from tfp_sgmcmc.diagnostics.learning_coefficient import localized
 from tfp_sgmcmc.diagnostics.stein import SteinDiscrepancy
 from tfp_sgmcmc.diagnostics.stein import kernel_stein_discrepancy
 from tfp_sgmcmc.diagnostics.step_sizes import compare_step_sizes
-from tfp_sgmcmc.diagnostics.summary import summary
+from tfp_sgmcmc.diagnostics.summaries import summary
 from tfp_sgmcmc.diagnostics.temperatures import EnergyTrace
 from tfp_sgmcmc.diagnostics.temperatures import trace_energies
 from tfp_sgmcmc.diagnostics.verdicts import Row

@@ -40,9 +40,9 @@ def compare_step_sizes(
   the steps between draws, so that the draws are as far apart in time. Each row
   of the table is an answer: its move from h to h / 2, with its standard error.
 
-  The move shows the bias of the step and of gradient noise. Where the bias is of
-  order h, as that of the noise is, the bias left at h / 2 is about as large as
-  the move; where it is of order h^2, a third of the move.
+  The move shows the bias of the step and of gradient noise. Where the bias is
+  of order h, as that of the noise is, the bias left at h / 2 is about as large
+  as the move; where it is of order h^2, a third of the move.
 
   Args:
     kernel: A kernel with a step size: a number, a tensor or a schedule (of

@@ -7,10 +7,10 @@ from tfp_sgmcmc.gradients.base import Finding
 from tfp_sgmcmc.gradients.base import GaussianStep
 from tfp_sgmcmc.gradients.base import GradientEstimate
 from tfp_sgmcmc.gradients.base import GradientEstimator
-from tfp_sgmcmc.gradients.base import chains_of
+from tfp_sgmcmc.gradients.base import chains_of as chains_of
 from tfp_sgmcmc.gradients.base import check_estimator
-from tfp_sgmcmc.gradients.base import count
-from tfp_sgmcmc.gradients.base import no_gradients
+from tfp_sgmcmc.gradients.base import count as count
+from tfp_sgmcmc.gradients.base import no_gradients as no_gradients
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.control_variate import ControlVariateResults
 from tfp_sgmcmc.gradients.deal import Deal
@@ -58,10 +58,7 @@ __all__ = [
     'Stratified',
     'Stream',
     'Uniform',
-    'chains_of',
     'check_estimator',
-    'count',
     'kmeans_strata',
-    'no_gradients',
     'preferential_probabilities',
 ]

@@ -58,7 +58,7 @@ class ScaleMixture:
   >>> layer = keras.layers.Dense(3)
   >>> layer.build([None, 8])
   >>> prior = sgmcmc.keras.learned_scale()(layer.kernel)
-  >>> prior.concentration, prior.rate
+  >>> prior.concentration, prior.scale
   (1.0, 0.125)
   >>> w = tf.ones([8, 3])
   >>> float(prior.variance_given(prior.half_square(w)).mean())  # 12.125 / 12
@@ -68,7 +68,7 @@ class ScaleMixture:
   def __init__(
       self,
       concentration: float,
-      rate: float,
+      scale: float,
       shape: hints.Shape,
       dtype: tf.DType,
   ):
@@ -76,11 +76,11 @@ class ScaleMixture:
 
     Args:
       concentration: Python `float`, a.
-      rate: Python `float`, b, in the units of the weight squared.
+      scale: Python `float`, b, in the units of the weight squared.
       shape: The weight's shape.
       dtype: The weight's dtype.
     """
-    self.concentration, self.rate = concentration, rate
+    self.concentration, self.scale = concentration, scale
     self.shape, self.dtype = tf.TensorShape(shape), tf.as_dtype(dtype)
     self._number = self.shape.num_elements()
     # Of the sum of squares: a half-precision weight has too few digits for it.
@@ -119,7 +119,7 @@ class ScaleMixture:
     checks.scalar('temperature', temperature)
     a, d = self.concentration, self._number
     t = tf.maximum(tf.cast(temperature, self._wide), _COLDEST)
-    b = self.rate * t
+    b = self.scale * t
     # Not log1p of the ratio, which may be too large for a float.
     log_ratio = tf.math.log(b + self.half_square(weight)) - tf.math.log(b)
     constant = math.lgamma(a + d / 2.) - math.lgamma(a) - d / 2. * tf.math.log(
@@ -143,7 +143,7 @@ class ScaleMixture:
     t = tf.cast(temperature, self._wide)
     return tfd.InverseGamma(
         tf.constant(self.concentration + self._number / 2., self._wide),
-        self.rate + tf.cast(half_square, self._wide) / t)
+        self.scale + tf.cast(half_square, self._wide) / t)
 
 
 def learned_scale(

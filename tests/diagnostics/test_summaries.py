@@ -105,7 +105,7 @@ def part_of(draws, num_draws, num_chains=NUM_CHAINS):
       state=draws.states[:num_draws, chains],
       trace=trim(draws.trace, slice(num_draws), chains)))
   return sgmcmc.Draws(
-      chunks, draws._structure, trim(draws.final_state, chains),
+      chunks, draws.structure, trim(draws.final_state, chains),
       trim(draws.kernel_results, chains), num_chain_axes=1)
 
 
@@ -142,7 +142,7 @@ def test_several_runs_and_one_elsewhere():
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=apart, trace=runs[0].trace))
   runs[0] = sgmcmc.Draws(
-      chunks, runs[0]._structure, runs[0].final_state,
+      chunks, runs[0].structure, runs[0].final_state,
       runs[0].kernel_results, num_chain_axes=1)
   found = summary(runs)
   assert verdict(found.rows, 'rank R-hat of the parameters') == 'wrong'
@@ -199,7 +199,7 @@ def test_rows_name_the_worst_parameter(has_names, wanted):
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=[means, mu]))
   apart = sgmcmc.Draws(
-      chunks, draws._structure, draws.final_state, draws.kernel_results,
+      chunks, draws.structure, draws.final_state, draws.kernel_results,
       num_chain_axes=1)
   rows = summary(apart, kernel).rows
   for quantity in ('rank R-hat', 'effective draws'):
@@ -224,7 +224,7 @@ def test_one_coordinate_that_is_too_wide_is_seen():
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=[a, b * wide]))
   planted = sgmcmc.Draws(
-      chunks, draws._structure, draws.final_state, draws.kernel_results,
+      chunks, draws.structure, draws.final_state, draws.kernel_results,
       num_chain_axes=1)
   right, wrong = (summary(found, kernel).rows for found in (draws, planted))
   assert verdict(right, WORST) == 'fine'
@@ -346,7 +346,7 @@ def test_index_chains_and_momenta():
                 draws.kernel_results.gradient_estimator_results)))
     found = summary(
         sgmcmc.Draws(
-            chunks, (draws._structure[0], trace), draws.final_state, results,
+            chunks, (draws.structure[0], trace), draws.final_state, results,
             num_chain_axes=1),
         kernel_with().copy(
             gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(5)),
