@@ -77,7 +77,8 @@ def main():
         sgmcmc.gradients.Uniform(batch_size), posterior, state, number)
     weighted = {
         m: runner(
-            sgmcmc.gradients.ExponentiallyWeighted(batch_size, m), posterior,
+            sgmcmc.gradients.ExponentiallyWeighted(
+                batch_size, num_index_steps=m), posterior,
             state, max(1, number // (m + 1)))
         for m in (1, 2, 9)}
     times = {m: [] for m in (0, *weighted)}

@@ -105,7 +105,7 @@ def sgld(posterior, start, epochs, num_draws, seed, progress_bar):
   return sgmcmc.sample(
       sgmcmc.SGLD(
           posterior, steps / posterior.num_examples,
-          sgmcmc.gradients.Uniform(BATCH_SIZE)),
+          gradient_estimator=sgmcmc.gradients.Uniform(BATCH_SIZE)),
       total // thinning, tf.tile(start[tf.newaxis], [len(STEPS), 1, 1]),
       seed=seed, num_steps_between_results=thinning - 1,
       progress_bar=progress_bar,

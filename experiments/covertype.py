@@ -104,17 +104,17 @@ def posterior(x, y, num_examples=None):
 
 def make_kernel(name, target, step_size, mode):
   if name == 'SGLD':
-    return sgmcmc.SGLD(target, step_size, UNIFORM)
+    return sgmcmc.SGLD(target, step_size, gradient_estimator=UNIFORM)
   if name == 'pSGLD':
     return sgmcmc.SGLD(
-        target, step_size, UNIFORM,
-        preconditioner=sgmcmc.preconditioners.RMSProp(0.99, 1e-5))
+        target, step_size, gradient_estimator=UNIFORM,
+        preconditioner=sgmcmc.preconditioners.RMSProp(0.99, regularizer=1e-5))
   if name == 'SGHMC':
-    return sgmcmc.SGHMC(target, step_size, FRICTION, UNIFORM)
+    return sgmcmc.SGHMC(target, step_size, FRICTION, gradient_estimator=UNIFORM)
   if name == 'EWSG':
     return sgmcmc.SGHMC(
         target, step_size, FRICTION,
-        sgmcmc.gradients.ExponentiallyWeighted(BATCH_SIZE))
+        gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(BATCH_SIZE))
   return sgmcmc.FireflyMonteCarlo(
       target, sgmcmc.likelihood_bounds.Logistic(anchor=mode), step_size,
       capacity=200, resample_fraction=25. / target.num_rows)

@@ -86,17 +86,20 @@ class Job(NamedTuple):
   def kernel(self, target, h):
     """The kernel on a posterior, with a step size."""
     if self.name == 'SVRG-LD':
-      return sgmcmc.SGLD(target, h, sgmcmc.gradients.SVRG(
+      return sgmcmc.SGLD(target, h, gradient_estimator=sgmcmc.gradients.SVRG(
           1, refresh_every=self.n, replacement=True))
     if 'SGLD' in self.name:
       preconditioner = None if self.name == 'SGLD' else (
-          sgmcmc.preconditioners.RMSProp(0.99, 1e-5))
-      return sgmcmc.SGLD(target, h, UNIFORM, preconditioner=preconditioner)
+          sgmcmc.preconditioners.RMSProp(0.99, regularizer=1e-5))
+      return sgmcmc.SGLD(
+          target, h, gradient_estimator=UNIFORM, preconditioner=preconditioner)
     estimator = UNIFORM if self.name == 'SGHMC' else (
         sgmcmc.gradients.ExponentiallyWeighted(
-            1, self.num_index_steps, base=UNIFORM, shift=SHIFTS[self.shift]))
+            1, num_index_steps=self.num_index_steps, base=UNIFORM,
+            shift=SHIFTS[self.shift]))
     return sgmcmc.SGHMC(
-        target, h, FRICTION, estimator, integrator=self.integrator)
+        target, h, FRICTION, gradient_estimator=estimator,
+        integrator=self.integrator)
 
 
 class Found(NamedTuple):

@@ -171,7 +171,8 @@ def step_kernel(name, problem):
   steps = tf.constant(GRID[name])[:, tf.newaxis, tf.newaxis]
   estimator = sgmcmc.gradients.Uniform(logistic.BATCH_SIZE)
   if name == 'SGLD':
-    return sgmcmc.SGLD(problem.posterior, steps / size, estimator)
+    return sgmcmc.SGLD(
+        problem.posterior, steps / size, gradient_estimator=estimator)
   return sgmcmc.SGNHT(
       problem.posterior, steps / np.sqrt(size), diffusion=np.sqrt(size),
       gradient_estimator=estimator, thermostat='diagonal', integrator='euler')

@@ -84,11 +84,13 @@ def make_kernel(name, posterior, step_size, strata):
   """The kernel, with a step size in our units and the paper's friction."""
   if name == 'SGLD':
     return sgmcmc.SGLD(
-        posterior, step_size, sgmcmc.gradients.Uniform(BATCH_SIZE))
+        posterior, step_size,
+        gradient_estimator=sgmcmc.gradients.Uniform(BATCH_SIZE))
   if name == 'pSGLD':
     return sgmcmc.SGLD(
-        posterior, step_size, sgmcmc.gradients.Uniform(BATCH_SIZE),
-        preconditioner=sgmcmc.preconditioners.RMSProp(0.99, 1e-5))
+        posterior, step_size,
+        gradient_estimator=sgmcmc.gradients.Uniform(BATCH_SIZE),
+        preconditioner=sgmcmc.preconditioners.RMSProp(0.99, regularizer=1e-5))
   estimator = {
       'SGHMC': lambda: sgmcmc.gradients.Uniform(BATCH_SIZE),
       'CP-SGHMC': lambda: sgmcmc.gradients.Stratified(BATCH_SIZE, strata),
@@ -96,7 +98,7 @@ def make_kernel(name, posterior, step_size, strata):
   }[name]()
   return sgmcmc.SGHMC(
       posterior, step_size, FRICTION * np.sqrt(posterior.num_examples),
-      estimator)
+      gradient_estimator=estimator)
 
 
 def load(arguments):

@@ -59,7 +59,7 @@ def make_kernel(name, size):
   if name == 'pSGLD':
     return functools.partial(
         sgmcmc.SGLD, step_size=step_size / size,
-        preconditioner=sgmcmc.preconditioners.RMSProp(0.99, 1e-5))
+        preconditioner=sgmcmc.preconditioners.RMSProp(0.99, regularizer=1e-5))
   return functools.partial(
       sgmcmc.SGHMC, step_size=step_size / math.sqrt(size),
       friction=FRICTION * math.sqrt(size),

@@ -50,7 +50,7 @@ def kernels():
           target, sgmcmc.pdmp.GaussianBound(PRECISION),
           refresh_rate=REFRESH_RATE),
       sgmcmc.BouncyParticleSampler(
-          target, noisy_bound, sgmcmc.gradients.Noisy(NOISE),
+          target, noisy_bound, gradient_estimator=sgmcmc.gradients.Noisy(NOISE),
           refresh_rate=REFRESH_RATE))
 
 

@@ -324,7 +324,8 @@ def test_a_pass_over_many_rows_traces_the_model_once():
 
   posterior = from_joint(model, {'y': y}, covariates=tf.zeros([num_rows]))
   anchor = posterior.sample_prior(seed=1)
-  kernel = sgmcmc.SGLD(posterior, 1e-6, sgmcmc.gradients.ControlVariate(
+  kernel = sgmcmc.SGLD(
+      posterior, 1e-6, gradient_estimator=sgmcmc.gradients.ControlVariate(
       10, anchor=anchor, chunk_size=200))
   before = num_calls
   results = kernel.bootstrap_results(anchor)

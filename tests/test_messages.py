@@ -204,7 +204,8 @@ def test_a_state_of_no_elements(make, shape):
 def test_kernel_results_of_another_kind(results, error, message):
   def make(estimator=None):
     return sgmcmc.SGLD(
-        vector_posterior(), 1e-3, estimator or gradients.Uniform(5))
+        vector_posterior(), 1e-3,
+        gradient_estimator=estimator or gradients.Uniform(5))
 
   with pytest.raises(error, match=message):
     sgmcmc.sample(
@@ -300,7 +301,8 @@ KERNELS = {
     'SGLD': lambda target: sgmcmc.SGLD(target, 1e-3),
     'SGHMC': lambda target: sgmcmc.SGHMC(target, 1e-3, 1.),
     'SGNHT': lambda target: sgmcmc.SGNHT(target, 1e-3, 1.),
-    'AMAGOLD': lambda target: sgmcmc.AMAGOLD(target, 1e-3, 1., 2),
+    'AMAGOLD': lambda target: sgmcmc.AMAGOLD(
+        target, 1e-3, 1., num_leapfrog_steps=2),
     'SGLRW': lambda target: sgmcmc.SGLRW(target, 1e-3),
     'Barker': lambda target: sgmcmc.StochasticBarker(target, 1e-3),
     'replica exchange': lambda target: sgmcmc.ReplicaExchangeSGLD(

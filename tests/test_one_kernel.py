@@ -24,7 +24,8 @@ def compiled(fn, *args):
 
 
 def sgld(estimator=UNIFORM):
-  return sgmcmc.SGLD(oracle.GaussianModel().posterior(), 0.05, estimator)
+  return sgmcmc.SGLD(
+      oracle.GaussianModel().posterior(), 0.05, gradient_estimator=estimator)
 
 
 def draws(kernel, num_results=20, chains=()):
@@ -225,7 +226,7 @@ def test_data_are_not_part_of_the_program():
   kernel = sgmcmc.SGLD(sgmcmc.Posterior(
       lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1),
       lambda theta, x: -0.5 * tf.reduce_sum((x - theta)**2, axis=-1), x),
-      1e-6, sgmcmc.gradients.Uniform(10, replacement=True))
+      1e-6, gradient_estimator=sgmcmc.gradients.Uniform(10, replacement=True))
   results = kernel.bootstrap_results(tf.zeros([3]))
   start = tf.nest.flatten((tf.zeros([3]), results))
 

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
 import re
@@ -193,6 +194,35 @@ def test_what_programs_import_is_there():
             importlib.util.find_spec(f'{module}.{name}') is None):
           missing.append(f'{path.relative_to(ROOT)}: {module}.{name}')
   assert not missing
+
+
+def public_classes():
+  """The classes of the package's public modules, by name."""
+  found = {}
+  for name in (
+      '', '.datasets', '.diagnostics', '.firefly', '.gradients', '.keras',
+      '.mcmc', '.pdmp', '.preconditioners'):
+    module = importlib.import_module(f'tfp_sgmcmc{name}')
+    for public in module.__all__:
+      value = getattr(module, public)
+      if inspect.isclass(value) and value.__module__.startswith('tfp_sgmcmc'):
+        found[public] = value
+  return found
+
+
+def test_constructors_take_three_arguments_by_position_at_most():
+  """And of those with a default one; NamedTuples and errors aside."""
+  too_many = {}
+  for name, value in public_classes().items():
+    if issubclass(value, (tuple, Exception)):
+      continue
+    by_position = [
+        p for p in list(inspect.signature(value).parameters.values())
+        if p.kind == p.POSITIONAL_OR_KEYWORD]
+    with_default = [p for p in by_position if p.default is not p.empty]
+    if len(by_position) > 3 or len(with_default) > 1:
+      too_many[name] = [p.name for p in by_position]
+  assert not too_many
 
 
 @pytest.mark.slow

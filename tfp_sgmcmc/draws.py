@@ -50,6 +50,7 @@ class Draws:
       self,
       chunks: chunks_lib.Chunks,
       structure: tuple[hints.Nested, hints.Nested],
+      *,
       final_state: hints.State,
       kernel_results: hints.Results,
       num_chain_axes: int,
@@ -202,8 +203,9 @@ class Draws:
     chunks.append({
         name: chosen(arrays[name]) for name in leaves_of(*structure[:2], None)})
     return Draws(
-        chunks, structure[:2], self.final_state, self.kernel_results,
-        self._num_chain_axes)
+        chunks, structure[:2], final_state=self.final_state,
+        kernel_results=self.kernel_results,
+        num_chain_axes=self._num_chain_axes)
 
   def _all(self):
     return self._pack(self._joined())

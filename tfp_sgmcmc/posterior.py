@@ -69,6 +69,7 @@ class Posterior:
       log_prior_fn: Callable[..., tf.Tensor],
       log_likelihood_fn: Callable[..., tf.Tensor],
       data: hints.Data = None,
+      *,
       num_examples: int | None = None,
       example_state: hints.State | None = None,
   ):
@@ -683,7 +684,7 @@ class Posterior:
     functions = _Unconstrained(self, bijectors, is_list)
     posterior = Posterior(
         functions.log_prior, functions.log_likelihood, self.data,
-        self._num_examples)
+        num_examples=self._num_examples)
     posterior._parameters = functions
     return posterior
 

@@ -278,6 +278,7 @@ class RMSProp(_Following):
   def __init__(
       self,
       decay: hints.TensorLike = 0.99,
+      *,
       regularizer: hints.TensorLike = 1e-5,
       normalize: bool = False,
   ):

@@ -80,49 +80,17 @@ def sample(
   As `tfp.mcmc.sample_chain`: `num_burnin_steps` steps are made and forgotten,
   the first draw is the state one step later, and from draw to draw there are
   `1 + num_steps_between_results` steps. It takes any
-  `tfp.mcmc.TransitionKernel`.
+  `tfp.mcmc.TransitionKernel`. The step is compiled once, and run in calls of
+  about half a second; how long a call or a chunk is does not change the draws.
 
-  Where the data are shared out among devices (`shard`), each step is made on
-  all of them.
+  With a `directory` draws are written to disk chunk by chunk, and memory does
+  not grow with `num_results`. After a kill the same call goes on from the last
+  chunk and ends with the same draws; with a larger `num_results` it adds draws
+  of the same chain. One run at a time writes to a directory.
 
-  The steps are compiled once (small ones as a single kernel, where there is no
-  accelerator), and run in calls of about half a second; how long a call or a
-  chunk is has no influence on the draws. With a `directory` draws are written
-  to disk chunk by chunk, memory does not grow with `num_results`, and after a
-  kill the same call goes on from the last chunk and ends with the same draws,
-  bit for bit, on the same machine. (Not with `gradients.Stream`, whose position
-  in its pipeline is not part of the chain.) The same call on a finished
-  directory only reads; with a larger `num_results` it adds draws of the same
-  chain. One run at a time writes to a directory.
-
-  The compiled program is kept with the kernel: a later call with the same
-  kernel object, states and kernel results of the same shapes and dtypes, and
-  the same `trace_fn` (or a function of the same line of code, with the same
-  values in its closure) does not compile again. As with `tf.function`, values
-  that your functions close over or take from their module are those at the
-  first call: make a new kernel if they change. Each new kernel takes its time
-  to compile, and some 9 MiB that TensorFlow keeps until the process ends.
-
-  Ctrl-C is heard between two calls of the program, and raises
-  `SamplingInterrupted`, a `KeyboardInterrupt` that holds the draws so far; in a
-  directory they are on disk, too. SIGTERM, which job schedulers send, does the
-  same in a script that says so before:
-  `signal.signal(signal.SIGTERM, signal.default_int_handler)`.
-
-  A call resumes a run if its arguments match the description that is stored in
-  the directory. `num_results` and `chunk_size` may differ: they do not change
-  the draws. Tensors are compared by their values; kernels, distributions and
-  Keras' objects by their configuration, other objects by their attributes; your
-  functions by their code, defaults, closures and global variables. Your modules
-  are not looked into. What cannot be looked
-  into (a pipeline of data, an object of another library) is named in a warning:
-  pass a `fingerprint` that stands for it.
-
-  `sample_chain` warns of kernels with `is_calibrated` False, as all those are
-  that move in steps of finite size without a Metropolis test. This function
-  does not: the bias of such a chain is of the order of the step size (see each
-  kernel's docstring) and no number of draws removes it. Judge it by a second
-  run with half the step size.
+  The page "Long runs with sample" (docs/sampling.md) says more: when a call is
+  the same, when it compiles again, how to interrupt it, and the bias of a step
+  of finite size.
 
   Args:
     kernel: `tfp.mcmc.TransitionKernel`.
@@ -134,22 +102,20 @@ def sample(
     trace_fn: Callable of the state and the kernel results at a draw; returns
       nested tensors to keep. Default: none.
     chunk_size: Python `int`, the number of draws in a chunk. Default: a
-      twentieth of all, or as many as take 64 MiB; with a directory those that
-      are made in a second, or in 20 times as long as it takes to write them.
+      twentieth of all, or as many as take 64 MiB; with a directory those of a
+      second, or of 20 times as long as it takes to write them.
     directory: Where to keep the draws; made where it does not exist. Default:
       in memory.
     progress_bar: Python `bool`: show the bar that Keras' `fit` shows, of the
       steps that this call makes.
     seed: Python `int` i, for the stateless seed `[i >> 32, i]`, or that seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
-    previous_kernel_results: Where to go on from, the `kernel_results` of an
-      earlier run. The kernels of this library count their steps there: going on
-      with the same seed is then the same chain as one long run. With a kernel
-      that does not, go on with another seed. Default: the kernel's
-      `bootstrap_results`.
-    jit_compile: Python `bool`: compile with XLA. Where the gradient comes from
-      `gradients.Stream`, which XLA cannot compile, or TensorFlow has no XLA
-      compiler for the host (`tensorflow-tpu`), this is as if False.
+    previous_kernel_results: The `kernel_results` of an earlier run, to go on
+      from. With the same seed this is the chain of one long run, for kernels of
+      this library; with another kernel take another seed. Default: the
+      kernel's `bootstrap_results`.
+    jit_compile: Python `bool`: compile with XLA. Without effect for
+      `gradients.Stream`, and where TensorFlow has no XLA compiler for the host.
     fingerprint: Python `str` that stands for what a `directory` cannot see of
       the arguments, such as the version of the data: with another one the call
       is another.
@@ -737,7 +703,8 @@ class _Run:
       chunks.append(self._joined(pieces))
     *structure, log_weight = self._structure
     return draws_lib.Draws(
-        chunks, structure, *position,
+        chunks, structure, final_state=position.state,
+        kernel_results=position.kernel_results,
         num_chain_axes=states.chain_shape(position.kernel_results).rank,
         log_weight=log_weight)
 

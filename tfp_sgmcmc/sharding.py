@@ -109,6 +109,7 @@ class ShardedPosterior(posterior_lib.Posterior):
       log_prior_fn: Callable[..., tf.Tensor],
       log_likelihood_fn: Callable[..., tf.Tensor],
       data: hints.Data = None,
+      *,
       num_examples: int | None = None,
       example_state: hints.State | None = None,
       experimental_shard_axis_names: hints.ShardAxes = None,
@@ -144,7 +145,8 @@ class ShardedPosterior(posterior_lib.Posterior):
     self._shard_axis_names = collectives.axis_names(
         experimental_shard_axis_names)
     super().__init__(
-        log_prior_fn, log_likelihood_fn, data, num_examples, example_state)
+        log_prior_fn, log_likelihood_fn, data, num_examples=num_examples,
+        example_state=example_state)
 
   @property
   def experimental_shard_axis_names(self):
@@ -263,7 +265,7 @@ class _DealtPosterior(ShardedPosterior):
     self._total_rows = total_rows
     super().__init__(
         posterior._log_prior_fn, posterior._log_likelihood_fn, parts[0],
-        num_examples)
+        num_examples=num_examples)
     self._parameters = posterior._parameters
 
   @property

@@ -77,9 +77,10 @@ def _of_ours(case, problem):
 
   def kernel(h):
     if case['method'] == 'SGLD':
-      return sgmcmc.SGLD(posterior, h, estimator)
+      return sgmcmc.SGLD(posterior, h, gradient_estimator=estimator)
     return sgmcmc.SGHMC(
-        posterior, h, case['friction'], estimator, integrator='baoab')
+        posterior, h, case['friction'], gradient_estimator=estimator,
+        integrator='baoab')
 
   @tf.function(jit_compile=True, autograph=False)
   def run(state, results, h, thinning, seed):

@@ -86,7 +86,10 @@ def run(seed=(1, 2), **errors):
       lambda x: tf.TensorSpec(x.shape[1:], x.dtype), (states, trace))
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=states, trace=trace))
-  return sgmcmc.Draws(chunks, structure, *position, num_chain_axes=1)
+  final_state, kernel_results = position
+  return sgmcmc.Draws(
+      chunks, structure, final_state=final_state, kernel_results=kernel_results,
+      num_chain_axes=1)
 
 
 @functools.cache
@@ -105,8 +108,8 @@ def part_of(draws, num_draws, num_chains=NUM_CHAINS):
       state=draws.states[:num_draws, chains],
       trace=trim(draws.trace, slice(num_draws), chains)))
   return sgmcmc.Draws(
-      chunks, draws.structure, trim(draws.final_state, chains),
-      trim(draws.kernel_results, chains), num_chain_axes=1)
+      chunks, draws.structure, final_state=trim(draws.final_state, chains),
+      kernel_results=trim(draws.kernel_results, chains), num_chain_axes=1)
 
 
 def row_of(rows, quantity):
@@ -142,8 +145,8 @@ def test_several_runs_and_one_elsewhere():
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=apart, trace=runs[0].trace))
   runs[0] = sgmcmc.Draws(
-      chunks, runs[0].structure, runs[0].final_state,
-      runs[0].kernel_results, num_chain_axes=1)
+      chunks, runs[0].structure, final_state=runs[0].final_state,
+      kernel_results=runs[0].kernel_results, num_chain_axes=1)
   found = summary(runs)
   assert verdict(found.rows, 'rank R-hat of the parameters') == 'wrong'
   with pytest.raises(ValueError, match='as many chains each'):
@@ -199,7 +202,8 @@ def test_rows_name_the_worst_parameter(has_names, wanted):
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=[means, mu]))
   apart = sgmcmc.Draws(
-      chunks, draws.structure, draws.final_state, draws.kernel_results,
+      chunks, draws.structure, final_state=draws.final_state,
+      kernel_results=draws.kernel_results,
       num_chain_axes=1)
   rows = summary(apart, kernel).rows
   for quantity in ('rank R-hat', 'effective draws'):
@@ -224,7 +228,8 @@ def test_one_coordinate_that_is_too_wide_is_seen():
   chunks = chunks_lib.Chunks()
   chunks.append(leaves.named(state=[a, b * wide]))
   planted = sgmcmc.Draws(
-      chunks, draws.structure, draws.final_state, draws.kernel_results,
+      chunks, draws.structure, final_state=draws.final_state,
+      kernel_results=draws.kernel_results,
       num_chain_axes=1)
   right, wrong = (summary(found, kernel).rows for found in (draws, planted))
   assert verdict(right, WORST) == 'fine'
@@ -346,7 +351,8 @@ def test_index_chains_and_momenta():
                 draws.kernel_results.gradient_estimator_results)))
     found = summary(
         sgmcmc.Draws(
-            chunks, (draws.structure[0], trace), draws.final_state, results,
+            chunks, (draws.structure[0], trace), final_state=draws.final_state,
+            kernel_results=results,
             num_chain_axes=1),
         kernel_with().copy(
             gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(5)),

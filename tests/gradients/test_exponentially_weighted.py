@@ -41,7 +41,8 @@ DEAL = gradients.Deal()
 def test_law_of_the_index(num_steps):
   """Algorithm 1: M steps of the Metropolis chain from a uniform index."""
   p_value = law_p_value(
-      EWSG(None, num_steps, SINGLE), index_sets(1), STATIONARY, num_steps)
+      EWSG(num_index_steps=num_steps, base=SINGLE), index_sets(1), STATIONARY,
+      num_steps)
   assert p_value > oracle.FALSE_ALARM_RATE
 
 
@@ -56,7 +57,8 @@ def test_index_chain_converges_to_the_ideal_weights():
   p_values = []
   for num_steps in (60, 1):
     counts = np.bincount(
-        chosen(estimates(EWSG(None, num_steps, SINGLE))[0], g), minlength=5)
+        chosen(estimates(EWSG(num_index_steps=num_steps, base=SINGLE))[0], g),
+        minlength=5)
     p_values.append(scipy.stats.chisquare(counts, ideal * NUM_CHAINS).pvalue)
   assert p_values[0] > oracle.FALSE_ALARM_RATE > p_values[1]
 
@@ -64,7 +66,7 @@ def test_index_chain_converges_to_the_ideal_weights():
 @pytest.mark.parametrize('num_steps', [1, 4])
 def test_law_of_index_sets(num_steps):
   p_value = law_p_value(
-      EWSG(2, num_steps), index_sets(2), STATIONARY, num_steps)
+      EWSG(2, num_index_steps=num_steps), index_sets(2), STATIONARY, num_steps)
   assert p_value > oracle.FALSE_ALARM_RATE
 
 
@@ -77,7 +79,7 @@ def test_law_of_index_sets(num_steps):
 ])
 def test_shifts(shift, x):
   p_value = law_p_value(
-      EWSG(None, 2, SINGLE, shift=shift), index_sets(1), x, 2)
+      EWSG(num_index_steps=2, base=SINGLE, shift=shift), index_sets(1), x, 2)
   assert p_value > oracle.FALSE_ALARM_RATE
 
 
@@ -108,7 +110,7 @@ def test_planted_errors_in_the_weights_are_seen(name, monkeypatch):
   monkeypatch.setattr(
       exponentially_weighted, 'log_weight_ratio', _patched(MUTANTS[name]))
   p_value = law_p_value(
-      EWSG(None, 1, SINGLE), index_sets(1), STATIONARY, 1)
+      EWSG(num_index_steps=1, base=SINGLE), index_sets(1), STATIONARY, 1)
   assert p_value < oracle.FALSE_ALARM_RATE
 
 
@@ -124,7 +126,9 @@ def test_rows_dealt_into_minibatches():
     accept = min(1., np.exp(energy[other] - energy[k]))
     law[other] += accept / 6.
     law[k] += (1. - accept) / 6.
-  for estimator, same in ((EWSG(None, 1, DEAL), True), (EWSG(2, 1), False)):
+  for estimator, same in (
+      (EWSG(num_index_steps=1, base=DEAL), True),
+      (EWSG(2, num_index_steps=1), False)):
     estimate, results = estimates(estimator, model.posterior())
     assert np.all(results.num_gradients == 4)
     counts = np.bincount(chosen(estimate, g), minlength=6)
@@ -137,8 +141,10 @@ def test_more_sets_than_rows_share_them():
   model = oracle.GaussianModel(num_examples=2, dtype=np.float64)
   posterior = model.posterior()
   parts = split(THETA)
-  results = EWSG(None, 1, DEAL).bootstrap_results(posterior, parts)
-  estimate, _ = EWSG(None, 3, DEAL).one_step(
+  results = EWSG(num_index_steps=1, base=DEAL).bootstrap_results(
+      posterior,
+      parts)
+  estimate, _ = EWSG(num_index_steps=3, base=DEAL).one_step(
       posterior, parts, results, tf.constant([1, 2]), gaussian_step())
   flat = np.concatenate(
       [np.ravel(g) for g in estimate.grads_target_log_prob])
@@ -166,7 +172,7 @@ def test_terms_of_svrg():
   base = gradients.SVRG(1, refresh_every=100, replacement=True)
   chains = (NUM_CHAINS,)
   anchor = split(THETA + [0.9, -0.6, -0.4], chains)
-  estimator = EWSG(None, num_steps, base)
+  estimator = EWSG(num_index_steps=num_steps, base=base)
   parts = split(THETA, chains)
   _, results = estimator.one_step(
       posterior, anchor, estimator.bootstrap_results(posterior, anchor),
@@ -196,7 +202,7 @@ def test_terms_of_svrg():
 
 def test_acceptance_is_the_mean_over_the_steps():
   posterior = MODEL.posterior()
-  estimator, chains = EWSG(None, 1, SINGLE), (7,)
+  estimator, chains = EWSG(num_index_steps=1, base=SINGLE), (7,)
   parts = split(THETA, chains)
   results = estimator.bootstrap_results(posterior, parts)
   shares = []
@@ -219,7 +225,7 @@ def test_least_acceptance_is_that_of_very_uneven_weights(num_steps):
   """
   posterior = oracle.GaussianModel(
       num_examples=2000, dtype=np.float64).posterior()
-  estimator = EWSG(None, num_steps, SINGLE)
+  estimator = EWSG(num_index_steps=num_steps, base=SINGLE)
   _, results = estimates(estimator, posterior, chains=(4000,))
   share = np.asarray(results.acceptance)
   error = share.std() / np.sqrt(len(share))
@@ -243,8 +249,8 @@ def _bad_shift():
 
 @pytest.mark.parametrize('make, error, message', [
     (lambda: EWSG(0), ValueError, 'batch_size is 0'),
-    (lambda: EWSG(2, 0), ValueError, 'num_index_steps is 0'),
-    (lambda: EWSG(2, 1.5), TypeError, 'Python integer'),
+    (lambda: EWSG(2, num_index_steps=0), ValueError, 'num_index_steps is 0'),
+    (lambda: EWSG(2, num_index_steps=1.5), TypeError, 'Python integer'),
     (lambda: EWSG(2, shift='stationery'), ValueError, "'stationary', 'zero'"),
     (lambda: EWSG(2, shift=np.nan), ValueError, 'finite'),
     (lambda: EWSG(2, shift=[1., 2.]), TypeError, 'shift'),
@@ -254,7 +260,7 @@ def _bad_shift():
     (lambda: EWSG(2, base=gradients.Uniform(3)), ValueError,
      'batch_size is 2, and that of base'),
     (lambda: _kernel(EWSG(13)), ValueError, 'only 12 examples'),
-    (lambda: _kernel(EWSG(None, 12, DEAL)), ValueError,
+    (lambda: _kernel(EWSG(num_index_steps=12, base=DEAL)), ValueError,
      'dealt into 13 minibatches'),
     (lambda: _kernel(integrator='baoab'), ValueError, 'two gradients'),
     (lambda: _kernel(gradients.Noisy(1., EWSG(2)), integrator='baoab'),
@@ -267,9 +273,11 @@ def _bad_shift():
     (lambda: _kernel(kernel=sgmcmc.SGNHT, diffusion=0.), ValueError,
      'diffusion = 0'),
     (lambda: sgmcmc.SGLD(
-        tfd.Normal(0., 1.).log_prob, 0.1, EWSG(2)), TypeError, 'Posterior'),
+        tfd.Normal(0., 1.).log_prob, 0.1, gradient_estimator=EWSG(2)),
+        TypeError, 'Posterior'),
     (lambda: sgmcmc.SGLD(
-        tfd.Normal(0., 1.).log_prob, 0.1, EWSG(None, 1, DEAL)), TypeError,
+        tfd.Normal(0., 1.).log_prob, 0.1,
+        gradient_estimator=EWSG(num_index_steps=1, base=DEAL)), TypeError,
      'Posterior'),
     (_bad_shift, ValueError, 'list of 1 tensor'),
 ])

@@ -50,7 +50,8 @@ def dynamics(name, estimator):
   chains = (NUM_CHAINS,)
   if name in ('sgld', 'psgld'):
     kernel = sgmcmc.SGLD(
-        posterior, H / 4., estimator, temperature=TEMPERATURE)
+        posterior, H / 4., gradient_estimator=estimator,
+        temperature=TEMPERATURE)
     replace, diagonal = None, 1.
     if name == 'psgld':
       kernel = kernel.copy(preconditioner=sgmcmc.preconditioners.RMSProp(
@@ -65,13 +66,14 @@ def dynamics(name, estimator):
   momentum = split(R, chains)
   if name == 'sghmc':
     kernel = sgmcmc.SGHMC(
-        posterior, H, GAMMA, estimator, temperature=TEMPERATURE,
+        posterior, H, GAMMA, gradient_estimator=estimator,
+        temperature=TEMPERATURE,
         noise_estimate=0.4)
     _, results = one_step(kernel, dict(momentum=momentum))
     noise, force = GAMMA - 0.4, GAMMA * R
   else:
     kernel = sgmcmc.SGNHT(
-        posterior, H, GAMMA, estimator, thermostat=name,
+        posterior, H, GAMMA, gradient_estimator=estimator, thermostat=name,
         temperature=TEMPERATURE)
     xi, force = THERMOSTATS[name]
     thermostat = (
@@ -89,7 +91,8 @@ def step_p_values(name, num_steps=2):
 
   The law of a coordinate is a mixture of Gaussians, one for each index.
   """
-  samples, drift, h, s, r = dynamics(name, EWSG(None, num_steps, SINGLE))
+  samples, drift, h, s, r = dynamics(
+      name, EWSG(num_index_steps=num_steps, base=SINGLE))
   g = gradients_at(index_sets(1))
   law, _ = index_law(g, -drift / s, num_steps, h, s)
   p_values = []
@@ -116,7 +119,8 @@ def full_gradient_steps():
   rounds, num_chains = 40, 20_000
   h, gamma = 0.4, 2.
   kernel = sgmcmc.SGHMC(
-      oracle.GaussianModel(num_examples=5).posterior(), h, gamma, SINGLE)
+      oracle.GaussianModel(num_examples=5).posterior(), h, gamma,
+      gradient_estimator=SINGLE)
   theta, r = THETA.astype(np.float32), tf.constant(R.astype(np.float32))
 
   def steps(kernel, num):
@@ -179,7 +183,7 @@ def local_variance(data, h, num_steps, num_chains):
   law, _ = index_law(g, h * friction * r / s, num_steps, h, s)
   trace = lambda p: p @ np.sum((g - p @ g)**2, axis=1)
   state = [tf.fill([num_chains, 2], tf.constant(0.1, tf.float64))]
-  estimator = EWSG(None, num_steps, SINGLE)
+  estimator = EWSG(num_index_steps=num_steps, base=SINGLE)
   estimate, _ = estimator.one_step(
       posterior, state, estimator.bootstrap_results(posterior, state),
       tf.constant([1, 2]), gradients.GaussianStep(
@@ -235,7 +239,7 @@ def kl_of_paper_gaussian(estimator, cost, num_chains=10_000):
       lambda theta: tf.zeros_like(theta[..., 0]),
       lambda theta, c: -0.5 * tf.reduce_sum(
           (theta[..., tf.newaxis, :] - c)**2, axis=-1), c)
-  kernel = sgmcmc.SGHMC(posterior, 0.05, 10., estimator)
+  kernel = sgmcmc.SGHMC(posterior, 0.05, 10., gradient_estimator=estimator)
   draws, results = oracle.run_chains(
       kernel, tf.zeros([num_chains, 2]), 600 // cost)
   used = int(results.gradient_estimator_results.num_gradients[0])
@@ -250,8 +254,8 @@ def kl_of_paper_gaussian(estimator, cost, num_chains=10_000):
 @pytest.mark.slow
 def test_gaussian_of_the_paper_at_equal_data():
   plain = kl_of_paper_gaussian(SINGLE, 1)
-  one = kl_of_paper_gaussian(EWSG(None, 1, SINGLE), 2)
-  two = kl_of_paper_gaussian(EWSG(None, 2, SINGLE), 3)
+  one = kl_of_paper_gaussian(EWSG(num_index_steps=1, base=SINGLE), 2)
+  two = kl_of_paper_gaussian(EWSG(num_index_steps=2, base=SINGLE), 3)
   # The standard errors are about 2% of the first, 0.002 and 0.001.
   assert plain > 3. * one and one > two
 
@@ -261,15 +265,17 @@ def test_gaussian_of_the_paper_at_equal_data():
 def test_minibatches_without_noise_leave_the_exact_law(name):
   """Terms with an anchor are the exact gradient of a Gaussian likelihood."""
   model = oracle.GaussianModel()
-  estimator = EWSG(None, 1, gradients.ControlVariate(
+  estimator = EWSG(num_index_steps=1, base=gradients.ControlVariate(
       2, anchor=tf.zeros([3]), replacement=True))
   num_chains, h, none = 40_000, 0.1, np.zeros([3, 3])
   if name == 'sgld':
-    kernel = sgmcmc.SGLD(model.posterior(), h, estimator, temperature=0.5)
+    kernel = sgmcmc.SGLD(
+        model.posterior(), h, gradient_estimator=estimator, temperature=0.5)
     law = oracle.sgld(model.precision, none, h, 0.5)
     start = none
   else:
-    kernel = sgmcmc.SGHMC(model.posterior(), 2. * h, 1., estimator)
+    kernel = sgmcmc.SGHMC(
+        model.posterior(), 2. * h, 1., gradient_estimator=estimator)
     law = oracle.euler(model.precision, none, 2. * h, 1.)
     start = np.diag([0., 0., 0., 1., 1., 1.])  # The momentum is drawn.
   num_steps = law.steps_until(0.1)
@@ -288,7 +294,9 @@ def test_without_noise_at_the_end_of_a_schedule_the_index_is_uniform():
   schedule = lambda step: tf.where(step > 1, 0., 1.)
   posterior = oracle.GaussianModel().posterior()
   kernel = sgmcmc.SGHMC(
-      posterior, 0.1, 1., EWSG(None, 1, SINGLE), temperature=schedule)
+      posterior, 0.1, 1.,
+      gradient_estimator=EWSG(num_index_steps=1, base=SINGLE),
+      temperature=schedule)
   state = tf.zeros([5, 3])
   results = kernel.bootstrap_results(state)
   for k in range(4):

@@ -30,7 +30,8 @@ state = test_estimators.state
         for arguments in ((3, False), (9, False), (4, True)))])
 def test_unbiased_with_the_variance_it_says(batch_size, replacement):
   assert moments.are_as_said(
-      Stratified(batch_size, STRATA, replacement), poisson_regression(),
+      Stratified(batch_size, STRATA, replacement=replacement),
+      poisson_regression(),
       state())
 
 

@@ -577,7 +577,7 @@ def test_transformed_posterior_in_several_graphs(estimator):
       tf.constant([-1., 0.3, 0.5, 2., 1.1])).transform(
           [tfp.bijectors.Identity(), tfp.bijectors.Exp()])
   state = [tf.constant(0.3), tf.constant(0.1)]
-  kernel = sgmcmc.SGLD(posterior, 0.01, estimator)
+  kernel = sgmcmc.SGLD(posterior, 0.01, gradient_estimator=estimator)
 
   def run():
     return kernel.one_step(

@@ -43,7 +43,7 @@ def test_fit_is_the_kernel_on_the_same_batches():
         lambda w: tf.reduce_sum(tfd.Normal(0., 0.2).log_prob(w)),
         lambda w, batch: tfd.Normal(
             tf.linalg.matvec(batch[0], w[:, 0]), 1.).log_prob(batch[1]),
-        batch, num_examples))
+        batch, num_examples=num_examples))
 
   @tf.function(autograph=False)
   def one_step(state, results, batch, seed):

@@ -180,7 +180,7 @@ class Replay(tfp.mcmc.TransitionKernel):
           tfd.Normal(x @ kernel + bias, 0.5).log_prob(y), axis=-1)
 
     return self.make_kernel(sgmcmc.Posterior(
-        log_prior, log_likelihood, batch, num_examples))
+        log_prior, log_likelihood, batch, num_examples=num_examples))
 
   def bootstrap_results(self, state):
     return self.kernel(tf.zeros([], tf.int64)).bootstrap_results(

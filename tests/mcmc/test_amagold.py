@@ -55,7 +55,7 @@ def chains(estimator, num_parts, num_leapfrog_steps=3):
       patch.setattr(amagold, 'work_of_kick', wrong_work)
       patch.setattr(amagold.states, 'select', wrong_select)
       return sgmcmc.AMAGOLD(
-          posterior, h, friction, num_leapfrog_steps,
+          posterior, h, friction, num_leapfrog_steps=num_leapfrog_steps,
           gradient_estimator=estimator, temperature=temperature)
 
     run = oracle.compile_chains(make_kernel)
@@ -125,7 +125,7 @@ def test_law_of_a_logistic_regression():
   u = np.random.default_rng(0).uniform(size=NUM_CHAINS)
   start = np.interp(u, cumulative, grid)
   kernel = sgmcmc.AMAGOLD(
-      model.posterior(), 0.4, 1., 3,
+      model.posterior(), 0.4, 1., num_leapfrog_steps=3,
       gradient_estimator=sgmcmc.gradients.Uniform(1))
   state, results = oracle.run_chains(
       kernel, tf.constant(start[:, np.newaxis], tf.float32), 25)
@@ -145,7 +145,9 @@ def test_law_of_a_logistic_regression():
 def test_chains_come_from_afar():
   model = oracle.GaussianModel()
   state, _ = oracle.run_chains(
-      sgmcmc.AMAGOLD(model.posterior(), 0.2, 1., 3, gradient_estimator=UNIFORM),
+      sgmcmc.AMAGOLD(
+          model.posterior(), 0.2, 1., num_leapfrog_steps=3,
+          gradient_estimator=UNIFORM),
       tf.zeros([NUM_CHAINS, 3]), 200)
   assert oracle.law_p_value(
       state, model.mean, np.linalg.inv(model.precision)
@@ -157,7 +159,8 @@ def test_acceptance_that_noise_leaves(v):
   """erfc(sqrt(v / 8)) of the docstring, d = 20, L = 5, small h."""
   h, steps, d = 0.05, 5, 20
   kernel = sgmcmc.AMAGOLD(
-      lambda x: -tf.reduce_sum(x**2, axis=-1) / 2., h, 1., steps,
+      lambda x: -tf.reduce_sum(x**2, axis=-1) / 2., h, 1.,
+      num_leapfrog_steps=steps,
       gradient_estimator=sgmcmc.gradients.Noisy(
           np.sqrt(v / (h**2 * steps * d))))
   start = np.random.default_rng(0).normal(size=[10_000, d])
@@ -168,7 +171,7 @@ def test_acceptance_that_noise_leaves(v):
 
 def test_cost_is_counted():
   kernel = sgmcmc.AMAGOLD(
-      oracle.GaussianModel().posterior(), 0.1, 1., 3,
+      oracle.GaussianModel().posterior(), 0.1, 1., num_leapfrog_steps=3,
       gradient_estimator=UNIFORM)
   state = tf.zeros([2, 3])
   results = kernel.bootstrap_results(state)
@@ -182,7 +185,7 @@ def test_cost_is_counted():
 def test_a_proposal_of_no_density_is_refused():
   """A step far too large: the state stays, and the share tells."""
   kernel = sgmcmc.AMAGOLD(
-      lambda x: -tf.reduce_sum(x**4, axis=-1), 100., 1., 4)
+      lambda x: -tf.reduce_sum(x**4, axis=-1), 100., 1., num_leapfrog_steps=4)
   state = tf.ones([50, 2])
   moved, results = kernel.one_step(
       state, kernel.bootstrap_results(state), seed=[1, 2])

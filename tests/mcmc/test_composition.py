@@ -186,7 +186,7 @@ def test_temperature_zero_descends():
 def test_rmsprop_from_its_definition():
   kernel = sgmcmc.SGLD(
       lambda x: -x**2 / 2., 0.1, temperature=0.,
-      preconditioner=sgmcmc.preconditioners.RMSProp(0.9, 0.01))
+      preconditioner=sgmcmc.preconditioners.RMSProp(0.9, regularizer=0.01))
   draws, trace = chain(
       kernel, tf.constant(2.), 3,
       trace_fn=lambda _, r: r.preconditioner_results.second_moment[0])
@@ -248,7 +248,7 @@ def test_sharded():
     (lambda: sgmcmc.SGNHT(normal, 0.1, 1., thermostat_mass=0.), ValueError,
      'thermostat_mass'),
     (lambda: sgmcmc.preconditioners.RMSProp(1.5), ValueError, 'at most 1'),
-    (lambda: sgmcmc.preconditioners.RMSProp(0.9, 0.), ValueError,
+    (lambda: sgmcmc.preconditioners.RMSProp(0.9, regularizer=0.), ValueError,
      'regularizer'),
 ])
 def test_refused_at_construction(build, error, message):

@@ -312,7 +312,7 @@ def test_wrong_features_are_seen_at_the_first_state():
   model = families.Logistic(num=40)
   bound = bounds.Logistic(
       features_fn=lambda batch: (batch[0], 1. - batch[1]), anchor=[1.])
-  kernel = sgmcmc.FireflyMonteCarlo(model.posterior(), bound, 0.1, 40)
+  kernel = sgmcmc.FireflyMonteCarlo(model.posterior(), bound, 0.1, capacity=40)
   with pytest.raises(ValueError, match='above its likelihood'):
     kernel.bootstrap_results(tf.ones([1]))
 
@@ -326,7 +326,8 @@ class WrongSum(bounds.Logistic):
 
 def test_a_wrong_sum_is_seen_at_the_first_state():
   model = families.Logistic(num=40)
-  kernel = sgmcmc.FireflyMonteCarlo(model.posterior(), WrongSum(), 0.1, 40)
+  kernel = sgmcmc.FireflyMonteCarlo(
+      model.posterior(), WrongSum(), 0.1, capacity=40)
   with pytest.raises(ValueError, match='not the sum'):
     kernel.bootstrap_results(tf.ones([1]))
 
@@ -424,7 +425,8 @@ def test_the_number_of_proposals_is_binomial(n, q):
         lambda theta: -theta**2, lambda theta, x: x, num_examples=9)),
      ValueError, 'model.fit'),
     (dict(target_log_prob_fn=sgmcmc.Posterior(
-        lambda theta: -theta**2, lambda theta, x: x, np.ones(3), 9)),
+        lambda theta: -theta**2, lambda theta, x: x, np.ones(3),
+        num_examples=9)),
      ValueError, 'num_examples=9'),
 ])
 def test_refused(change, error, message):

@@ -107,7 +107,7 @@ def test_sgld_with_a_diagonal_that_is_given():
   law = sgld_law(h=h, diagonal=diagonal)
   state, _ = oracle.compile_chains(
       lambda: sgmcmc.SGLD(
-          model.posterior(), h, UNIFORM,
+          model.posterior(), h, gradient_estimator=UNIFORM,
           preconditioner=sgmcmc.preconditioners.Diagonal(
               [tf.constant(diagonal[:2]), diagonal[2]])),
       jit_compile=False)(initial_state(2), num_steps(law))
@@ -156,7 +156,8 @@ def sgld_chains_with_errors():
   with pytest.MonkeyPatch.context() as patch:
     def make_kernel(h, temperature, **errors):
       _plant(patch, **errors)
-      return sgmcmc.SGLD(posterior, h, UNIFORM, temperature=temperature)
+      return sgmcmc.SGLD(
+          posterior, h, gradient_estimator=UNIFORM, temperature=temperature)
 
     run = oracle.compile_chains(make_kernel, jit_compile=False)
     run(initial_state(2), 0, h=0.2, temperature=2., **RIGHT)

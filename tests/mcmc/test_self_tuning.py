@@ -30,7 +30,8 @@ def tuned(posterior, step_size=0.003, estimator=None, temperature=1.,
           num_steps=NUM_STEPS, kind=sgmcmc.SelfTuning):
   return kind(
       sgmcmc.SGNHT(
-          posterior, step_size, 0., estimator, thermostat='part',
+          posterior, step_size, 0., gradient_estimator=estimator,
+          thermostat='part',
           temperature=temperature), num_steps)
 
 

@@ -54,16 +54,18 @@ def maybe_wrong(is_wrong):
 def inner_kernel(name, step_size, kernel=sgmcmc.SGHMC):
   posterior = MODEL.posterior()
   if name == 'sgld':
-    return sgmcmc.SGLD(posterior, step_size, UNIFORM)
+    return sgmcmc.SGLD(posterior, step_size, gradient_estimator=UNIFORM)
   friction = LOST / step_size if name == 'momentum' else FRICTION
-  return kernel(posterior, step_size, friction, UNIFORM)
+  return kernel(
+      posterior, step_size, friction, gradient_estimator=UNIFORM)
 
 
 @functools.cache
 def adapted_chains(name):
   return oracle.compile_chains(
       lambda start, target, is_wrong: sgmcmc.TemperatureStepSizeAdaptation(
-          inner_kernel(name, start, maybe_wrong(is_wrong)), NUM_STEPS, target,
+          inner_kernel(name, start, maybe_wrong(is_wrong)), NUM_STEPS,
+          target_excess=target,
           keep_momentum=name == 'momentum'))
 
 
@@ -148,8 +150,10 @@ def logistic_excess():
 
   @tf.function(jit_compile=True, autograph=False)
   def run(start, target):
-    kernel = sgmcmc.SGHMC(posterior, start, friction, estimator)
-    adapting = sgmcmc.TemperatureStepSizeAdaptation(kernel, 1000, target)
+    kernel = sgmcmc.SGHMC(
+        posterior, start, friction, gradient_estimator=estimator)
+    adapting = sgmcmc.TemperatureStepSizeAdaptation(
+        kernel, 1000, target_excess=target)
     state = tf.zeros([1000, 5])
 
     def one_step(state, results, total):

@@ -96,7 +96,7 @@ def test_variance_of_the_derivative(estimator, num_examples, factor):
   posterior = sgmcmc.Posterior(
       small.log_prior,
       lambda theta, batch: small.log_likelihood(theta, batch=batch),
-      small.data, num_examples)
+      small.data, num_examples=num_examples)
   chains = 20_000
   state = tf.constant(np.tile(law.mean + law.sd, [chains, 1]))
   results = SBPS(

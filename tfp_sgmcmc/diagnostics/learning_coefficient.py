@@ -89,7 +89,8 @@ def localized(
     return posterior.log_likelihood(*parts, batch=batch)
 
   return posterior_lib.Posterior(
-      log_prior, log_likelihood, posterior.data, posterior.num_examples)
+      log_prior, log_likelihood, posterior.data,
+      num_examples=posterior.num_examples)
 
 
 @functools.singledispatch

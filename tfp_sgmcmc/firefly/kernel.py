@@ -198,6 +198,7 @@ class FireflyMonteCarlo(kernel_lib.Kernel):
       target_log_prob_fn: posterior_lib.Posterior,
       likelihood_bound: likelihood_bounds.LikelihoodBound,
       step_size: hints.Schedule,
+      *,
       capacity: int,
       resample_fraction: float = 0.1,
       proposal: str = 'langevin',

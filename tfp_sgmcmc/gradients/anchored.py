@@ -58,6 +58,7 @@ class AnchoredEstimator(minibatch.MinibatchEstimator):
   def __init__(
       self,
       batch_size: int,
+      *,
       replacement: bool,
       share_minibatch: bool,
       chunk_size: int,
@@ -71,7 +72,8 @@ class AnchoredEstimator(minibatch.MinibatchEstimator):
       chunk_size: Python `int`: how many examples a pass over all the data takes
         at a time.
     """
-    super().__init__(batch_size, replacement, share_minibatch)
+    super().__init__(
+        batch_size, replacement=replacement, share_minibatch=share_minibatch)
     self._chunk_size = checks.positive_integer('chunk_size', chunk_size)
 
   @property

@@ -136,6 +136,7 @@ class ControlVariate(anchored.AnchoredEstimator):
       self,
       batch_size: int,
       anchor: hints.State,
+      *,
       replacement: bool = False,
       share_minibatch: bool = False,
       chunk_size: int = 1000,
@@ -173,8 +174,9 @@ class ControlVariate(anchored.AnchoredEstimator):
         probabilities no numbers.
     """
     super().__init__(
-        batch_size, replacement if probabilities is None else True,
-        share_minibatch, chunk_size)
+        batch_size,
+        replacement=replacement if probabilities is None else True,
+        share_minibatch=share_minibatch, chunk_size=chunk_size)
     if anchor is None:
       raise TypeError(
           'anchor is None: it has to be a state, best a mode of the posterior, '

@@ -152,6 +152,7 @@ class ExponentiallyWeighted(GradientEstimator):
   def __init__(
       self,
       batch_size: int | None = None,
+      *,
       num_index_steps: int = 1,
       base: IndexSetEstimator | None = None,
       shift: hints.TensorLike = 'stationary',

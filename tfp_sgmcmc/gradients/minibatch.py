@@ -22,6 +22,7 @@ class MinibatchEstimator(index_sets.IndexSetEstimator):
   def __init__(
       self,
       batch_size: int,
+      *,
       replacement: bool = False,
       share_minibatch: bool = False,
   ):

@@ -91,6 +91,7 @@ class SAGA(minibatch.MinibatchEstimator):
   def __init__(
       self,
       batch_size: int,
+      *,
       memory_limit: int = 2**30,
       share_minibatch: bool = False,
       chunk_size: int = 1000,
@@ -112,7 +113,7 @@ class SAGA(minibatch.MinibatchEstimator):
         the table is larger than `memory_limit`.
       TypeError: If an argument is not an integer.
     """
-    super().__init__(batch_size, False, share_minibatch)
+    super().__init__(batch_size, share_minibatch=share_minibatch)
     self._memory_limit = checks.positive_integer('memory_limit', memory_limit)
     self._chunk_size = checks.positive_integer('chunk_size', chunk_size)
 

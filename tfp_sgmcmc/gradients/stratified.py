@@ -67,6 +67,7 @@ class Stratified(minibatch.MinibatchEstimator):
       self,
       batch_size: int,
       strata: hints.TensorLike,
+      *,
       replacement: bool = False,
       share_minibatch: bool = False,
   ):
@@ -85,7 +86,8 @@ class Stratified(minibatch.MinibatchEstimator):
         strata, or `strata` are negative, not a vector, or skip a number.
       TypeError: If `batch_size` or `strata` are not integers.
     """
-    super().__init__(batch_size, replacement, share_minibatch)
+    super().__init__(
+        batch_size, replacement=replacement, share_minibatch=share_minibatch)
     self._strata = _check_strata(strata)
     sizes = np.bincount(self._strata)
     if len(sizes) > self._batch_size:

@@ -83,6 +83,7 @@ class SVRG(anchored.AnchoredEstimator):
       self,
       batch_size: int,
       refresh_every: int,
+      *,
       replacement: bool = False,
       share_minibatch: bool = False,
       chunk_size: int = 1000,
@@ -105,7 +106,9 @@ class SVRG(anchored.AnchoredEstimator):
         positive.
       TypeError: If one of these is not an integer.
     """
-    super().__init__(batch_size, replacement, share_minibatch, chunk_size)
+    super().__init__(
+        batch_size, replacement=replacement, share_minibatch=share_minibatch,
+        chunk_size=chunk_size)
     self._refresh_every = checks.positive_integer(
         'refresh_every', refresh_every)
 

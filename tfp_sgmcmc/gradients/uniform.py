@@ -64,6 +64,7 @@ class Uniform(minibatch.MinibatchEstimator):
   def __init__(
       self,
       batch_size: int,
+      *,
       replacement: bool = False,
       share_minibatch: bool = False,
   ):
@@ -82,7 +83,8 @@ class Uniform(minibatch.MinibatchEstimator):
       ValueError: If `batch_size` is not positive.
       TypeError: If `batch_size` is not an integer.
     """
-    super().__init__(batch_size, replacement, share_minibatch)
+    super().__init__(
+        batch_size, replacement=replacement, share_minibatch=share_minibatch)
 
   @property
   def has_independent_noise(self):

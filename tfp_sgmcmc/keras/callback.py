@@ -46,190 +46,53 @@ class PosteriorSampling(keras.callbacks.Callback):
 
     log p(theta | data) = log p(theta) - N (L(theta) + R(theta)) + const
 
-  with L the mean over examples of the compiled loss, a negative log
-  likelihood, N the number of examples, p(theta) the prior, and R the sum of the
-  model's regularisers and other added losses, in the units of the loss: an l2
-  regulariser of strength c is the prior N(0, 1 / (2 c N)), and counts beside
-  `prior` where both are given.
+  L is the mean over examples of the compiled loss, a negative log likelihood; N
+  the number of examples; p(theta) the prior; R the sum of the model's
+  regularisers. From `start_epoch` on each training step is a step of a
+  transition kernel on the posterior as that step's batch estimates it, in place
+  of a step of the compiled optimizer. After `fit` the weights are the chain's
+  last state, and `posterior` holds the draws.
 
-  Layers that normalise by the batch while they train (BatchNormalization) have
-  fixed statistics while the kernel samples, so that each example has a
-  likelihood of its own. They are estimated before the first step, at its
-  weights, on up to 100 of the epoch's batches (256 MiB), and belong to the
-  draws: predictions of a draw use the statistics that it was drawn with. (Those
-  of batch renormalisation, and of layers that call the layer with
-  `training=False`, stay as they were.) What else trains a model and has no part
-  in the posterior, `weight_decay` and augmentation layers, is named in a
-  warning, as is a model that is random in prediction too.
+  `PosteriorSampling()` chooses what you do not pass, and prints it: a fifth of
+  the epochs is for the compiled optimizer and a third of the rest for burn-in,
+  in which `SelfTuning` finds the step size of `SGNHT`; 30 draws follow. If you
+  pass a kernel, only the temperature can still be chosen for you.
 
-  From `start_epoch` on each training step is a step of the transition kernel,
-  on the posterior as that step's batch estimates it,
-
-    log p(theta) + N / n sum_{i in batch} log p(y_i | x_i, theta) - N R(theta),
-
-  in place of a step of the compiled optimizer; how the loss reduces over
-  examples makes no difference. Sample and class weights multiply an example's
-  log likelihood, loss weights an output's: a warning tells of sample weights
-  with a mean below 1/2 or above 2, by which the data count as N times this mean
-  against the prior. All trainable weights are sampled, and nothing else; the
-  model runs as for prediction (`training=False`), so that dropout is off and
-  each example has a likelihood of its own.
-
-  The model keeps its `train_step`, optimizer and compile state: its train
-  function is swapped only while a batch runs. Its weights after `fit` are the
-  chain's last state, also where the optimizer keeps a moving average
-  (`use_ema`, and `SwapEMAWeights`), which Keras would leave in the model. `fit`
-  with the same callback once more goes on with the chain, from the model's
-  weights; where these were set in between, with a new momentum.
-
-  Arguments you pass are used as given; `PosteriorSampling()` chooses the rest:
-
-  * A fifth of the epochs is for the compiled optimizer, a third of the other
-    steps is burn-in, and 30 draws are spaced evenly over what is left.
-  * The kernel is `SGNHT`, whose step size, friction and scale of each weight
-    `SelfTuning` finds in burn-in. A chain that blows up goes back to where it
-    was up to 100 steps before, with half the step size: such returns are
-    counted, and a row of `summary`.
-  * The prior of a model without regularisers is N(0, 1), for kernels of more
-    than 128 inputs N(0, 128 / inputs). The temperature is 1.
-
-  `fit` prints what was chosen (unless `verbose=0`), and `settings` holds it. If
-  you pass a `kernel`, only the temperature can still be chosen for you. With a
-  `learning_rate` and no kernel it is SGHMC with momentum 0.9.
-
-  `learning_rate='temperature'` finds the rate of SGHMC ("euler") or SGLD: it
-  starts at 10^-6, and grows in the first three quarters of burn-in until the
-  chain is hotter than T by a tenth (`RateByTemperature`). This takes some
-  hundred steps near the posterior. A chain that has not converged is hot, so
-  the rate found is then too small.
-
-  Where the prior is wrong, a lower temperature may predict better.
-  `temperature='validation'` chooses T of 0.001, 0.01, 0.1 and 1 by `fit`'s
-  validation data: a fifth of the epochs at T = 0.001, then a twenty-fifth at
-  each of them, upwards, until two in a row are worse by the negative log
-  likelihood of five pooled draws; the rest is for the lowest T that is as good
-  as the best, up to the standard error of the difference. Eight epochs at least
-  are needed, one for each of these parts; the data for the test are not to be
-  the validation data, which have to come in the same order each time.
-  `validation_scores` holds the scores. The noise of
-  minibatches heats the chain beside T, and at such temperatures may be most of
-  the heat: so the draws are of no posterior that can be written down, and no
-  warning tells of that heat. (Below T = 0.05 the default kernel has friction
-  enough to hold that heat at about 0.05.) A chain that dies in a trial ends
-  `fit`.
-
-  Step t = 1, 2, ... of the chain has the seed `random.fold_in(seed, t)`, and
-  `bootstrap_results`, on the first batch, `random.fold_in(seed, 0)`: so a loop
-  over a kernel's `one_step` with these seeds on the same batches is the same
-  chain.
-
-  The batches have to be shuffled anew in each epoch where the last one is
-  partial: as N / n times its sum, its examples weigh more than others, and in
-  a fixed order it is always the same ones that do. (After
-  `keras.utils.set_random_seed` Keras shuffles arrays the same in each epoch:
-  use a `tf.data` pipeline with `shuffle`, or a batch size that divides N.)
-
-  With a kernel in continuous time, `StochasticBouncyParticleSampler`, a step is
-  an event, the end of a segment of a path; draws are made at equal times along
-  the path, the `draw_interval` of a `DrawSchedule` apart, wherever within a
-  segment they fall. (The weights at the events themselves have unequal weights
-  in any average.) The model's weights after `fit` are those at the last event.
-
-  A model built under `tf.distribute.MirroredStrategy` has the chain of one
-  device, up to the order of additions: each replica takes its part of a batch,
-  and one all-reduce a step adds up their gradients (one for each minibatch that
-  EWSG tries; three in a step of `StochasticBouncyParticleSampler`). On TPUs
-  each replica deals out its own rows to EWSG's minibatches: another chain, of
-  the same law.
-
-  With a `directory` nothing is lost by a kill: the same script, run again, goes
-  on with the same chain. What has been made is committed to the directory at
-  least each second or, for large models, in a twentieth of the time, and at
-  each epoch's end: the draws, all weights of the model, and the kernel's
-  results with the step counter, so that the momentum, a thermostat, the
-  position in burn-in and the seeds of the steps to come are what they were.
-  `fit` then begins at the epoch in which the chain was, leaves out the batches
-  that it has used, and does not train with the optimizer again. A `fit` that
-  had come to its end makes nothing; one with more `epochs` than before makes
-  more draws of the same chain. With `keras.callbacks.BackupAndRestore` the
-  chain goes back to the epoch that this callback goes back to. Make a new
-  callback for it: one that has made steps goes on from its own memory.
-
-  The chain is the same bit for bit (on the same machine) where the batches are:
-  where data give the same batches in each epoch, as arrays with
-  `shuffle=False` or a `tf.data` pipeline without `shuffle`, or with
-  `shuffle(..., seed=1, reshuffle_each_iteration=False)`. A pipeline that
-  shuffles anew in each epoch begins as in its first one: the chain then goes on
-  with other batches than it would have met, which is as good a chain, and
-  another one. The states of other callbacks and of the optimizer are for
-  `BackupAndRestore` to keep; the metrics of the epoch at which it goes on are
-  those of its remaining batches.
-
-  Whether a run is the same is told by what this callback was given and by the
-  compiled loss, as in `sgmcmc.sample`; `max_results` may change. The model is
-  known by its weights' shapes and by what its layers are, and the data are
-  not looked at.
-
-  With `num_chains=k` there are k chains of the network side by side. Each has a
-  start of its own, chain 0 the model's weights and the others fresh ones by the
-  model's initialisers (or those of `Chains`); until `start_epoch` the optimizer
-  trains each by itself. Each batch is dealt out to them, n / k of its n rows to
-  each, so that the noise of their gradients is their own, and a step of all
-  takes as many gradients of examples as one of a single chain: for k chains as
-  good as one pass k times the `batch_size` and k times the `epochs`. Chain j is
-  the chain of a `fit` with seed `random.fold_in(seed, j)` on its rows of each
-  batch (`side_by_side`). Where XLA compiles the step, or the network is small,
-  they step together where TensorFlow can vectorise that (dense layers and the
-  like, see `together`), else one after the other. The number of steps, burn-in
-  and `max_results` are those of each chain, and each finds its own step size or
-  learning rate (`settings` has the mean); T is for all. The model in `fit`, and
-  so validation and what callbacks do to its weights, is chain 0; metrics are
-  means over the chains. `posterior.chains` are the chains, and
-  `diagnostics.summary(posterior, x, y)` compares them. All of it goes on
-  from a `directory` after a kill; `BackupAndRestore` alone knows chain 0. With
-  `sample_chains` each has a process, or a machine, of its own.
-
-  The logs hold, at the end of an epoch, `draws`, the number of draws (of all
-  chains), and for kernels with momentum `kinetic_temperature`, r' r / d, and
-  `temperature`, T, which is its mean. A mean above 1.5 T by more than chance,
-  in the second half of burn-in or after burn-in, is warned of, as is a mean
-  loss that grows by ten times d T / (2 N) and twice its first value. Sampling
-  stops, with the draws that it has, where 100 steps and a whole epoch were
-  above 100 T without cooling, or the loss has left all bounds; and where
-  weights or momentum become NaN or infinite: then the model gets the weights of
-  the last draw. A chain that stops before its first draw leaves the model with
-  the weights, and the moving statistics, from before sampling. Callbacks that
-  change the optimizer's learning rate (`LearningRateScheduler`,
-  `ReduceLROnPlateau`) steer the kernel if `learning_rate='optimizer'`; else
-  they have no effect on it, of which a warning tells once.
+  The page "Sampling in fit" (docs/keras.md) says more: what is sampled, what is
+  chosen, the temperature and the warnings, batch normalisation, resuming after
+  a kill (`directory`), several chains (`num_chains`), replicas, continuous
+  time, seeds.
 
   #### Examples
+
+  A regression, with all chosen:
 
   >>> x = tf.random.stateless_normal([200, 3], [0, 1])
   >>> y = tf.reduce_sum(x, -1, keepdims=True)
   >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-  >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=0.5))
+  >>> model.compile('adam', sgmcmc.keras.GaussianLikelihood())
+  >>> sampling = sgmcmc.keras.PosteriorSampling(seed=0)
+  >>> history = model.fit(
+  ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[sampling])
+  >>> sampling.settings['kernel'], len(sampling.posterior)
+  ('SGNHT', 44)
+  >>> sampling.posterior.predict(x).shape
+  (200, 1)
+
+  A classification, with all given:
+
+  >>> labels = tf.cast(y > 0., tf.int32)
+  >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+  >>> model.compile(
+  ...     'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
   >>> sampling = sgmcmc.keras.PosteriorSampling(
   ...     sgmcmc.SGHMC, num_examples=200, prior=tfd.Normal(0., 1.),
   ...     learning_rate=0.01, momentum=0.9, num_burnin_steps=10,
   ...     num_steps_between_results=1, seed=0)
   >>> history = model.fit(
-  ...     x, y, batch_size=50, epochs=10, verbose=0, callbacks=[sampling])
+  ...     x, labels, batch_size=50, epochs=10, verbose=0, callbacks=[sampling])
   >>> len(sampling.posterior)
   15
-  >>> sampling.posterior.predict(x).shape
-  (200, 1)
-
-  The same with what is chosen, N counted, and the temperature by validation:
-
-  >>> chosen = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
-  >>> history = model.fit(
-  ...     x, y, batch_size=50, epochs=10, verbose=0, callbacks=[chosen],
-  ...     validation_split=0.1)
-  >>> chosen.settings['kernel'], chosen.settings['step_size'] > 0.
-  ('SGNHT', True)
-  >>> len(chosen.validation_scores) >= 3
-  True
   """
 
   def __init__(
@@ -251,55 +114,48 @@ class PosteriorSampling(keras.callbacks.Callback):
     """Makes the callback.
 
     Args:
-      kernel: Callable of the target; returns a kernel: `functools.partial` of
-        `SGLD`, `SGHMC`, `SGNHT` or `StochasticBouncyParticleSampler` with its
-        arguments, or one of the first three where `learning_rate` gives them.
-        The batches come from `fit`: leave `gradient_estimator` out. None to
-        have it chosen, with all else that is left out (see above).
-      num_examples: Python `int`, N, the number of training examples: how much
-        the data weigh against the prior. None for the number of rows of arrays
-        or of a `tf.data.Dataset` of known cardinality, which is read once to
-        count them. Needed for other data: a generator, a `PyDataset`, a dataset
-        of unknown or infinite cardinality. If arrays have another number of
-        rows, a warning says so. Where rows are repeated, or are augmented
-        copies of examples, N is the number of different examples.
+      kernel: Callable of the target that returns a kernel: `SGLD`, `SGHMC`,
+        `SGNHT` or `StochasticBouncyParticleSampler`, or a `functools.partial`
+        of it with its arguments but `gradient_estimator`. None to choose it.
+      num_examples: Python `int`, N, how much the data weigh against the prior:
+        the number of different examples, without repeated rows and augmented
+        copies. None for the number of rows of arrays, or of a
+        `tf.data.Dataset` of known cardinality, which is read once to count
+        them. Needed for other data: a generator, a `PyDataset`, a dataset of
+        unknown or infinite cardinality.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
         layer names, or regular expressions for whole variable paths, to such;
         a callable of the variable that returns one (`he_normal()`,
         `learned_scale()`); or None: the model's regularisers are the prior.
-        Where it has none, and no kernel is given, it is chosen (above); for a
-        constant one, which may have no posterior, pass `{'.*': None}`.
+        Without these and without a kernel it is chosen; for a constant one,
+        which may have no posterior, pass `{'.*': None}`.
       temperature: T, a number or a callable of the step counter; "validation"
-        to choose it by `fit`'s validation data (see above); None leaves it to
-        the kernel, whose default is 1.
+        to choose it by `fit`'s validation data; None for the kernel's own.
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
         in place of the kernel's `step_size`: a number; a callable of the step
-        counter, such as a Keras schedule; "optimizer" for the learning rate
-        that the compiled optimizer has at each step; or `RateByTemperature()`,
-        or "temperature" for short, to find it in burn-in.
-        h = sqrt(learning_rate / N) for SGHMC and SGNHT, h = learning_rate / N
-        for SGLD.
+        counter, such as a Keras schedule; "optimizer" for the present rate of
+        the compiled optimizer; or `RateByTemperature()`, for short
+        "temperature", to find it in burn-in. h = sqrt(learning_rate / N) for
+        SGHMC and SGNHT, h = learning_rate / N for SGLD.
       momentum: Number in [0, 1), in the units of Keras' SGD: friction (SGNHT:
         diffusion) = (1 - momentum) / h.
       start_epoch: Python `int`, the first epoch (from 0) that samples; before
         it the compiled optimizer trains. None for 0, or, without a kernel, to
-        choose.
+        choose; so the next two.
       num_burnin_steps: Python `int`, the number of first steps without draws;
-        after the search, where T is chosen. None likewise.
+        after the search, where T is chosen.
       num_steps_between_results: Python `int`, the number of steps between two
         draws; the first draw is made at step `num_burnin_steps + 1`, as in
-        `tfp.mcmc.sample_chain`. None likewise. Or a `DrawSchedule`, which says
-        more of which draws are kept, and which a kernel in continuous time
-        needs.
-      num_chains: Python `int`, k, the number of chains (see above); or
+        `tfp.mcmc.sample_chain`. Or a `DrawSchedule`, with which fewer draws are
+        kept, and which a kernel in continuous time needs.
+      num_chains: Python `int`, k, the number of chains side by side; or
         `Chains`, which says where they start too.
-      directory: None to keep draws in memory; or the path of a directory, to
-        which they are written as they come, or a `Directory`. Where it holds
-        this chain already, `fit` goes on with it (see above).
-        `PosteriorSamples.load` reads the draws.
+      directory: None to keep draws in memory; or the path of a directory, or a
+        `Directory`, to which they are written as they come. Where it holds this
+        chain already, `fit` goes on with it. `PosteriorSamples.load` reads the
+        draws.
       seed: Python `int` i, for the stateless seed `[i >> 32, i]`; a stateless
-        seed (`int32[2]`); or None, for one from TensorFlow's global generator
-        (a chain that goes on keeps the seed that it began with).
+        seed (`int32[2]`); or None, for one from TensorFlow's global generator.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.

@@ -214,7 +214,8 @@ def _step_size(kernel, results):
 
 def _around(target_excess, kernel, num_steps):
   return mcmc.TemperatureStepSizeAdaptation(
-      kernel, num_steps, target_excess, keep_momentum=_has_momentum(kernel))
+      kernel, num_steps, target_excess=target_excess,
+      keep_momentum=_has_momentum(kernel))
 
 
 def _has_momentum(kernel):

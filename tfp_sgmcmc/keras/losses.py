@@ -70,6 +70,7 @@ class _LocationScale(LikelihoodLoss):
   def __init__(
       self,
       scale: float | None = None,
+      *,
       reduction: str = 'sum_over_batch_size',
       name: str | None = None,
   ):
@@ -162,6 +163,7 @@ class StudentTLikelihood(_LocationScale):
       self,
       df: float,
       scale: float | None = None,
+      *,
       reduction: str = 'sum_over_batch_size',
       name: str | None = None,
   ):
@@ -205,6 +207,7 @@ class DistributionLoss(LikelihoodLoss):
   def __init__(
       self,
       make_distribution: Callable[[tf.Tensor], Any],
+      *,
       reduction: str = 'sum_over_batch_size',
       name: str | None = None,
   ):
@@ -293,6 +296,7 @@ class NegativeLogLikelihood(keras.losses.Loss):
   def __init__(
       self,
       fn: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+      *,
       reduction: str = 'sum_over_batch_size',
       name: str | None = None,
   ):

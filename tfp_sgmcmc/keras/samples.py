@@ -101,6 +101,7 @@ class PosteriorSamples:
       self,
       model: keras.Model,
       draws: draws_lib.ModelDraws | joined_draws.JoinedDraws,
+      *,
       indices: Sequence[int] | None = None,
       predictor: predictions.Predictor | None = None,
   ):
@@ -373,8 +374,8 @@ class PosteriorSamples:
     if not arrays or not numbers:
       return None
     found = PosteriorSamples(
-        self._model, draws_lib.in_memory(self._model, arrays), numbers,
-        self._predictor)
+        self._model, draws_lib.in_memory(self._model, arrays), indices=numbers,
+        predictor=self._predictor)
     found._variables = self._variables
     return found
 
@@ -1123,7 +1124,7 @@ class PosteriorSamples:
   def _some(self, indices):
     """Some of the draws, which share the compiled predictions of all."""
     samples = PosteriorSamples(
-        self._model, self._draws, indices, self._predictor)
+        self._model, self._draws, indices=indices, predictor=self._predictor)
     samples._variables = self._variables
     return samples
 

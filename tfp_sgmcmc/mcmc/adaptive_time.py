@@ -131,6 +131,7 @@ class AdaptiveTime(adaptation.WrappingKernel):
   def __init__(
       self,
       inner_kernel: base.LangevinKernel,
+      *,
       decay: float = 0.9,
       min_factor: float = 0.1,
       max_factor: float = 10.,

@@ -138,6 +138,7 @@ class ReplicaExchangeSGLD(base.LangevinKernel):
       target_log_prob_fn: hints.LogDensity,
       step_size: hints.Schedule,
       temperature_ratios: Sequence[float] = (1., 2., 4., 8.),
+      *,
       swap_every: int = 10,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       temperature: hints.Schedule = 1.,

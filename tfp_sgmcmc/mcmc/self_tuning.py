@@ -210,6 +210,7 @@ class SelfTuning(adaptation.AdaptingKernel):
       self,
       inner_kernel: sgnht.SGNHT,
       num_adaptation_steps: hints.TensorLike,
+      *,
       name: str | None = None,
   ):
     """Makes the kernel.

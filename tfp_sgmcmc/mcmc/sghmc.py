@@ -113,6 +113,7 @@ class SGHMC(base.LangevinKernel):
       target_log_prob_fn: hints.LogDensity,
       step_size: hints.Schedule,
       friction: hints.Schedule,
+      *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       integrator: str = 'euler',
       noise_estimate: hints.Nested = 0.,

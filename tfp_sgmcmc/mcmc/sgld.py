@@ -129,6 +129,7 @@ class SGLD(base.LangevinKernel):
       self,
       target_log_prob_fn: hints.LogDensity,
       step_size: hints.Schedule,
+      *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       preconditioner: preconditioners.Preconditioner | None = None,
       temperature: hints.Schedule = 1.,

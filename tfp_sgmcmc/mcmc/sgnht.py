@@ -175,6 +175,7 @@ class SGNHT(base.LangevinKernel):
       target_log_prob_fn: hints.LogDensity,
       step_size: hints.Schedule,
       diffusion: hints.Schedule,
+      *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       thermostat: str = 'scalar',
       thermostat_mass: hints.TensorLike = 1.,

@@ -154,6 +154,7 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
       self,
       inner_kernel: base.LangevinKernel,
       num_adaptation_steps: hints.TensorLike,
+      *,
       target_excess: float = 0.05,
       keep_momentum: bool = False,
       name: str | None = None,

@@ -93,6 +93,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       self,
       target_log_prob_fn: hints.LogDensity,
       rate_bound: Any = None,
+      *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       refresh_rate: hints.TensorLike = 1.,
       refresh_share: hints.TensorLike = 1.,

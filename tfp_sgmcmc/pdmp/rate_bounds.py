@@ -265,6 +265,7 @@ class LogisticRegressionBound(RateBound):
       self,
       features: hints.TensorLike,
       prior_scale: hints.TensorLike,
+      *,
       prior_mean: hints.TensorLike = 0.,
       num_examples: int | None = None,
   ):

@@ -190,6 +190,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       self,
       target_log_prob_fn: hints.LogDensity,
       max_duration: hints.TensorLike | None = None,
+      *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       confidence: hints.TensorLike = 3.,
       refresh_rate: hints.TensorLike = 1.,

@@ -100,6 +100,7 @@ class UniformTime(kernel_lib.Kernel):
       self,
       inner_kernel: base.PDMPKernel,
       interval: hints.TensorLike,
+      *,
       max_num_events: int = 1_000_000,
       name: str | None = None,
   ):

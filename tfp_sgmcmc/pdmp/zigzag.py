@@ -92,6 +92,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
       self,
       target_log_prob_fn: hints.LogDensity,
       rate_bound: Any = None,
+      *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       refresh_rate: hints.TensorLike = 0.,
       refresh_share: hints.TensorLike = 1.,
