@@ -220,7 +220,7 @@ def blow_up(sampling):
   """Gives the chain a momentum with which it has to go back."""
   for p in sampling.kernel_results.inner_results.momentum:
     assert np.all(np.isfinite(p))
-  step = sampling._chain._step
+  step = sampling._chain._step._step
   momentum = step.packed(step.result_variables).inner_results.momentum
   momentum[0].assign(tf.fill(momentum[0].shape, 1e6))
 

@@ -320,7 +320,8 @@ def test_draws_wait_for_a_commit_no_longer_than_an_epoch(tmp_path):
 
 def test_draws_come_after_a_fit_without_any(tmp_path):
   model = models.classifier()
-  alone = side_by_side.Alone([0, 0])
+  alone = side_by_side.SideBySide(
+      model, sgmcmc.keras.Chains(), tf.constant([0, 0]))
   kept = draws_lib.ModelDraws(model, store=draws_lib.new_store(tmp_path))
   kept.close()
   kept.open()

@@ -337,7 +337,7 @@ def test_refused(arguments, error, message):
 def test_refused_in_fit():
   with pytest.raises(ValueError, match='several replicas'):
     side_by_side.check_replicas(2)
-  chains = side_by_side.make(
+  chains = side_by_side.SideBySide(
       models.classifier(), sgmcmc.keras.Chains(2), tf.constant([0, 1]))
   with pytest.raises(TypeError, match='sparse tensors'):
     chains.begin((tf.SparseTensorSpec([None, 4]), tf.TensorSpec([None])))

@@ -97,8 +97,7 @@ class Chain:
       self._resume()
       checkpoint_lib.assign(
           self._resumed, draws.store.path, rate=self._optimizers_rate())
-    self._chains = side_by_side.make(
-        model, settings.chains, self._seed)
+    self._chains = side_by_side.SideBySide(model, settings.chains, self._seed)
 
   @property
   def draws(self) -> draws_lib.ModelDraws:
@@ -106,8 +105,8 @@ class Chain:
     return self._draws
 
   @property
-  def chains(self) -> Any:
-    """`SideBySide` of several chains, `Alone` of one."""
+  def chains(self) -> side_by_side.SideBySide:
+    """The chains, one or several."""
     return self._chains
 
   @property
@@ -324,7 +323,7 @@ class Chain:
       self._put_back_before()
 
   def train_step(self, data: hints.Data) -> dict[str, Any]:
-    """A training step: see `SamplingStep.train_step`."""
+    """A training step: see `StepOfChains.train_step`."""
     return self._step.train_step(data)
 
   def execute(

@@ -178,7 +178,7 @@ class ModelDraws:
 
     Args:
       step: Python `int`, the number of the step.
-      chains: `SideBySide`, or `Alone` of a single chain: a draw of each.
+      chains: `SideBySide`: a draw of each chain.
       log_weights: The logarithm of the weight of each of these draws; None
         where all draws count the same.
     """

@@ -1,6 +1,7 @@
-"""Several chains of one network in one `fit`, each with a part of each batch.
+"""The chains of one network in one `fit`, each with a part of each batch.
 
-Chain j = 0, ..., k - 1 is the chain that a `fit` of its own would make, with
+A single chain has each batch whole, and its state is in the model. Of several,
+chain j = 0, ..., k - 1 is the chain that a `fit` of its own would make, with
 the seed `random.fold_in(seed, j)`, a start of its own, and as its batch of step
 t = 1, 2, ... those rows of `fit`'s batch of n rows whose numbers are
 
@@ -54,8 +55,7 @@ from tfp_sgmcmc.keras import train_function
 from tfp_sgmcmc.keras import turns
 
 __all__ = [
-    'BY_CHAIN', 'Alone', 'SideBySide', 'StepOfChains', 'check',
-    'check_replicas', 'make']
+    'BY_CHAIN', 'SideBySide', 'StepOfChains', 'check', 'check_replicas']
 
 # The entry of the step's logs with what each chain is judged by, `[k]` each.
 BY_CHAIN = 'by_chain'
@@ -100,6 +100,8 @@ class SideBySide:
       number: n / k, rounded up.
     """
     number = -(-num_rows // self.num_chains)
+    if self.num_chains == 1:
+      return number
     self.advice = (
         f' Each of the {self.num_chains} chains has {number} of the {num_rows} '
         f'rows of a batch: batch_size={self.num_chains * num_rows} gives each '
@@ -115,6 +117,8 @@ class SideBySide:
   def may_step_together(self) -> bool:
     """Whether to try to vectorise a step: see `together`."""
     model = self._model
+    if self.num_chains == 1:
+      return False
     of_chains = {id(variable) for variable in self._variables}
     has_statistics = any(
         id(weight) in of_chains for weight in model.non_trainable_weights)
@@ -127,6 +131,8 @@ class SideBySide:
 
   def check_search(self) -> None:
     """Raises where a search cannot score draws with moving statistics."""
+    if self.num_chains == 1:
+      return
     raise ValueError(
         "temperature='validation' predicts with one set of moving statistics "
         f'(BatchNormalization), and each of {self.num_chains} chains has its '
@@ -145,7 +151,7 @@ class SideBySide:
       ValueError: If there are no weights to start from.
       TypeError: If rows of the data cannot be picked.
     """
-    if self._variables is not None:
+    if self.num_chains == 1 or self._variables is not None:
       return
     if any(isinstance(spec, tf.SparseTensorSpec)
            for spec in keras.tree.flatten(element_spec)):
@@ -212,6 +218,8 @@ class SideBySide:
         several, `[m, 1]`: theirs, stacked.
     """
     k = self.num_chains
+    if k == 1:
+      return lambda chain: data
     num_rows = network.num_rows(data)
     word = random.bits(
         [], random.fold_in(random.fold_in(self._seed, k), step))
@@ -233,13 +241,14 @@ class SideBySide:
       iterator: The dataset's iterator that `fit` passes; or one in Python over
         its batches.
       element_spec: The spec of its batches.
-      function: `TrainFunction`, whose own would train one chain.
+      function: `TrainFunction`, whose own trains one chain.
 
     Returns:
       logs: The model's metrics: means over chains.
     """
-    del function
     model = self._model
+    if self.num_chains == 1:
+      return function.own(iterator)
     self.begin(element_spec)
     if self._train is None or self._train.is_stale():
       self._drop_optimizer()
@@ -278,8 +287,10 @@ class SideBySide:
     return StepOfChains(step, self)
 
   @property
-  def seed_of_turn(self) -> tf.Variable:
+  def seed_of_turn(self) -> tf.Tensor | tf.Variable:
     """The seed of the chain whose turn it is."""
+    if self.num_chains == 1:
+      return self._seed
     if self._turns_seed is None:
       seeds = np.stack([
           random.fold_in(self._seed, j) for j in range(self.num_chains)])
@@ -292,58 +303,8 @@ class SideBySide:
     return self.turns.one_by_one()
 
 
-class Alone:
-  """A single chain, with the interface of `SideBySide`."""
-
-  num_chains = 1
-  advice = ''
-
-  def __init__(self, seed: tf.Tensor):
-    """Makes it.
-
-    Args:
-      seed: Stateless seed, `int32[2]`.
-    """
-    self.seed_of_turn = seed
-
-  def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
-    """All of the rows."""
-    return num_rows
-
-  def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
-    """The values of variables, each with a leading axis."""
-    return [value[np.newaxis] for value in network.values(variables)]
-
-  def assign(
-      self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
-    """Gives variables values as `stacked` gave them."""
-    network.assign(variables, [value[0] for value in values])
-
-  def check_search(self) -> None:
-    """Nothing is in the way."""
-
-  def begin(self, element_spec: hints.Nested, is_resumed: bool = False) -> None:
-    """The chain starts from the model's weights."""
-
-  def train(
-      self, iterator: tf.data.Iterator, element_spec: hints.Nested,
-      function: train_function.TrainFunction,
-  ) -> dict[str, Any]:
-    """An execution of the compiled optimizer, as the model's own."""
-    del element_spec
-    return function.own(iterator)
-
-  def one_by_one(self) -> Iterator[int]:
-    """The chain, whose state is in the model."""
-    return iter([0])
-
-  def around(self, step: step_lib.SamplingStep) -> step_lib.SamplingStep:
-    """The step itself."""
-    return step
-
-
 class StepOfChains:
-  """The sampling step of all chains, with the interface of `SamplingStep`."""
+  """The sampling step of all chains: a `SamplingStep` of each."""
 
   def __init__(self, step: step_lib.SamplingStep, chains: SideBySide):
     """Makes the step.
@@ -368,8 +329,12 @@ class StepOfChains:
 
   @property
   def log_weight_variables(self) -> list[tf.Variable]:
-    """As that of a `SamplingStep`."""
+    """That of the logarithm of the state's weight; none without weights."""
     return self._step.log_weight_variables
+
+  def segment(self) -> tuple[list[np.ndarray], float]:
+    """Where the last segment of a path began, and its duration."""
+    return self._step.segment()
 
   @property
   def status(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -378,17 +343,23 @@ class StepOfChains:
     return tf.constant(step[0]), _first(tf.constant(bad))
 
   def results(self) -> Any:
-    """The kernel's results after the last step, with a leading axis k."""
+    """The kernel's results after the last step; of several `[k, ...]` each."""
+    if self._chains.num_chains == 1:
+      return self._step.results()
     return self._step.packed([
         tf.constant(value)
         for value in self._turns.stacked(self._step.result_variables)])
 
   def state(self) -> list[np.ndarray]:
-    """The sampled weights of all chains, `[k, ...]` each."""
+    """The sampled weights; of several chains `[k, ...]` each."""
+    if self._chains.num_chains == 1:
+      return network.values(self.variables)
     return self._turns.stacked(self.variables)
 
   def where_bad(self) -> str:
-    """In which chains there was NaN or Inf."""
+    """In which chains there was NaN or Inf; nothing where there is one."""
+    if self._chains.num_chains == 1:
+      return ''
     bad, = self._turns.stacked(self._step.status_variables[1:])
     return f' of chain {", ".join(map(str, np.flatnonzero(bad)))}'
 
@@ -436,8 +407,8 @@ class StepOfChains:
       data: As `SamplingStep.train_step` takes it.
 
     Returns:
-      logs: As that of one chain gives them, means over chains; and under
-        `BY_CHAIN` the kinetic temperatures, `[k]`, where there are any.
+      logs: As that of one chain gives them, means over chains; of several also
+        the kinetic temperatures under `BY_CHAIN`, `[k]`, if there are any.
     """
     rows = self._chains.deal(data, self._step.number + 1)
     found = self._together.each(rows)
@@ -445,6 +416,8 @@ class StepOfChains:
       found = self._turns.each(
           lambda chain: self._step.train_step(rows(chain)))
     first = found[0]  # The last that was made: its metrics hold all.
+    if len(found) == 1:
+      return first
     logs = dict(first)
     stacked = {
         name: tf.stack([each[name] for each in found])
@@ -455,15 +428,6 @@ class StepOfChains:
     step, _ = first[step_lib.STATUS]
     bad = _first(tf.stack([each[step_lib.STATUS][1] for each in found]))
     return {**logs, BY_CHAIN: stacked, step_lib.STATUS: (step, bad)}
-
-
-def make(
-    model: keras.Model, chains: starts.Chains, seed: tf.Tensor,
-) -> Alone | SideBySide:
-  """The chains of a `fit`: see `SideBySide`."""
-  if chains.num_chains == 1:
-    return Alone(seed)
-  return SideBySide(model, chains, seed)
 
 
 def check(make_kernel: kernel_maker.KernelMaker) -> None:

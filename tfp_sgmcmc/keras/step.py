@@ -119,11 +119,6 @@ class SamplingStep:
     self._likelihood = likelihood
 
   @property
-  def status(self) -> tuple[tf.Tensor, tf.Tensor]:
-    """The number of steps, and of the first with NaN or Inf, 0 for none."""
-    return tuple(tf.convert_to_tensor(v) for v in self.status_variables)
-
-  @property
   def seed(self) -> Any:
     """The seed of the chain; a variable where chains take turns."""
     return self._seed
@@ -145,14 +140,6 @@ class SamplingStep:
   def results(self) -> Any:
     """The kernel's results after the last step."""
     return self.packed([tf.convert_to_tensor(v) for v in self._results])
-
-  def state(self) -> list[tf.Tensor]:
-    """The sampled weights."""
-    return self._parts()
-
-  def where_bad(self) -> str:
-    """In which chains there was NaN or Inf; nothing where there is one."""
-    return ''
 
   def segment(self) -> tuple[list[np.ndarray], float]:
     """Where the last segment of a path began, and its duration.

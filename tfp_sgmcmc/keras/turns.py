@@ -21,6 +21,8 @@ def order(num_chains: int) -> list[int]:
 class Turns:
   """Variables in which the states of k chains take turns.
 
+  A single chain has its state in the variables, and nothing is copied.
+
   #### Examples
 
   >>> from tfp_sgmcmc.keras import turns as turns_lib
@@ -50,6 +52,8 @@ class Turns:
       values: For each one the values of the chains, `[k, ...]`; by default each
         chain has the variable's own.
     """
+    if self._num_chains == 1:
+      return
     if values is None:
       values = [np.stack([v] * self._num_chains)
                 for v in network.values(variables)]
@@ -69,6 +73,8 @@ class Turns:
 
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
     """The values of all chains, `[k, ...]` for each of the variables."""
+    if self._num_chains == 1:
+      return [value[np.newaxis] for value in network.values(variables)]
     found = []
     for variable in variables:
       _, slot = self._slots[id(variable)]
@@ -79,9 +85,10 @@ class Turns:
   def assign(
       self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     """Gives variables the values of all chains, as `stacked` gave them."""
-    for variable, value in zip(variables, values):
-      self._slots[id(variable)][1].assign(value)
-      variable.assign(value[0])
+    if self._num_chains > 1:
+      for variable, value in zip(variables, values):
+        self._slots[id(variable)][1].assign(value)
+    network.assign(variables, [value[0] for value in values])
 
   def tensors(self, variables: Sequence[Any]) -> list[tf.Tensor]:
     """The same as tensors, for what is traced."""
@@ -114,6 +121,8 @@ class Turns:
     Returns:
       results: What it has returned, by chain.
     """
+    if self._num_chains == 1:
+      return [fn(tf.zeros([], tf.int32))]
     self.save(0)
 
     def turn(chain):
