@@ -128,7 +128,8 @@ def sample(name, data, strata, passes, arguments):
   num_steps = len(x) // size
   burn_in = passes * num_steps // 2
   sampling = sgmcmc.keras.PosteriorSampling(
-      make_kernel(name, len(x)), len(x), prior=tfd.Normal(0., 1.),
+      make_kernel(name, len(x)), num_examples=len(x),
+      prior=tfd.Normal(0., 1.),
       num_burnin_steps=burn_in, num_steps_between_results=max(
           1, (passes * num_steps - burn_in) // 100) - 1, seed=seed)
   history = make_model(seed, math.gcd(50, num_steps)).fit(

@@ -230,7 +230,8 @@ def test_fit_is_sample_chain(make_kernel):
 
 def test_step_seeds_are_fold_in():
   sampling = sgmcmc.keras.PosteriorSampling(
-      functools.partial(sgmcmc.SGLD, step_size=1.), 10, seed=[3, 4])
+      functools.partial(sgmcmc.SGLD, step_size=1.), num_examples=10,
+      seed=[3, 4])
   np.testing.assert_array_equal(
       sampling.step_seed(7), sgmcmc.random.fold_in(tf.constant([3, 4]), 7))
 
