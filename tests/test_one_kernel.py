@@ -161,7 +161,7 @@ def test_a_step_on_data_that_the_program_is_given(calls):
     kernel = sgmcmc.SGLD(sgmcmc.Posterior(
         lambda theta: -0.5 * tf.reduce_sum(theta**2, axis=-1),
         lambda theta, x: -0.5 * tf.reduce_sum((x - theta)**2, axis=-1), x),
-        1e-4, UNIFORM)
+        1e-4, gradient_estimator=UNIFORM)
     return tfp.mcmc.sample_chain(
         500, tf.zeros([3]), kernel=kernel, trace_fn=None, seed=[0, 1])
 
