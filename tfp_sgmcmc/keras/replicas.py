@@ -61,19 +61,20 @@ def check(model: keras.Model) -> None:
 
 
 def posterior(
-    strategy: tf.distribute.Strategy, *arguments: Any,
+    strategy: tf.distribute.Strategy, *arguments: Any, num_examples: int,
 ) -> posterior_lib.Posterior:
   """The posterior of a batch, or of a replica's part of it.
 
   Args:
     strategy: The model's strategy.
-    *arguments: Those of `Posterior`.
+    *arguments: Those of `Posterior` by position.
+    num_examples: Python `int`, N.
 
   Returns:
     posterior: `Posterior`, where there are several replicas sharded.
   """
   kind = _ShardedBatch if collectives.is_several(strategy) else _Batch
-  return kind(*arguments)
+  return kind(*arguments, num_examples=num_examples)
 
 
 class _Batch(posterior_lib.Posterior):

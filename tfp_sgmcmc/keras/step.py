@@ -306,7 +306,8 @@ class SamplingStep:
     return replicas.posterior(
         self._strategy,
         functools.partial(self._prior.log_prob, temperature=temperature),
-        log_likelihood, [*leaves, passes.rows], self._num_examples)
+        log_likelihood, [*leaves, passes.rows],
+        num_examples=self._num_examples)
 
   def _log_likelihood(self, y, sample_weight, forward_pass):
     """Each example's log likelihood and share of the added losses."""
