@@ -193,7 +193,8 @@ class Posterior:
     """
     model = joint_model.JointModel(joint, data, covariates)
     posterior = cls(
-        model.log_prior, model.log_likelihood, model.data, num_examples)
+        model.log_prior, model.log_likelihood, model.data,
+        num_examples=num_examples)
     posterior._parameters = model
     posterior.check_state(posterior.sample_prior(seed=0))
     return posterior
