@@ -291,7 +291,7 @@ def test_a_found_step_is_taken_over():
   logs = dict(step_size=tf.constant(0.0123456))
   assert step.watch(19, logs) is None
   assert 'step_size=0.0123 was found in 20' in step.watch(20, logs)
-  other.restore(step.checkpoint())
+  other.load_state(step.state())
   assert other.value == step.value == 0.0123456
   assert step.watch(21, logs) is None
   # A search that ends early, at a step that has been made.

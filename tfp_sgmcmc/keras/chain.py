@@ -7,7 +7,6 @@ import itertools
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
@@ -18,6 +17,7 @@ from tfp_sgmcmc.keras import advice
 from tfp_sgmcmc.keras import bystanders
 from tfp_sgmcmc.keras import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras import first_look
 from tfp_sgmcmc.keras import inspection
 from tfp_sgmcmc.keras import judge
 from tfp_sgmcmc.keras import likelihood as likelihood_lib
@@ -25,6 +25,7 @@ from tfp_sgmcmc.keras import lookahead
 from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras import progress as progress_lib
 from tfp_sgmcmc.keras import replicas
 from tfp_sgmcmc.keras import settings as settings_lib
 from tfp_sgmcmc.keras import side_by_side
@@ -66,38 +67,34 @@ class Chain:
     """
     self._model = model
     self._settings = settings
-    self._make_kernel = settings.make_kernel
-    self._prior = settings.prior
-    self._examples = settings.examples
-    self._seed = settings.seed
-    self._schedule = settings.schedule
-    self._likelihood = None
-    self._step = None
-    self._num_steps = 0
     self._draws = draws
+    self._say = say
+    self._progress = progress_lib.Progress(settings.seed)
+    self._first_look = first_look.FirstLook(
+        model, settings.prior, are_weights_checked)
     self._ahead = lookahead.Lookahead()
     self._judge = judge.Judge(
         model, settings.schedule, settings.search, settings.found_step,
         say,
         self._smaller_steps)
-    self._position = checkpoint_lib.Position()
-    self._num_to_skip = 0
-    self._are_weights_checked = are_weights_checked
-    self._is_checked, self._has_looked = False, False
-    self._search = settings.search
-    self._has_default_prior = settings.has_default_prior
-    self._found_step = settings.found_step
-    self._say = say
-    self._horizon = (1, None)
-    self._inputs = None
-    self._resumed = None
+    self._likelihood, self._step, self._inputs = None, None, None
     # The model's weights from before sampling, as long as there is no draw.
     self._before = []
+    # The state of an earlier process, until the first batch.
+    self._resumed = None
     if draws.store is not None and not draws.store.is_new:
       self._resume()
-      checkpoint_lib.assign(
-          self._resumed, draws.store.path, rate=self._optimizers_rate())
-    self._chains = side_by_side.SideBySide(model, settings.chains, self._seed)
+      checkpoint_lib.assign(self._resumed, rate=self._optimizers_rate())
+    self._chains = side_by_side.SideBySide(
+        model, settings.chains, self._progress.seed)
+
+  @property
+  def _parts(self) -> list[checkpoint_lib.Part]:
+    """What has a state of its own beside the model and the step."""
+    settings = self._settings
+    parts = [self._draws, self._progress, settings.examples, settings.schedule,
+             settings.search, settings.found_step]
+    return [part for part in parts if part is not None]
 
   @property
   def draws(self) -> draws_lib.ModelDraws:
@@ -112,7 +109,7 @@ class Chain:
   @property
   def num_steps(self) -> int:
     """The number of steps made."""
-    return self._num_steps
+    return self._progress.num_steps
 
   @property
   def has_begun(self) -> bool:
@@ -125,14 +122,14 @@ class Chain:
     return self._resumed is not None
 
   @property
-  def position(self) -> checkpoint_lib.Position:
+  def position(self) -> progress_lib.Position:
     """Where in the calls of `fit` it stands."""
-    return self._position
+    return self._progress.position
 
   @property
   def seed(self) -> tf.Tensor:
     """The seed; that with which the chain began, where it goes on."""
-    return self._seed
+    return self._progress.seed
 
   @property
   def kernel_results(self) -> Any:
@@ -149,7 +146,7 @@ class Chain:
       ValueError: If other weights are trainable than when the chain began.
     """
     self._likelihood = likelihood
-    self._is_checked = False
+    self._first_look.begin_fit(likelihood)
     self._ahead.clear()
     self._judge.begin_fit()
     if self._step is not None:
@@ -176,54 +173,11 @@ class Chain:
       TypeError: If the prior does not fit the weights.
     """
     spec, batches = iterator.element_spec, iterator
-    if not (self._is_checked or self.has_begun):
-      self._is_checked, self._has_looked = True, False
-      if self._may_need_logits(spec):
-        first = next(iterator)
-        self._look(first)
-        self._has_looked = True
-        batches = itertools.chain([first], iterator)
+    if not self.has_begun and self._first_look.needs_a_batch(spec):
+      first = next(iterator)
+      self._first_look.look(first)
+      batches = itertools.chain([first], iterator)
     return self._chains.train(batches, spec, function)
-
-  def _may_need_logits(self, element_spec):
-    """Whether a crossentropy may get outputs that are no probabilities.
-
-    The model and the likelihood are traced for batches of a spec, and not run
-    (unless all is to run eagerly: then the first step has to find what is
-    wrong). A model without weights gets them, as the optimizer's step would
-    make them.
-    """
-    model, found = self._model, []
-    if model.run_eagerly:  # Which may not be traceable.
-      return self._likelihood.reads_probabilities
-
-    def log_likelihood(data):
-      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-          self._whole(data))
-      outputs = self._forward(x)
-      found.append(inspection.may_need_logits(self._likelihood, outputs))
-      return self._likelihood.log_likelihood(y, outputs, sample_weight)
-
-    tf.function(
-        log_likelihood, autograph=False,
-        input_signature=[element_spec]).get_concrete_function()
-    self._check_weights()
-    return found[0]
-
-  def _look(self, data):
-    """Looks at the model's outputs on a batch; changes no weight."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-        self._whole(data))
-    inspection.look(self._likelihood, y, self._forward(x), sample_weight)
-
-  def _forward(self, x):
-    """The model's outputs as for prediction; a new model gets its weights."""
-    model = self._model
-    if not network.is_built(model):
-      model(x)
-    return network.forward(
-        model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
-    ).outputs
 
   def begin_epoch(
       self,
@@ -242,23 +196,24 @@ class Chain:
       horizon: The number of epochs of `fit` to come, this one included, and
         that of the steps in each, None where it is not known yet.
     """
-    self._num_to_skip = 0
-    self._horizon = horizon
+    num_to_skip = 0
     if goes_on:
       store = self._draws.store
-      if epoch < self._position.epoch and epoch in store.marks:
+      if epoch < self.position.epoch and epoch in store.marks:
         store.rewind(epoch)
         self._resume()
-      if epoch == self._position.epoch:
-        self._num_to_skip = self._position.batch
-    self._position = checkpoint_lib.Position(fit, epoch)
+      if epoch == self.position.epoch:
+        num_to_skip = self.position.batch
+    self._progress.begin_epoch(
+        progress_lib.Position(fit, epoch), horizon, num_to_skip)
     if self._step is not None:
       self._plan()
 
   @property
   def is_searching(self) -> bool:
     """Whether the temperature has still to be chosen."""
-    return self._search is not None and not self._search.is_over
+    search = self._settings.search
+    return search is not None and not search.is_over
 
   @property
   def why_stopped(self) -> str | None:
@@ -279,29 +234,30 @@ class Chain:
     """Scores the temperature of a trial, at an epoch's end."""
     if not self.is_searching or self._model.stop_training:
       return
-    said = self._search.end_epoch(self._model, self._chains.assign)
+    said = self._settings.search.end_epoch(self._model, self._chains.assign)
     if said is not None:
       self._say(said)
-    if self._search.is_over:
+    if self._settings.search.is_over:
       self._judge.forget()  # The heat of the trials is no verdict.
 
   def _plan(self):
     """Says when draws are due, as soon as it is known."""
-    if self._schedule.is_planned:
+    settings = self._settings
+    if settings.schedule.is_planned:
       return
-    epochs, steps = self._horizon
+    epochs, steps = self._progress.horizon
     if self.is_searching:
-      self._search.begin_epoch(self._num_steps, steps)
+      settings.search.begin_epoch(self.num_steps, steps)
       return
-    self._schedule.plan(
-        0 if self._search is None else self._num_steps, epochs * steps)
-    burnin = self._schedule.num_burnin_steps
-    if self._found_step is not None and self._search is not None:
-      self._found_step.plan(burnin)
-    k = self._schedule.num_steps_between_results
-    last = self._num_steps + epochs * steps
+    settings.schedule.plan(
+        0 if settings.search is None else self.num_steps, epochs * steps)
+    burnin = settings.schedule.num_burnin_steps
+    if settings.found_step is not None and settings.search is not None:
+      settings.found_step.plan(burnin)
+    k = settings.schedule.num_steps_between_results
+    last = self.num_steps + epochs * steps
     number = max(0, last - burnin - 1) // (k + 1) + 1
-    rest = max(0, burnin - self._num_steps)
+    rest = max(0, burnin - self.num_steps)
     self._say(
         f'{rest} step(s) of burn-in, then a draw every {k + 1} step(s): '
         f'{number} by step {last} of the chain.')
@@ -312,11 +268,11 @@ class Chain:
     Args:
       num_batches: None, or a Python `int`, how many batches the epoch has.
     """
-    fit, epoch, batch = self._position
     mark = None
-    if not (self._model.stop_training and num_batches and batch < num_batches):
-      mark = epoch + 1
-      self._position = checkpoint_lib.Position(fit, mark)
+    if not (self._model.stop_training and num_batches
+            and self.position.batch < num_batches):
+      self._progress.end_epoch()
+      mark = self.position.epoch
     if self._step is not None:
       self._commit(mark)
     if self.why_stopped is not None:
@@ -338,12 +294,12 @@ class Chain:
     Returns:
       logs: Those of the last step, and the number of draws.
     """
-    if self._num_to_skip > 0:
+    if self._progress.skips:
       return self._skip(iterator)
-    before = self._num_steps
-    interrupted = self._schedule.interrupts(
+    before = self.num_steps
+    interrupted = self._settings.schedule.interrupts(
         before, self._model.steps_per_execution, self._num_draws) or (
-            self.is_searching and self._search.interrupts(
+            self.is_searching and self._settings.search.interrupts(
                 before, self._model.steps_per_execution))
     if interrupted or self._ahead or self._step is None:
       batches = self._ahead.then(iterator)
@@ -358,23 +314,19 @@ class Chain:
     logs = {**logs, **replicas.metrics(self._model)}
     self._after_step(logs.pop(step_lib.STATUS))
     self._judge.watch(
-        self._num_steps, {**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
-    self._count_batches(self._num_steps - before)
+        self.num_steps, {**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
+    self._progress.count(self.num_steps - before)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
     return logs
 
   def judge_epoch(self, loss: float | None) -> None:
     """Says what the epoch's temperature and mean loss mean."""
-    self._judge.end_epoch(self._num_steps, len(self._draws), loss)
+    self._judge.end_epoch(self.num_steps, len(self._draws), loss)
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
     self._judge.end_fit()
-
-  def _count_batches(self, number):
-    self._position = self._position._replace(
-        batch=self._position.batch + number)
 
   def _skip(self, iterator):
     """Leaves out batches with which an earlier process made steps."""
@@ -384,40 +336,31 @@ class Chain:
       self._begin(first, iterator)
     for _ in zip(range(number - 1), iterator):
       pass
-    self._num_to_skip -= number
-    self._count_batches(number)
+    self._progress.skip(number)
     return {'draws': len(self._draws)}
 
   def _commit(self, mark=None):
     """Writes the draws, and the chain as it is, where there is a directory."""
     if self._draws.store is not None:
-      self._draws.store.commit(self._num_steps, self._checkpoint(), mark)
+      self._draws.store.commit(self.num_steps, self._checkpoint(), mark)
 
   def _checkpoint(self):
-    return {
+    state = {
         **checkpoint_lib.of_model(self._model),
-        **self._step.checkpoint(),
-        **self._draws.checkpoint(),
+        **self._step.state(),
         **checkpoint_lib.leaves(rate=self._optimizers_rate()),
-        **leaves_lib.named(before=self._before),
-        'seed': self._seed.numpy(),
-        'num_examples': np.array(self._examples.number, np.int64),
-        'position': np.array(self._position, np.int64),
-        'plan': np.array(
-            [self._schedule.num_burnin_steps,
-             self._schedule.num_steps_between_results]
-            if self._schedule.is_planned else [], np.int64),
-        **({} if self._search is None else self._search.checkpoint()),
-        **({} if self._found_step is None else {
-            'found_step': self._found_step.checkpoint()}),
-        'until_draw': np.array(self._schedule.until_draw or 0.)}
+        **leaves_lib.named(before=self._before)}
+    for part in self._parts:
+      state.update(part.state())
+    return state
 
   def _resume(self):
     """Takes over the chain as it was last committed to the directory."""
     store = self._draws.store
     self._resumed = kept = store.checkpoint()
-    self._num_steps, bad = (int(kept[f'status/{k}']) for k in range(2))
-    self._judge.go_on(self._num_steps)
+    self._progress.num_steps, bad = (
+        int(kept[f'status/{k}']) for k in range(2))
+    self._judge.go_on(self.num_steps)
     if bad:
       before = (
           'and cannot go on. PosteriorSamples.load(directory, model) reads the '
@@ -426,22 +369,14 @@ class Chain:
       raise ValueError(
           f'The chain in {store.path} became NaN or infinite at step {bad}, '
           f'{before} again with smaller steps give another directory.')
-    self._draws.restore(kept)
-    self._position = checkpoint_lib.Position(*kept['position'].tolist())
-    self._seed = tf.constant(kept['seed'])
-    self._examples.go_on(int(kept['num_examples']))
-    self._schedule.go_on(float(kept['until_draw']))
-    self._schedule.set(*(kept['plan'].tolist() or [None]))
-    if self._search is not None:
-      self._search.restore(kept)
-    if self._found_step is not None:
-      self._found_step.restore(kept['found_step'])
+    for part in self._parts:
+      part.load_state(kept)
     if network.is_built(self._model):
       checkpoint_lib.assign_model(self._model, kept, store)
 
   def _optimizers_rate(self):
     """The optimizer's learning rate in a list, empty where it has no say."""
-    rate = self._make_kernel.optimizers_rate
+    rate = self._settings.make_kernel.optimizers_rate
     return [] if rate is None else [rate]
 
   def _drawing_between(self, batches: Iterable[Any]) -> Iterator[Any]:
@@ -454,21 +389,22 @@ class Chain:
       yield data
 
   def _after_step(self, status):
-    self._num_steps, bad = (int(number.numpy()) for number in status)
+    self._progress.num_steps, bad = (
+        int(number.numpy()) for number in status)
     if bad:
       self._stop(bad)
-    elif self._schedule.is_continuous:
+    elif self._settings.schedule.is_continuous:
       self._draw_along_segment()
-    elif self._schedule.is_due(self._num_steps, self._num_draws):
+    elif self._settings.schedule.is_due(self.num_steps, self._num_draws):
       self._keep()
-    elif self.is_searching and self._search.is_due(self._num_steps):
-      self._search.keep(
+    elif self.is_searching and self._settings.search.is_due(self.num_steps):
+      self._settings.search.keep(
           self._chains.stacked(self._model.trainable_variables))
 
   def _keep(self):
     log_weight = self._step.log_weight_variables
     self._draws.append(
-        self._num_steps, self._chains,
+        self.num_steps, self._chains,
         *self._chains.stacked(log_weight) if log_weight else [])
     self._before = []
 
@@ -480,8 +416,8 @@ class Chain:
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
     start, duration = self._step.segment()
-    shares = self._schedule.along_segment(
-        self._num_steps, duration, len(self._draws))
+    shares = self._settings.schedule.along_segment(
+        self.num_steps, duration, len(self._draws))
     if not shares:
       return
     variables = self._model.trainable_variables
@@ -498,12 +434,12 @@ class Chain:
     weights = self._model.trainable_variables
     # The momentum may be the first to become so, a step before the weights.
     failure = errors.find_failure(
-        self._step.results(), self._step.state()) or errors.Failure(
+        self._step.results(), self._step.weights()) or errors.Failure(
             errors.NonFiniteError,
             f'the momentum{self._step.where_bad()} is not finite',
             '')
     what_to_do = failure.advice
-    if not self._schedule.is_continuous:
+    if not self._settings.schedule.is_continuous:
       what_to_do = (
           'Most often the steps are too large for the noise and the curvature '
           f'there. {self._smaller_steps()} {errors.OTHER_CAUSES}.')
@@ -530,42 +466,25 @@ class Chain:
       network.assign(self._model.weights, self._before)
 
   def _begin(self, data, iterator):
-    """Builds what needs the model's weights, and the first results."""
+    """Builds what needs the model's weights, and the first results.
+
+    The model has to have weights, and metrics without this batch, before the
+    chains start; moving statistics and N before the first gradient.
+    """
     model = self._model
-    batch = self._whole(data)
+    batch = first_look.whole_batch(model, data)
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     self._inputs = x
-    y_pred = model(x)
-    if not self._has_looked:
-      inspection.look(self._likelihood, y, y_pred, sample_weight)
-    model.compute_loss(x, y, y_pred, sample_weight)
-    model.compute_metrics(x, y, y_pred, sample_weight)
-    model.reset_metrics()
-    self._check_weights()
-    self._prior = priors.chosen(
-        self._prior, self._has_default_prior, bool(model.losses), self._say)
+    self._build(x, y, sample_weight)
+    prior = priors.chosen(
+        self._settings.prior, self._settings.has_default_prior,
+        bool(model.losses), self._say)
     network.build_moving_average(model)
-    if self.is_resumed:
-      store = self._draws.store
-      checkpoint_lib.assign_model(model, self._resumed, store)
-      model_record.check_code(store.about, model, str(store.path))
-      self._before = leaves_lib.of_group(self._resumed, 'before')
-    else:
-      self._before = network.values(model.weights)
+    self._take_start()
     self._chains.begin(iterator.element_spec, self.is_resumed)
     for _ in self._chains.one_by_one():
       network.check_finite(model)
-    num_examples = self._examples.number
-    num_rows = int(network.num_rows(batch))
-    self._examples.check_batch(self._chains.rows_of(num_rows, self._say))
-    epochs, steps = self._horizon
-    self._horizon = epochs, steps or -(-num_examples // num_rows)
-    self._plan()
-    if self._found_step is not None and not self.is_resumed:
-      self._found_step.plan(
-          self._schedule.num_burnin_steps if self._search is None
-          else self._search.most_steps)
-    self._make_kernel.set_num_examples(num_examples)
+    self._take_numbers(int(network.num_rows(batch)))
     bystanders.warn_of_what_stops(model)
     bystanders.warn_of_randomness(model, x)
     self._fix_statistics(x, iterator)
@@ -573,39 +492,67 @@ class Chain:
     if not self.is_resumed:
       self._draws.keep_start(self._chains)
     step = self._chains.around(step_lib.SamplingStep(
-        model, self._make_kernel,
-        priors.WeightPrior(self._prior, model.trainable_variables),
-        self._likelihood, num_examples, self._chains.seed_of_turn))
+        model, self._settings.make_kernel,
+        priors.WeightPrior(prior, model.trainable_variables),
+        self._likelihood, self._settings.examples.number,
+        self._chains.seed_of_turn))
     step.bootstrap(network.without_optionals(data))
     self._judge.begin(self._heat_record)
     if self.is_resumed:
-      path = self._draws.store.path
-      step.restore(self._resumed, path)
-      if self._num_to_skip > 0:  # Callbacks have begun this epoch once more.
-        checkpoint_lib.assign(
-            self._resumed, path, rate=self._optimizers_rate())
+      step.load_state(self._resumed)
+      if self._progress.skips:  # Callbacks have begun this epoch once more.
+        checkpoint_lib.assign(self._resumed, rate=self._optimizers_rate())
     self._step, self._resumed = step, None
 
-  def _whole(self, data):
-    """A batch in one piece, without Keras' empty `Optional`s."""
-    return replicas.whole(
-        self._model.distribute_strategy, network.without_optionals(data))
+  def _build(self, x, y, sample_weight):
+    """Gives the model its weights and metrics, and checks them."""
+    model = self._model
+    y_pred = model(x)
+    self._first_look.look_at(y, y_pred, sample_weight)
+    model.compute_loss(x, y, y_pred, sample_weight)
+    model.compute_metrics(x, y, y_pred, sample_weight)
+    model.reset_metrics()
+    self._first_look.check_weights()
+
+  def _take_start(self):
+    """Takes the weights from before sampling; those of the earlier process."""
+    if not self.is_resumed:
+      self._before = network.values(self._model.weights)
+      return
+    store = self._draws.store
+    checkpoint_lib.assign_model(self._model, self._resumed, store)
+    model_record.check_code(store.about, self._model, str(store.path))
+    self._before = leaves_lib.of_group(self._resumed, 'before')
+
+  def _take_numbers(self, num_rows):
+    """What N and the rows of a batch decide: burn-in, draws, the step size."""
+    settings = self._settings
+    num_examples = settings.examples.number
+    settings.examples.check_batch(self._chains.rows_of(num_rows, self._say))
+    self._progress.set_steps_in_epoch(-(-num_examples // num_rows))
+    self._plan()
+    if settings.found_step is not None and not self.is_resumed:
+      settings.found_step.plan(
+          settings.schedule.num_burnin_steps if settings.search is None
+          else settings.search.most_steps)
+    settings.make_kernel.set_num_examples(num_examples)
 
   def _heat_record(self):
+    make_kernel, search = self._settings.make_kernel, self._settings.search
     return temperature.HeatRecord(
         self._chains.num_chains,
         sum(v.shape.num_elements() for v in self._model.trainable_variables),
-        self._examples.number, self._step_argument,
-        self._make_kernel.constant_temperature if self._search is None
-        else self._search.temperature, self._make_kernel.momentum,
-        self._make_kernel.stores_kicked_momentum)
+        self._settings.examples.number, self._step_argument,
+        make_kernel.constant_temperature if search is None
+        else search.temperature, make_kernel.momentum,
+        make_kernel.stores_kicked_momentum)
 
   @property
   def _step_argument(self):
     """The argument that the user may lower; None where the step is found."""
     if self._settings.finds_step:
       return None
-    return self._make_kernel.step_argument
+    return self._settings.make_kernel.step_argument
 
   def _fix_statistics(self, x, iterator):
     """Estimates moving statistics at the weights with which sampling starts."""
@@ -616,29 +563,24 @@ class Chain:
     if not variables or self.is_resumed:
       return
     inputs = [x, *(
-        keras.utils.unpack_x_y_sample_weight(self._whole(data))[0]
+        keras.utils.unpack_x_y_sample_weight(
+            first_look.whole_batch(self._model, data))[0]
         for data in self._ahead.fill(iterator))]
     for _ in self._chains.one_by_one():
       statistics.estimate(self._model, inputs, variables)
 
   def _weigh(self, sample_weight, iterator):
     """Warns of sample weights by which N is another number."""
-    mean = self._examples.mean_weight
+    mean = self._settings.examples.mean_weight
     if mean is None and sample_weight is not None:
       # One batch tells little of weights that a few rare examples have.
       mean, error = inspection.mean_weight([sample_weight])
       if inspection.is_far(mean):
         mean, error = inspection.mean_weight([sample_weight, *(
-            keras.utils.unpack_x_y_sample_weight(self._whole(data))[2]
+            keras.utils.unpack_x_y_sample_weight(
+                first_look.whole_batch(self._model, data))[2]
             for data in self._ahead.fill(iterator))])
       if not inspection.is_far(mean, error):
         return
     if mean is not None and inspection.is_far(mean):
-      inspection.warn_of_mean_weight(mean, self._examples.number)
-
-  def _check_weights(self):
-    """Raises where weights cannot be sampled, or have no prior."""
-    if not self._are_weights_checked:
-      network.check_weights(self._model)
-      priors.WeightPrior(self._prior, self._model.trainable_variables)
-      self._are_weights_checked = True
+      inspection.warn_of_mean_weight(mean, self._settings.examples.number)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import dataclasses
 import os
 from typing import Any
-from typing import NamedTuple
+from typing import Protocol
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ from tfp_sgmcmc.keras import model_record
 from tfp_sgmcmc.keras import network
 
 __all__ = [
-    'Directory', 'Position', 'assign', 'assign_model', 'leaves', 'of_model',
+    'Directory', 'Part', 'assign', 'assign_model', 'leaves', 'of_model',
     'open_store', 'to_directory']
 
 
@@ -74,17 +74,14 @@ def to_directory(value: 'Directory | hints.Path | None') -> Directory | None:
   return Directory(value)
 
 
-class Position(NamedTuple):
-  """Where in the calls of `fit` a chain stands.
+class Part(Protocol):
+  """A part of a chain that another process can go on with."""
 
-  Attributes:
-    fit: The number of calls of `fit`, with the same callback, that have ended.
-    epoch: The epoch, from 0, as `fit` counts them.
-    batch: The number of the epoch's batches that have been used.
-  """
-  fit: int = 0
-  epoch: int = 0
-  batch: int = 0
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes, by names that no other part has."""
+
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes over a state; it may be among the arrays of other parts."""
 
 
 def open_store(
@@ -141,7 +138,7 @@ def assign_model(
     raise ValueError(
         f'{store.path} holds the chain of another model: {difference}. Make '
         'the model as it was to go on with it, or give another directory.')
-  assign(checkpoint, store.path, weights=model.trainable_variables,
+  assign(checkpoint, weights=model.trainable_variables,
          others=model.non_trainable_variables)
 
 
@@ -152,15 +149,11 @@ def leaves(**groups: Sequence[Any]) -> dict[str, np.ndarray]:
 
 
 def assign(
-    checkpoint: Mapping[str, np.ndarray],
-    path: hints.Path,
-    **groups: Sequence[Any],
-) -> None:
+    checkpoint: Mapping[str, np.ndarray], **groups: Sequence[Any]) -> None:
   """Puts back what `leaves` took.
 
   Args:
     checkpoint: Arrays, those of `leaves` among them.
-    path: The directory, for the error.
     **groups: Lists of variables.
 
   Raises:
@@ -178,7 +171,7 @@ def assign(
     difference = chunks_lib.spec_difference(before, now)
     if difference is not None:
       raise ValueError(
-          f'{path} holds the chain of another model: {difference}. Make the '
-          'model as it was, the same layers frozen, to go on with it, or give '
-          'another directory.')
+          f'The directory holds the chain of another model: {difference}. Make '
+          'the model as it was, the same layers frozen, to go on with it, or '
+          'give another directory.')
     network.assign(variables, [kept[name] for name in now])

@@ -1,5 +1,9 @@
 """When draws are due: at which steps, or at which times along a path."""
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
@@ -58,14 +62,12 @@ class DrawTimes:
     self._given = num_burnin_steps, schedule.num_steps_between_results
     self._num_burnin_steps, self._spacing = None, 1
     if not is_after_search and None not in self._given:
-      self.set(*self._given)
+      self._set(*self._given)
     self._max_results = schedule.max_results
     self._keep_draw = schedule.keep_draw
     self._interval = self._until_draw = schedule.draw_interval
 
-  def set(
-      self, num_burnin_steps: int | None, num_steps_between_results: int = 0,
-  ) -> None:
+  def _set(self, num_burnin_steps, num_steps_between_results=0):
     """Sets B and k; None for a B that is not known yet."""
     self._num_burnin_steps = num_burnin_steps
     self._spacing = num_steps_between_results + 1
@@ -77,7 +79,7 @@ class DrawTimes:
       first: Python `int`, the number of steps of a search made before.
       num_steps: Python `int`, the number of steps to come.
     """
-    self.set(*choices.plan(num_steps, first, *self._given))
+    self._set(*choices.plan(num_steps, first, *self._given))
 
   def burnin_of(self, num_steps: int) -> int:
     """B, as it is or as `plan` would choose it.
@@ -112,19 +114,22 @@ class DrawTimes:
     """Whether draws are due at times along a path."""
     return self._interval is not None
 
-  @property
-  def until_draw(self) -> float | None:
-    """The time from the last event to the next draw; None in discrete time."""
-    return self._until_draw
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes."""
+    plan = [self.num_burnin_steps, self.num_steps_between_results]
+    return {
+        'plan': np.array(plan if self.is_planned else [], np.int64),
+        'until_draw': np.array(self._until_draw or 0.)}
 
-  def go_on(self, until_draw: float) -> None:
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
     """Goes on where another object stood.
 
     Args:
-      until_draw: Its `until_draw`; without meaning in discrete time.
+      state: Arrays by name, those of its `state` among them.
     """
     if self.is_continuous:
-      self._until_draw = until_draw
+      self._until_draw = float(state['until_draw'])
+    self._set(*(state['plan'].tolist() or [None]))
 
   def is_due(self, step: int, num_draws: int) -> bool:
     """Whether a step makes a draw; in continuous time, whether it may.

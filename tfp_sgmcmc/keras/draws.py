@@ -128,13 +128,17 @@ class ModelDraws:
     arrays = self._now(0, chains)
     self._read_start = lambda: arrays
 
-  def checkpoint(self) -> dict[str, np.ndarray]:
-    """What `restore` takes, to be kept in a directory beside the draws."""
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes, to be kept in a directory beside the draws."""
     return checkpoint_of(self.start)
 
-  def restore(self, checkpoint: Mapping[str, np.ndarray]) -> None:
-    """Takes over the weights before sampling from a checkpoint."""
-    arrays = _start_of(checkpoint)
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes over the weights before sampling.
+
+    Args:
+      state: Arrays by name, those of the `state` of other draws among them.
+    """
+    arrays = _start_of(state)
     self._read_start = lambda: arrays
 
   def begin(self, extras: Sequence[keras.Variable]) -> None:

@@ -1,5 +1,6 @@
 """N, the number of training examples: as given, or read from the data."""
 
+from collections.abc import Mapping
 import warnings
 
 import keras
@@ -42,10 +43,18 @@ class ExampleCount:
     """The mean of the sample weights, None without a pass over the data."""
     return self._mean_weight
 
-  def go_on(self, number: int) -> None:
-    """Takes the N of a chain that goes on, where none was given."""
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes."""
+    return {'num_examples': np.array(self._number, np.int64)}
+
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes the N of a chain that goes on, where none was given.
+
+    Args:
+      state: Arrays by name, those of `state` among them.
+    """
     if self._number is None:
-      self._number = number
+      self._number = int(state['num_examples'])
 
   @property
   def wants_to_look(self) -> bool:

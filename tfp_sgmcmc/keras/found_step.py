@@ -14,6 +14,7 @@ learning rate l of SGD grows by
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 import dataclasses
 import functools
 from typing import Any
@@ -155,14 +156,18 @@ class FoundStep:
     return self._way.said.format(
         value=float(self._found), num_steps=self._num_steps) if is_new else None
 
-  def checkpoint(self) -> np.ndarray:
-    """What `restore` takes."""
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes."""
     found = np.nan if self._found is None else float(self._found)
-    return np.array([self._num_steps, found])
+    return {'found_step': np.array([self._num_steps, found])}
 
-  def restore(self, value: np.ndarray) -> None:
-    """Takes over what an earlier process knew."""
-    number, found = value.tolist()
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes over what an earlier process knew.
+
+    Args:
+      state: Arrays by name, those of its `state` among them.
+    """
+    number, found = state['found_step'].tolist()
     self._set(int(number))
     self._found = None if np.isnan(found) else found
 

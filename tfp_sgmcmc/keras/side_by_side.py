@@ -350,7 +350,7 @@ class StepOfChains:
         tf.constant(value)
         for value in self._turns.stacked(self._step.result_variables)])
 
-  def state(self) -> list[np.ndarray]:
+  def weights(self) -> list[np.ndarray]:
     """The sampled weights; of several chains `[k, ...]` each."""
     if self._chains.num_chains == 1:
       return network.values(self.variables)
@@ -377,28 +377,23 @@ class StepOfChains:
         added = [*self._step.result_variables, *self._step.status_variables[1:]]
         self._turns.add(added)
 
-  def checkpoint(self) -> dict[str, np.ndarray]:
-    """The state of the chains beside the model: what `restore` takes."""
+  def state(self) -> dict[str, np.ndarray]:
+    """The state of the chains beside the model: what `load_state` takes."""
     return {
-        **self._step.checkpoint(),
+        **self._step.state(),
         **checkpoint_lib.leaves(chains=self._turns.slots)}
 
-  def restore(
-      self,
-      checkpoint: Mapping[str, np.ndarray],
-      path: hints.Path,
-  ) -> None:
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
     """Takes the place of another object, after `bootstrap`.
 
     Args:
-      checkpoint: Arrays, those of its `checkpoint` among them.
-      path: The directory that they come from, for the error.
+      state: Arrays by name, those of its `state` among them.
 
     Raises:
       ValueError: If the kernel's results were others.
     """
-    self._step.restore(checkpoint, path)
-    checkpoint_lib.assign(checkpoint, path, chains=self._turns.slots)
+    self._step.load_state(state)
+    checkpoint_lib.assign(state, chains=self._turns.slots)
 
   def train_step(self, data: hints.Data) -> dict[str, Any]:
     """A step of each chain on its rows of a batch.

@@ -185,28 +185,22 @@ class SamplingStep:
           replicas.variable(self._strategy, part, 'segment_start')
           for part in self._parts()]
 
-  def checkpoint(self) -> dict[str, np.ndarray]:
-    """The state of the chain beside the model: what `restore` takes."""
+  def state(self) -> dict[str, np.ndarray]:
+    """The state of the chain beside the model: what `load_state` takes."""
     return checkpoint_lib.leaves(
         results=self._results, status=self.status_variables)
 
-  def restore(
-      self,
-      checkpoint: Mapping[str, np.ndarray],
-      path: hints.Path,
-  ) -> None:
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
     """Takes the place of another object, after `bootstrap`.
 
     Args:
-      checkpoint: Arrays, those of its `checkpoint` among them.
-      path: The directory that they come from, for the error.
+      state: Arrays by name, those of its `state` among them.
 
     Raises:
       ValueError: If the kernel's results were others.
     """
     checkpoint_lib.assign(
-        checkpoint, path, results=self._results,
-        status=self.status_variables)
+        state, results=self._results, status=self.status_variables)
 
   def train_step(self, data: hints.Data) -> dict[str, Any]:
     """A step of the kernel on a batch, in place of the model's own.

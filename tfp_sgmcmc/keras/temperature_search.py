@@ -237,8 +237,8 @@ class TemperatureSearch:
       weights.append(predictions.example_weights(batch))
     return np.concatenate(losses), np.concatenate(weights)
 
-  def checkpoint(self) -> dict[str, np.ndarray]:
-    """What `restore` takes."""
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes."""
     return {
         'search/temperature': self._temperature.numpy(),
         'search/losses': np.asarray(self._losses, np.float64),
@@ -250,21 +250,21 @@ class TemperatureSearch:
             'search-ends': _stacked(self._ends),
             'search-draws': _stacked(self._draws)})}
 
-  def restore(self, checkpoint: Mapping[str, np.ndarray]) -> None:
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
     """Stands where another search stood.
 
     Args:
-      checkpoint: Arrays, those of its `checkpoint` among them.
+      state: Arrays by name, those of its `state` among them.
     """
-    self._temperature.assign(checkpoint['search/temperature'])
-    self._losses = list(checkpoint['search/losses'])
-    self._weights = checkpoint['search/weights']
-    over, self._num_epochs, self._epochs_left, *trial = checkpoint[
+    self._temperature.assign(state['search/temperature'])
+    self._losses = list(state['search/losses'])
+    self._weights = state['search/weights']
+    over, self._num_epochs, self._epochs_left, *trial = state[
         'search/counts'].tolist()
     self._is_over = bool(over)
     self._trial = None if trial[0] < 0 else tuple(trial)
     self._ends, self._draws = (
-        [list(draw) for draw in zip(*leaves_lib.of_group(checkpoint, name))]
+        [list(draw) for draw in zip(*leaves_lib.of_group(state, name))]
         for name in ('search-ends', 'search-draws'))
 
 

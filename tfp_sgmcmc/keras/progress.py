@@ -1,0 +1,96 @@
+"""Where in the calls of `fit` a chain stands."""
+
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ['Position', 'Progress']
+
+
+class Position(NamedTuple):
+  """Where in the calls of `fit` a chain stands.
+
+  Attributes:
+    fit: The number of calls of `fit`, with the same callback, that have ended.
+    epoch: The epoch, from 0, as `fit` counts them.
+    batch: The number of the epoch's batches that have been used.
+  """
+  fit: int = 0
+  epoch: int = 0
+  batch: int = 0
+
+
+class Progress:
+  """The steps that a chain has made, its seed, and its place in `fit`."""
+
+  def __init__(self, seed: tf.Tensor):
+    """Makes the progress of a chain without steps.
+
+    Args:
+      seed: Stateless seed, `int32[2]`.
+    """
+    self.seed = seed
+    self.num_steps = 0
+    self.position = Position()
+    self._num_to_skip = 0
+    self._epochs, self._steps = 1, None
+
+  @property
+  def skips(self) -> bool:
+    """Whether the next batches are to be left out."""
+    return self._num_to_skip > 0
+
+  @property
+  def horizon(self) -> tuple[int, int | None]:
+    """The number of epochs to come, and of steps in each, None if unknown."""
+    return self._epochs, self._steps
+
+  def begin_epoch(
+      self, position: Position, horizon: tuple[int, int | None],
+      num_to_skip: int) -> None:
+    """Takes note of an epoch that begins.
+
+    Args:
+      position: `Position` of its beginning.
+      horizon: As the property.
+      num_to_skip: Python `int`, how many of its batches an earlier process has
+        used.
+    """
+    self.position = position
+    self._num_to_skip = num_to_skip
+    self._epochs, self._steps = horizon
+
+  def set_steps_in_epoch(self, number: int) -> None:
+    """Takes the number of steps in an epoch, where it was not known before."""
+    self._steps = self._steps or number
+
+  def skip(self, number: int) -> None:
+    """Takes note of batches that were left out."""
+    self._num_to_skip -= number
+    self.count(number)
+
+  def count(self, number: int) -> None:
+    """Takes note of batches that were used."""
+    self.position = self.position._replace(batch=self.position.batch + number)
+
+  def end_epoch(self) -> None:
+    """Takes note that an epoch has come to its end."""
+    self.position = Position(self.position.fit, self.position.epoch + 1)
+
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes."""
+    return {
+        'seed': self.seed.numpy(),
+        'position': np.array(self.position, np.int64)}
+
+  def load_state(self, state: Mapping[str, Any]) -> None:
+    """Stands where another chain stood.
+
+    Args:
+      state: Arrays by name, those of its `state` among them.
+    """
+    self.seed = tf.constant(state['seed'])
+    self.position = Position(*state['position'].tolist())
