@@ -14,6 +14,7 @@ from tests.keras import test_going_on as going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras import choices
+from tfp_sgmcmc.keras import draw_times
 from tfp_sgmcmc.keras import priors
 from tfp_sgmcmc.keras import summary as summary_lib
 from tfp_sgmcmc.keras import temperature as temperature_lib
@@ -138,7 +139,7 @@ def test_a_steep_likelihood_is_sampled():
 
 def test_thirty_draws_of_a_long_run():
   for number in (31, 90, 1000, 12345):
-    burnin, between = choices.plan(number)
+    burnin, between = draw_times.plan(number)
     draws = -(-(number - burnin) // (between + 1))
     assert draws <= 60 and (draws >= 30 or between == 0)
     if number >= 1000:

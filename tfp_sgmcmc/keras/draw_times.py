@@ -1,14 +1,17 @@
 """When draws are due: at which steps, or at which times along a path."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.keras import choices
 from tfp_sgmcmc.keras import draw_schedule
 
-__all__ = ['DrawTimes']
+__all__ = ['DrawTimes', 'Plan', 'plan']
+
+_NUM_DRAWS = 30  # Where their spacing is chosen.
+_BURNIN, _BURNIN_AFTER_SEARCH = 1. / 3., 0.1
 
 
 class DrawTimes:
@@ -79,7 +82,7 @@ class DrawTimes:
       first: Python `int`, the number of steps of a search made before.
       num_steps: Python `int`, the number of steps to come.
     """
-    self._set(*choices.plan(num_steps, first, *self._given))
+    self._set(*plan(num_steps, first, *self._given))
 
   def burnin_of(self, num_steps: int) -> int:
     """B, as it is or as `plan` would choose it.
@@ -92,7 +95,7 @@ class DrawTimes:
     """
     if self.is_planned:
       return self._num_burnin_steps
-    return choices.plan(num_steps, 0, *self._given).num_burnin_steps
+    return plan(num_steps, 0, *self._given).num_burnin_steps
 
   @property
   def is_planned(self) -> bool:
@@ -250,3 +253,51 @@ def _check_units(is_continuous, schedule):
     raise ValueError(
         f'num_steps_between_results is {spacing}, and the kernel moves in '
         'continuous time: its draws are spaced by draw_interval alone.')
+
+
+class Plan(NamedTuple):
+  """When draws are made.
+
+  Attributes:
+    num_burnin_steps: The number of first steps of the chain without draws.
+    num_steps_between_results: The number of steps between two draws.
+  """
+  num_burnin_steps: int
+  num_steps_between_results: int
+
+
+def plan(
+    num_steps: int,
+    first: int = 0,
+    num_burnin_steps: int | None = None,
+    num_steps_between_results: int | None = None,
+) -> Plan:
+  """When to draw, if so many steps are to be made.
+
+  Args:
+    num_steps: Python `int`, the number of steps to come.
+    first: Python `int`, the number of steps that a search for the temperature
+      has made before.
+    num_burnin_steps: Python `int`, how many of the steps to come are burn-in;
+      None to choose.
+    num_steps_between_results: Python `int`; None to choose.
+
+  Returns:
+    plan: `Plan`, which counts the steps of the search as burn-in.
+
+  #### Examples
+
+  >>> plan(900)
+  Plan(num_burnin_steps=300, num_steps_between_results=19)
+  >>> plan(1000, first=500)
+  Plan(num_burnin_steps=600, num_steps_between_results=29)
+  >>> plan(2)
+  Plan(num_burnin_steps=0, num_steps_between_results=0)
+  """
+  if num_burnin_steps is None:
+    num_burnin_steps = int(
+        (_BURNIN_AFTER_SEARCH if first else _BURNIN) * num_steps)
+  if num_steps_between_results is None:
+    rest = num_steps - num_burnin_steps
+    num_steps_between_results = max(1, rest // _NUM_DRAWS) - 1
+  return Plan(first + num_burnin_steps, num_steps_between_results)
