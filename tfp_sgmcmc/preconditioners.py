@@ -428,6 +428,7 @@ class GradientVariance(_Following):
   def __init__(
       self,
       decay: hints.TensorLike = 0.99,
+      *,
       floor: hints.TensorLike = 0.01,
   ):
     """Makes the preconditioner.

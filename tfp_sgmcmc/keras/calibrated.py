@@ -75,6 +75,7 @@ class CalibratedPosterior:
       posterior: Any,
       x: hints.Data,
       y: hints.Data,
+      *,
       batch_size: int = 128,
   ):
     """See `PosteriorSamples.calibrated`.

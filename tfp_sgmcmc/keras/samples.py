@@ -914,7 +914,8 @@ class PosteriorSamples:
     >>> abs(found['coverage'] - 0.9) < 0.05
     True
     """
-    return calibrated_lib.CalibratedPosterior(self, x, y, batch_size)
+    return calibrated_lib.CalibratedPosterior(
+        self, x, y, batch_size=batch_size)
 
   def log_likelihood(
       self,
