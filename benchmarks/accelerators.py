@@ -185,7 +185,7 @@ def chains(_, numbers=(1, 1, 2, 4, 8), num_steps=100, repeats=5):
 def together(_, networks=('8-50-1', '8-300-1', '784-100-10'), num_chains=4,
              num_steps=100, repeats=5, with_xla=(False, True)):
   """CPU seconds of a step of chains at once, and in turns, by turns here."""
-  from tfp_sgmcmc.keras import together as together_lib
+  from tfp_sgmcmc.keras.fitting import together as together_lib
 
   rows = []
   for network, xla in itertools.product(networks, with_xla):
@@ -211,7 +211,7 @@ def _fit_of_chains(how, network, xla, num_chains, num_steps, batch=20):
   import keras
 
   import tfp_sgmcmc as sgmcmc
-  from tfp_sgmcmc.keras import together as together_lib
+  from tfp_sgmcmc.keras.fitting import together as together_lib
 
   first, hidden, last = map(int, network.split('-'))
   rng = np.random.default_rng(0)

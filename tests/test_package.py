@@ -141,10 +141,10 @@ def test_private_names_of_others_are_asked_for_in_one_file():
       os.path.join('tfp_sgmcmc', 'internal', 'compat.py')}, users
 
 
-def floors():
+def floors(lowest='internal'):
   """For each part of the package what it may import, by CONTRIBUTING.md."""
   text = (ROOT / 'CONTRIBUTING.md').read_text()
-  order = re.search(r'\n\n    internal((?:\n    |.)*)\n\n', text).group(0)
+  order = re.search(rf'\n\n    {lowest}((?:\n    |.)*)\n\n', text).group(0)
   groups = [group.replace(' ', '').strip().split(',')
             for group in order.split('<-')]
   below, allowed = set(), {}
@@ -154,24 +154,29 @@ def floors():
   return allowed
 
 
-def parts_imported(tree):
+def parts_imported(tree, package):
   """The parts of the package that one of its files imports."""
   for module, name in imports(tree):
-    package, *path = module.split('.')
-    if package == 'tfp_sgmcmc' and (path or name):
-      yield (path or [name])[0]
+    path = [*module.split('.'), *([name] if name else [])]
+    if path[:len(package)] == package and len(path) > len(package):
+      yield path[len(package)]
 
 
-def test_floors_point_down():
+@pytest.mark.parametrize('folder, lowest', [
+    ('tfp_sgmcmc', 'internal'), ('tfp_sgmcmc/keras', 'model')])
+def test_floors_point_down(folder, lowest):
   """Who imports what is as CONTRIBUTING.md says, in functions too."""
-  allowed, upward, parts = floors(), [], set()
+  allowed, upward, parts = floors(lowest), [], set()
   for path, tree in package_files():
-    part = path.relative_to(ROOT / 'tfp_sgmcmc').with_suffix('').parts[0]
+    if not path.is_relative_to(ROOT / folder):
+      continue
+    part = path.relative_to(ROOT / folder).with_suffix('').parts[0]
     if part != '__init__':
       parts.add(part)
       upward += [
           f'{path.relative_to(ROOT)} imports {other}'
-          for other in parts_imported(tree) if other not in allowed[part]]
+          for other in parts_imported(tree, folder.split('/'))
+          if other not in allowed[part]]
   assert not upward
   assert parts == set(allowed)
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import callback
-from tfp_sgmcmc.keras import losses
+from tfp_sgmcmc.keras.model import losses
 
 try:
   from sklearn import base

@@ -24,7 +24,7 @@ from tests.keras import models
 from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import found_step
+from tfp_sgmcmc.keras.heat import found_step
 
 tfd = tfp.distributions
 

@@ -13,7 +13,7 @@ import scipy.stats
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import baselines
+from tfp_sgmcmc.keras.draws import baselines
 
 PosteriorSamples = sgmcmc.keras.PosteriorSamples
 NLL = 'NLL of predictions'

@@ -11,7 +11,7 @@ import scipy.stats
 
 from tests.keras import test_predictive
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import calibrated as calibrated_lib
+from tfp_sgmcmc.keras.draws import calibrated as calibrated_lib
 
 CLASSES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 linear = test_predictive.linear

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import draw_times
+from tfp_sgmcmc.keras.draws import draw_times
 
 
 def make(num_burnin_steps=0, is_continuous=False, **arguments):

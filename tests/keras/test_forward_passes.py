@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.keras import forward_passes
-from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras.model import forward_passes
+from tfp_sgmcmc.keras.model import network
 
 NUM_ROWS = 5
 OWN = 100.

@@ -18,9 +18,9 @@ from tests.keras import test_adapted_rate
 from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import advice
-from tfp_sgmcmc.keras import found_step
-from tfp_sgmcmc.keras import temperature_search
+from tfp_sgmcmc.keras.fitting import advice
+from tfp_sgmcmc.keras.heat import found_step
+from tfp_sgmcmc.keras.heat import temperature_search
 
 NUM_TRAIN, NUM_VALIDATION = 700, 100
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import inspection
+from tfp_sgmcmc.keras.model import inspection
 
 PosteriorSamples = sgmcmc.keras.PosteriorSamples
 

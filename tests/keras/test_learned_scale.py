@@ -19,8 +19,8 @@ import tensorflow_probability as tfp
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import priors
-from tfp_sgmcmc.keras import scale_mixture
+from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import scale_mixture
 
 tfd = tfp.distributions
 

@@ -10,8 +10,8 @@ import tensorflow_probability as tfp
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import likelihood as likelihood_lib
-from tfp_sgmcmc.keras import priors
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import priors
 
 tfd = tfp.distributions
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import models
-from tfp_sgmcmc.keras import network
+from tfp_sgmcmc.keras.model import network
 
 
 class Noisy(keras.layers.Layer):

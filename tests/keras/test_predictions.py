@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import predictions
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.draws import predictions
 
 NUM_DRAWS = 5
 

@@ -11,7 +11,7 @@ import tensorflow_probability as tfp
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 
 tfd = tfp.distributions
 

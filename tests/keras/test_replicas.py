@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import replicas
+from tfp_sgmcmc.keras.model import replicas
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ import tensorflow as tf
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import predictions
-from tfp_sgmcmc.keras import side_by_side
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.draws import predictions
+from tfp_sgmcmc.keras.fitting import side_by_side
 
 NUM_DRAWS = 5
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.keras import draws as draws_lib
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 
 tfd = tfp.distributions
 

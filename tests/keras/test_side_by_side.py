@@ -13,8 +13,8 @@ from tests.keras import test_going_on as going_on
 from tests.keras import test_law
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import side_by_side
-from tfp_sgmcmc.keras import starts as starts_lib
+from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import starts as starts_lib
 
 NUM_CHAINS = 3
 

@@ -13,7 +13,7 @@ import scipy.stats
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.keras import summary as summary_lib
+from tfp_sgmcmc.keras.draws import summary as summary_lib
 
 NUM_TABLES, MOST = 200, 0.03
 

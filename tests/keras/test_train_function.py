@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import models
-from tfp_sgmcmc.keras import train_function
+from tfp_sgmcmc.keras.model import train_function
 
 
 def swapped(execute):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.keras import together
+from tfp_sgmcmc.keras.fitting import together
 
 NUM_CHAINS = 3
 PSGLD = functools.partial(

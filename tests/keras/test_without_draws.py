@@ -11,10 +11,10 @@ import pytest
 
 from tests.keras import models
 from tests.keras import test_going_on
-from tests.keras import test_temperature
+from tests.keras import test_heat_record
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
-from tfp_sgmcmc.keras import advice
+from tfp_sgmcmc.keras.fitting import advice
 
 tfd = models.tfd
 SGHMC, SGLD = sgmcmc.SGHMC, sgmcmc.SGLD
@@ -90,7 +90,7 @@ def test_a_chain_that_is_too_hot_leaves_the_weights_before_it():
   seen = []
 
   def fit():
-    sampling, _ = test_temperature.fit(0.45, 4000, num_burnin_steps=3999)
+    sampling, _ = test_heat_record.fit(0.45, 4000, num_burnin_steps=3999)
     seen.append(sampling)
 
   said, = [m for m in messages_of(fit) if 'Training stops' in m]

@@ -18,22 +18,22 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.internal import hints
-from tfp_sgmcmc.keras import chain as chain_lib
-from tfp_sgmcmc.keras import checkpoint
-from tfp_sgmcmc.keras import draw_schedule
-from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import likelihood as likelihood_lib
-from tfp_sgmcmc.keras import network
-from tfp_sgmcmc.keras import priors
-from tfp_sgmcmc.keras import replicas
-from tfp_sgmcmc.keras import resumption
-from tfp_sgmcmc.keras import samples
-from tfp_sgmcmc.keras import settings as settings_lib
-from tfp_sgmcmc.keras import side_by_side
-from tfp_sgmcmc.keras import starts
-from tfp_sgmcmc.keras import summary as summary_lib
-from tfp_sgmcmc.keras import temperature_search
-from tfp_sgmcmc.keras import train_function
+from tfp_sgmcmc.keras.draws import draw_schedule
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.draws import samples
+from tfp_sgmcmc.keras.draws import summary as summary_lib
+from tfp_sgmcmc.keras.fitting import chain as chain_lib
+from tfp_sgmcmc.keras.fitting import checkpoint
+from tfp_sgmcmc.keras.fitting import resumption
+from tfp_sgmcmc.keras.fitting import settings as settings_lib
+from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import starts
+from tfp_sgmcmc.keras.heat import temperature_search
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import replicas
+from tfp_sgmcmc.keras.model import train_function
 
 __all__ = ['PosteriorSampling']
 

@@ -27,11 +27,11 @@ from tfp_sgmcmc.internal import forks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.keras import callback
-from tfp_sgmcmc.keras import checkpoint
-from tfp_sgmcmc.keras import draws as draws_lib
-from tfp_sgmcmc.keras import network
-from tfp_sgmcmc.keras import samples
-from tfp_sgmcmc.keras import starts
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.draws import samples
+from tfp_sgmcmc.keras.fitting import checkpoint
+from tfp_sgmcmc.keras.fitting import starts
+from tfp_sgmcmc.keras.model import network
 
 __all__ = ['sample_chains']
 

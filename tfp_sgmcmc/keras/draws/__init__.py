@@ -1,0 +1,1 @@
+"""Draws of a model's weights: when they are due, and what is made of them."""

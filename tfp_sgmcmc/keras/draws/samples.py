@@ -1,0 +1,1342 @@
+"""Draws from the posterior of a model's weights, and their predictions.
+
+  p(y | x, data) = 1/S sum_{s=1}^S p(y | x, theta_s)
+"""
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+import math
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import store as store_lib
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.internal import resampling
+from tfp_sgmcmc.keras.draws import calibrated as calibrated_lib
+from tfp_sgmcmc.keras.draws import exports
+from tfp_sgmcmc.keras.draws import joined_draws
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.draws import predictions
+from tfp_sgmcmc.keras.draws import predictive as predictive_lib
+from tfp_sgmcmc.keras.draws import scores as scores_lib
+from tfp_sgmcmc.keras.draws import serving
+from tfp_sgmcmc.keras.draws import thinning
+from tfp_sgmcmc.keras.model import inspection
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import model_record
+from tfp_sgmcmc.keras.model import network
+
+__all__ = ['PosteriorSamples', 'PredictiveEntropy', 'PredictiveVariance']
+
+
+class PredictiveEntropy(NamedTuple):
+  """Entropy of the predictive distribution, in nats, one value an example.
+
+  Attributes:
+    total: H of the mean of the draws' probabilities.
+    aleatoric: The mean of the draws' H: the noise of the targets.
+    epistemic: Their difference, the mutual information of target and weights:
+      what more data would take away.
+  """
+  total: np.ndarray
+  aleatoric: np.ndarray
+  epistemic: np.ndarray
+
+
+class PredictiveVariance(NamedTuple):
+  """Variance of the predictive distribution, in squared units of the target.
+
+  Attributes:
+    total: The variance of the mixture over draws.
+    aleatoric: The mean of the draws' variances: the noise of the targets.
+    epistemic: The variance of the draws' means: what more data would take
+      away.
+  """
+  total: np.ndarray
+  aleatoric: np.ndarray
+  epistemic: np.ndarray
+
+
+class PosteriorSamples:
+  """Draws of a model's trainable weights, with their moving statistics.
+
+  A draw of `PosteriorSampling` holds the statistics of BatchNormalization (in
+  general what training computes beside weights) that it was drawn with, and
+  predictions use them, whatever the model's own have become since. Frozen
+  weights are those of the model.
+
+  Predictions run through one compiled function for all draws, with
+  `draw_batch_size` draws and `batch_size` examples at a time. The data are gone
+  through once; memory does not grow with the number of draws or examples, but
+  for the results.
+
+  Draws of a kernel with weights (`AdaptiveTime`) keep them, `log_weights`:
+  means over draws are weighted means, and what has a value for each draw
+  (`weights`, `log_likelihood`, `predict` with `return_samples`) is as it was
+  drawn.
+
+  Pickling (and `copy.deepcopy`) takes the model along, and the draws in memory,
+  also of a directory.
+
+  #### Examples
+
+  >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+  >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+  ...     model, [tf.ones([5, 2, 1]), tf.zeros([5, 1])])
+  >>> posterior
+  <PosteriorSamples: 5 draws of 3 weights>
+  >>> len(posterior[1:3]), posterior[0][1]
+  (2, array([0.], dtype=float32))
+  >>> posterior.predict(tf.ones([3, 2]))[:, 0]
+  array([2., 2., 2.], dtype=float32)
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      draws: draws_lib.ModelDraws | joined_draws.JoinedDraws,
+      *,
+      indices: Sequence[int] | None = None,
+      predictor: predictions.Predictor | None = None,
+  ):
+    """Makes samples of draws; see also `load`, `from_arrays`.
+
+    Args:
+      model: The model. It is left as it is.
+      draws: `ModelDraws`, or the `JoinedDraws` of several chains.
+      indices: The draws to take; None for all, also those to come.
+      predictor: What has been compiled for other draws of the model; None to
+        compile as it is needed.
+    """
+    network.check_kind(model)
+    self._model = model
+    self._draws = draws
+    self._indices = indices
+    self._variables = list(model.trainable_variables)
+    self._predictor = predictor or predictions.Predictor(model)
+
+  @classmethod
+  def from_arrays(
+      cls, model: keras.Model, arrays: Sequence[Any],
+      predictor: predictions.Predictor | None = None,
+  ) -> 'PosteriorSamples':
+    """Samples from stacked weights.
+
+    Args:
+      model: Built model.
+      arrays: One array `[draws, ...]` for each trainable weight.
+      predictor: What has been compiled for other draws of the model; None to
+        compile as it is needed.
+
+    Returns:
+      samples: `PosteriorSamples`.
+
+    Raises:
+      ValueError: If the shapes are not those of the model's weights, or values
+        are NaN or infinite.
+      TypeError: If values are no real numbers.
+    """
+    network.check_kind(model)
+    arrays = [np.asarray(array) for array in arrays]
+    for array in arrays:
+      if array.dtype.kind not in 'biuf' and not tf.as_dtype(
+          array.dtype).is_floating:
+        raise TypeError(
+            f'The arrays hold one of dtype {array.dtype.name}: weights are '
+            'real numbers.')
+    shapes = [array.shape[1:] for array in arrays]
+    wanted = [tuple(v.shape) for v in model.trainable_variables]
+    lengths = {len(array) for array in arrays}
+    if shapes != wanted or len(lengths) != 1:
+      raise ValueError(
+          f'The arrays have shapes {[array.shape for array in arrays]}: one is '
+          'needed for each trainable weight of the model, [draws, ...] with '
+          f'the same number of draws and shapes {wanted} after it.')
+    variables = model.trainable_variables
+    weights = {
+        f'state/{path}': array.astype(
+            tf.as_dtype(variable.dtype).as_numpy_dtype)
+        for path, variable, array in zip(
+            network.paths(variables), variables, arrays)}
+    for name, array in weights.items():
+      is_bad = ~np.isfinite(np.asarray(array, np.float64))
+      if np.any(is_bad):
+        raise ValueError(
+            f'The arrays of the weight {name.removeprefix("state/")!r} hold '
+            f'{np.sum(is_bad)} values that are NaN or infinite '
+            f'(in {array.dtype.name}): leave out the draws that hold them.')
+    return cls(model, draws_lib.in_memory(model, draws_lib.to_arrays(
+        weights, {}, range(1, len(arrays[0]) + 1))), predictor=predictor)
+
+  @classmethod
+  def load(
+      cls,
+      directory: hints.Path,
+      model: keras.Model,
+  ) -> 'PosteriorSamples':
+    """Reads draws that `save`, or `PosteriorSampling(directory=...)`, wrote.
+
+    Args:
+      directory: Path of the directory.
+      model: A built model of the same architecture, the same layers frozen;
+        compiled, for predictions. Its trainable weights and moving statistics
+        do not matter; frozen weights have to be as they were. Of layers made
+        with other arguments (another activation), of another loss, and of
+        other code in layers and functions of yours, a `UserWarning` tells.
+
+    Returns:
+      samples: `PosteriorSamples`; draws are read from disk as they are used.
+
+    Raises:
+      FileNotFoundError: If there are no draws.
+      ValueError: If they are of another model (other weights, or frozen ones
+        with other values), or damaged.
+    """
+    draws = draws_lib.load(directory, model)
+    model_record.check(
+        store_lib.read_about(directory, 'fit'), model, draws.extras,
+        str(directory))
+    return cls(model, draws)
+
+  @classmethod
+  def concatenate(
+      cls, chains: Sequence['PosteriorSamples']) -> 'PosteriorSamples':
+    """Pools the draws of several chains, as of separate calls of `fit`.
+
+    The draws stay where they are, in memory or on disk. Predictions are means
+    over all of them; each chain is to be had again in `chains`, and
+    `diagnostics.summary` compares them.
+
+    Args:
+      chains: List of `PosteriorSamples` of one architecture. The model of the
+        first is that of the result. Where one holds several chains already,
+        they count one by one.
+
+    Returns:
+      samples: `PosteriorSamples`.
+
+    Raises:
+      ValueError: If there are none, or they are of different weights, or of
+        models that differ in their layers or in weights that are not sampled.
+      TypeError: If one is no `PosteriorSamples`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    >>> chains = [
+    ...     sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...         model, [k * tf.ones([5, 2, 1]), tf.zeros([5, 1])])
+    ...     for k in range(3)]
+    >>> pooled = sgmcmc.keras.PosteriorSamples.concatenate(chains)
+    >>> len(pooled), pooled.num_chains, len(pooled.chains[1])
+    (15, 3, 5)
+    """
+    chains = list(chains)
+    for chain in chains:
+      if not isinstance(chain, PosteriorSamples):
+        raise TypeError(
+            f'The chains hold {chain!r}: a list of PosteriorSamples is needed, '
+            'the .posterior of each callback.')
+    for k, chain in enumerate(chains):
+      if not len(chain):
+        raise ValueError(
+            f'Number {k} of the list has no draws: leave it out, or make its '
+            'chain again.')
+    chains = [part for chain in chains for part in chain.chains]
+    if not chains:
+      raise ValueError('There are no draws in the list: nothing to pool.')
+    draws = joined_draws.JoinedDraws(
+        [(chain._draws, chain._all()) for chain in chains])
+    model = chains[0].model
+    for chain in chains:
+      chain._check_weights()
+      joined_draws.check_models(model, chain.model, draws.extras)
+    return cls(model, draws)
+
+  def save(self, directory: hints.Path) -> None:
+    """Writes the draws to a directory, from which `load` reads them.
+
+    They are kept as arrays, several draws to a file; for files that Keras reads
+    see `export_weights`.
+
+    Args:
+      directory: Path of a directory without draws.
+
+    Raises:
+      FileExistsError: If there are draws in it.
+    """
+    exports.save(self._model, self._draws, self._all(), directory)
+
+  def export_weights(self, directory: hints.Path) -> list[str]:
+    """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....
+
+    `model.load_weights(file)` puts such a draw into a model without this
+    library. Weights that are not sampled are written as the model has them now.
+    The files are for use elsewhere, and `load` does not read them: Keras need
+    not write what was sampled (a layer with LoRA writes its kernel with the
+    low-rank part merged into it). Draws with weights are written at equal
+    weights, `resampled()`.
+
+    Args:
+      directory: Path of a directory without such files, made if need be.
+
+    Returns:
+      paths: The paths of the files, one for each draw.
+
+    Raises:
+      FileExistsError: If one of the files is there.
+    """
+    self._check_weights()
+    equal = self.resampled()
+    return exports.weights_files(
+        self._model, equal._draws, equal._all(), directory)
+
+  @property
+  def model(self) -> keras.Model:
+    """The model whose weights the draws are."""
+    return self._model
+
+  @property
+  def steps(self) -> list[int]:
+    """The step of the chain at which each draw was made."""
+    steps = self._draws.steps
+    return [steps[k] for k in self._all()]
+
+  @property
+  def num_chains(self) -> int:
+    """The number of chains that the draws come of."""
+    return len(set(self._chain_numbers()))
+
+  @property
+  def chains(self) -> list['PosteriorSamples']:
+    """The draws of each chain, as `PosteriorSamples`."""
+    numbers = self._chain_numbers()
+    found = dict.fromkeys(numbers)
+    if len(found) == 1:
+      return [self]
+    return [
+        self._some([i for i, k in zip(self._all(), numbers) if k == chain])
+        for chain in found]
+
+  @property
+  def log_weights(self) -> np.ndarray | None:
+    """The logarithm of each draw's weight, `[draws]`.
+
+    None where all count the same.
+    """
+    log_weights = self._draws.log_weights
+    return None if log_weights is None else log_weights[self._all()]
+
+  def resampled(self, seed: int = 0) -> 'PosteriorSamples':
+    """Draws at equal weights: each comes as often as its weight says.
+
+    In each chain by itself, by systematic resampling: the draws stay in their
+    order, and where they are, in memory or on disk.
+
+    Args:
+      seed: Python `int`.
+
+    Returns:
+      samples: `PosteriorSamples`, as many; these where they have no weights.
+    """
+    if self.log_weights is None or not len(self):
+      return self
+    parts = []
+    for k, chain in enumerate(self.chains):
+      index = resampling.systematic(chain.log_weights, [seed, k])
+      every = chain._all()
+      parts.append((chain._draws, [every[i] for i in index]))
+    samples = PosteriorSamples(
+        self._model, joined_draws.JoinedDraws(parts, has_weights=False),
+        predictor=self._predictor)
+    samples._variables = self._variables
+    return samples
+
+  @property
+  def start(self) -> 'PosteriorSamples | None':
+    """The weights before the first step of the kernel, one draw a chain.
+
+    `diagnostics.summary(posterior, x, y)` compares their predictions with the
+    posterior's. They are kept with the draws, in memory or on disk.
+
+    Returns:
+      start: `PosteriorSamples`; None where those of a chain are not known, as
+        with `from_arrays`.
+    """
+    numbers = list(dict.fromkeys(self._chain_numbers()))
+    arrays = self._draws.start
+    if not arrays or not numbers:
+      return None
+    found = PosteriorSamples(
+        self._model, draws_lib.in_memory(self._model, arrays), indices=numbers,
+        predictor=self._predictor)
+    found._variables = self._variables
+    return found
+
+  @property
+  def weights(self) -> dict[str, np.ndarray]:
+    """All draws in memory: one array `[draws, ...]` for each weight's path."""
+    self._check_weights()
+    return dict(zip(
+        network.paths(self._model.trainable_variables),
+        self._draws.read(self._all())))
+
+  def arrays(self) -> dict[str, np.ndarray]:
+    """All that the draws hold, in memory, by name, as `save` writes it."""
+    return self._draws.arrays(self._all())
+
+  def __len__(self) -> int:
+    return len(self._all())
+
+  def __repr__(self):
+    size = sum(math.prod(v.shape) for v in self._variables)
+    more = f', {self.num_chains} chains' if self.num_chains > 1 else ''
+    return f'<PosteriorSamples: {len(self):,} draws of {size:,} weights{more}>'
+
+  def __getitem__(self, index: int | slice) -> Any:
+    """A draw, as a list of arrays; for a slice, `PosteriorSamples`."""
+    self._check_weights()
+    chosen = self._all()[index]
+    if isinstance(index, slice):
+      return self._some(chosen)
+    return [array[0] for array in self._draws.read([chosen])]
+
+  def __reduce__(self):
+    # Neither a compiled function nor an open directory can be pickled.
+    return _unpickle, (
+        type(self), self._model, self.arrays(), self._draws.start)
+
+  def __iter__(self) -> Iterator[list[np.ndarray]]:
+    return (self[k] for k in range(len(self)))
+
+  def predict(
+      self,
+      x: hints.Data,
+      batch_size: int = 128,
+      return_samples: bool = False,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+      return_std: bool = False,
+  ) -> Any:
+    """The mean of the predictive distribution, and its standard deviation.
+
+    Class probabilities for crossentropies (also where the model gives logits),
+    the distribution's mean for the package's likelihoods, the outputs as they
+    are else.
+
+    The data are gone through once, in blocks that fit in memory, with all draws
+    on each: a pipeline that shuffles gives its predictions in the order of that
+    one pass.
+
+    Args:
+      x: Inputs: arrays in the model's structure; or a `tf.data.Dataset`, a
+        `keras.utils.PyDataset` or a generator of batches, as `model.predict`
+        takes them.
+      batch_size: Python `int`, examples at a time; batches of a dataset have
+        their own size.
+      return_samples: Python `bool`: each draw's prediction, `[draws, n, ...]`,
+        in place of their mean `[n, ...]`.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+      return_std: Python `bool`: the pair of the mean and the standard
+        deviation of the predictive distribution, noise of the targets
+        included. For classes it is that of the class's indicator, sqrt(p (1 -
+        p)); an output without a loss has None.
+
+    Returns:
+      predictions: Arrays in the structure of the model's outputs; a pair of
+        such structures with `return_std`.
+
+    Raises:
+      ValueError: If there are no draws or no rows, the model is not compiled or
+        does not take the inputs, the outputs are NaN or infinite (as where
+        inputs hold NaN), those of a crossentropy without `from_logits` are no
+        probabilities, or the data have no end and `steps` is None.
+        Also with both `return_std` and `return_samples`, or `return_std` and a
+        loss that is no distribution (`NegativeLogLikelihood`).
+      TypeError: If `x` holds no arrays.
+    """
+    if return_std:
+      if return_samples:
+        raise ValueError(
+            'return_std is that of the mean over draws, and return_samples '
+            'keeps the draws apart: pass one of the two.')
+      likelihood, mean, spread = self._spread(
+          'spread', x, batch_size, draw_batch_size, steps)
+      std = likelihood.map_outputs(lambda term, m: (
+          predictive_lib.standard_deviation(
+              term, m, None if term is None else spread[term.index])), mean)
+      return predictive_lib.join([mean]), predictive_lib.join([std])
+    likelihood = self._likelihood()
+
+    def means(outputs, batch):
+      del batch
+      return [likelihood.map_outputs(scores_lib.pooled, outputs)]
+
+    found = [means for _, (means,) in self._over_batches(
+        'means', means, likelihood, predictions.inputs(x, batch_size, steps),
+        draw_batch_size, None if return_samples else [np.add])]
+    return keras.tree.map_structure(
+        lambda *arrays: np.concatenate(
+            arrays, axis=int(return_samples)).astype(keras.config.floatx()),
+        *found)
+
+  def predictive_entropy(
+      self,
+      x: hints.Data,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> PredictiveEntropy:
+    """How uncertain the class of each example is, and why.
+
+      H[mean_s p_s] = mean_s H[p_s] + mutual information
+
+    Args:
+      x: Inputs, as for `predict`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      entropy: `PredictiveEntropy`, in nats; shape `[n]`, or `[n, ...]` where
+        the output has more axes than that of the classes.
+
+    Raises:
+      ValueError: If the model has not one output with class probabilities, and
+        as for `predict`.
+    """
+    likelihood, mean, spread = self._spread(
+        'entropy', x, batch_size, draw_batch_size, steps, self._class_term)
+    return self._parts(likelihood.terms(mean)[0], mean, spread)
+
+  def uncertainty(
+      self,
+      x: hints.Data,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """How uncertain each target is, and how much of it more data would mend.
+
+    For classes entropies, as `predictive_entropy`. For other losses that are
+    distributions variances, by the law of total variance:
+
+      Var[y] = mean_s Var[y | theta_s] + Var_s E[y | theta_s]
+
+    Args:
+      x: Inputs, as for `predict`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      uncertainty: `PredictiveVariance` or `PredictiveEntropy`, with `total`,
+        `aleatoric` and `epistemic`, in the structure of the model's outputs;
+        None for an output without a loss.
+
+    Raises:
+      ValueError: If a loss is no distribution (`NegativeLogLikelihood`), and
+        as for `predict`.
+
+    #### Examples
+
+    Two lines through the origin, of slopes 0 and 2, and noise of scale 1:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> variance = posterior.uncertainty(tf.constant([[0.], [3.]]))
+    >>> variance.aleatoric[:, 0], variance.epistemic[:, 0]
+    (array([1., 1.]), array([0., 9.]))
+    """
+    likelihood, mean, spread = self._spread(
+        'spread', x, batch_size, draw_batch_size, steps)
+    return likelihood.map_outputs(
+        lambda term, m: None if term is None else self._parts(term, m, spread),
+        mean)
+
+  def predictive(
+      self,
+      x: hints.Data,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """The predictive distribution of the targets, a mixture over the draws.
+
+      p(y | x, data) = sum_s w_s p(y | x, theta_s)
+
+    with w_s = 1/S, or the draws' weights. Its components are the distributions
+    of the compiled loss (`GaussianLikelihood`, ..., `DistributionLoss`,
+    "poisson"). For crossentropies it is the distribution of the class by the
+    mean probabilities: `tfd.Categorical` of class numbers (also where targets
+    are one-hot), `tfd.Bernoulli` for binary ones.
+
+    The mixture is that of each element of its batch shape by itself; `sample`
+    makes targets of several elements and outputs that belong to one draw.
+    Unlike the results of other methods, mixtures hold values for each draw
+    and example in memory.
+
+    Args:
+      x: Inputs, as for `predict`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      predictive: `tfd.Distribution` of the batch and event shape of the loss's
+        own distribution, else `tfd.MixtureSameFamily`; in the structure of the
+        model's outputs, None for an output without a loss.
+
+    Raises:
+      ValueError: If a loss is no distribution (`NegativeLogLikelihood`), one
+        draw's distributions cannot be stacked, and as for `predict`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> mixture = posterior.predictive(tf.constant([[0.], [3.]]))
+    >>> mixture.batch_shape, mixture.cdf([[0.], [6.]]).numpy()[:, 0]
+    (TensorShape([2, 1]), array([0.5 , 0.75], dtype=float32))
+    """
+    found = [(likelihood, structure) for likelihood, structure in (
+        self._outputs(x, batch_size, draw_batch_size, steps))]
+    likelihood = found[0][0]
+    outputs = keras.tree.map_structure(
+        lambda *arrays: np.concatenate(arrays, axis=1),
+        *(structure for _, structure in found))
+    w = self._shares()
+
+    def distribution(term, output):
+      if term is None:
+        return None
+      if term.is_classification:
+        p = np.asarray(term.probabilities(output), np.float64)
+        return predictive_lib.class_distribution(
+            term, np.average(p, axis=0, weights=w))
+      return predictive_lib.mixture(term, output, self.log_weights)
+
+    return likelihood.map_outputs(distribution, outputs)
+
+  def sample(
+      self,
+      x: hints.Data,
+      num_samples: int = 1,
+      seed: int = 0,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """Targets drawn from the predictive distribution.
+
+    For each sample one draw of the weights is chosen, by its weight, for all
+    examples and outputs; then the targets are drawn by the loss's
+    distribution. So functions of several targets, such as their sum, have the
+    posterior's law.
+
+    Args:
+      x: Inputs, as for `predict`.
+      num_samples: Python `int`, the number of samples.
+      seed: Python `int`. The same samples need the same `batch_size`.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      samples: Arrays `[num_samples, n, ...]` in the structure of the model's
+        outputs; of crossentropies class numbers; None for an output without a
+        loss.
+
+    Raises:
+      ValueError: If a loss is no distribution (`NegativeLogLikelihood`), and
+        as for `predict`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([5, 2, 1]), tf.zeros([5, 1])])
+    >>> posterior.sample(tf.ones([3, 2]), 10, seed=1).shape
+    (10, 3, 1)
+    """
+    number = checks.positive_integer('num_samples', num_samples)
+    seed = checks.non_negative_integer('seed', seed)
+    index = np.random.default_rng(seed).choice(
+        len(self), size=number, p=self._shares()) if len(self) else None
+    found = []
+    for k, (likelihood, outputs) in enumerate(
+        self._outputs(x, batch_size, draw_batch_size, steps)):
+      found.append(likelihood.map_outputs(
+          lambda term, output, k=k: None if term is None else (
+              predictive_lib.sample(
+                  term, output, index, np.random.SeedSequence(
+                      [seed, k, term.index]).generate_state(2).astype(
+                          np.int32))), outputs))
+    return predictive_lib.join(found, axis=1)
+
+  def quantiles(
+      self,
+      x: hints.Data,
+      q: hints.TensorLike,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """Quantiles of the predictive distribution.
+
+    The smallest y with F(y) >= q, F the mixture's cumulative distribution
+    function, by bisection in float64; each element of the target by itself.
+    Nothing is drawn: the error is that of rounding to Keras' float type.
+
+    Args:
+      x: Inputs, as for `predict`.
+      q: Probabilities above 0 and below 1: a number, or a list of them.
+      batch_size: Python `int`, examples at a time: memory grows with it times
+        the number of draws.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      quantiles: Arrays `[n, ...]`, or `[len(q), n, ...]` for a list, in units
+        of the target and in the structure of the model's outputs; None for an
+        output of classes or without a loss.
+
+    Raises:
+      ValueError: If no output has quantiles (classes), a loss is no
+        distribution (`NegativeLogLikelihood`) or one without a cdf, q is out of
+        range, and as for `predict`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([5, 1, 1]), tf.zeros([5, 1])])
+    >>> posterior.quantiles(tf.ones([1, 1]), [0.05, 0.95])[:, 0, 0].round(3)
+    array([-0.645,  2.645], dtype=float32)
+    """
+    p = _probabilities('q', q)
+
+    def of_mixture(term, mixed):
+      y = predictive_lib.quantiles(term, mixed, p.reshape(
+          [-1] + [1] * len(mixed.batch_shape)))
+      return y if p.ndim else y[0]
+
+    return self._of_mixtures(
+        of_mixture, p.ndim, x, batch_size, draw_batch_size, steps)
+
+  def interval(
+      self,
+      x: hints.Data,
+      level: float = 0.9,
+      kind: str = 'equal_tails',
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> Any:
+    """An interval for each target that holds it with a probability.
+
+    Args:
+      x: Inputs, as for `predict`.
+      level: Python `float`, the probability; above 0 and below 1. Of counts
+        the interval, both ends included, holds at least that.
+      kind: 'equal_tails', between the quantiles (1 - level) / 2 and (1 +
+        level) / 2; or 'shortest', the shortest single interval, also where the
+        density has several peaks. Its length is the shortest to about 1e-4 of
+        it, and its ends are less exact than those of 'equal_tails'.
+      batch_size: Python `int`, examples at a time: memory grows with it times
+        the number of draws.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      interval: Arrays `[2, n, ...]`, the lower and the upper ends, in units of
+        the target and in the structure of the model's outputs; None for an
+        output of classes or without a loss.
+
+    Raises:
+      ValueError: If `level` is out of range or `kind` none of these, and as
+        for `quantiles`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([5, 1, 1]), tf.zeros([5, 1])])
+    >>> lower, upper = posterior.interval(tf.ones([1, 1]), 0.9)
+    >>> lower[0].round(3), upper[0].round(3)
+    (array([-0.645], dtype=float32), array([2.645], dtype=float32))
+    """
+    checks.level(level)
+    if kind == 'equal_tails':
+      return self.quantiles(
+          x, [(1. - level) / 2., (1. + level) / 2.], batch_size,
+          draw_batch_size, steps)
+    if kind != 'shortest':
+      raise ValueError(
+          f"kind is {kind!r}: it has to be 'equal_tails' or 'shortest'.")
+    return self._of_mixtures(
+        lambda term, mixed: predictive_lib.shortest_interval(
+            term, mixed, level), 1, x, batch_size, draw_batch_size, steps)
+
+  def evaluate(
+      self,
+      x: hints.Data,
+      y: hints.Data = None,
+      batch_size: int = 128,
+      sample_weight: hints.Nested = None,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> dict[str, float]:
+    """Scores of the predictive distribution.
+
+      nll   = - mean_i log 1/S sum_s p(y_i | x_i, theta_s)
+      brier = mean_i sum_k (p_ik - [y_i = k])^2
+      ece   = sum over 15 bins of share of examples |accuracy - confidence|
+      coverage_90 = share of targets between the quantiles 0.05 and 0.95
+
+    beside the compiled metrics, which see the mean of the predictive
+    distribution: for classes the mean probabilities (their logarithms, where
+    the model gives logits), for the package's likelihoods the distribution's
+    mean, else the mean of the outputs. Metrics see the outputs' masks, too.
+
+    Where the targets are probabilities t_ik of classes (soft labels, of
+    categorical and binary crossentropies), these stand for [y_i = k], and for
+    whether the predicted class is right. `nll`, `brier` and `ece` leave out
+    elements under an output's mask, with a loss's `ignore_class`; `brier` and
+    `ece` also those with a weight of 0.
+
+    Args:
+      x: Inputs; or a `tf.data.Dataset`, `keras.utils.PyDataset` or generator of
+        batches `(x, y)` or `(x, y, sample_weight)`.
+      y: Targets.
+      batch_size: Python `int`, examples at a time.
+      sample_weight: None, or weights `[n]` of the examples, for `nll` and
+        weighted metrics; or weights `[n, t]` of elements, or some for each
+        output, by which `nll` multiplies their log likelihoods, as `fit` does.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      scores: Dict of floats: the compiled metrics, `nll` in nats an example,
+        for classes `brier` and `ece`, and for continuous targets whose
+        distribution has a cdf in TFP `coverage_90` (after the output's name
+        and `_` where there are several outputs).
+
+    Raises:
+      ValueError: As for `predict`; or if there are no targets, or two kinds of
+        them, class numbers out of range, a weight that is negative, NaN or
+        infinite, or no weight above 0.
+    """
+    likelihood = self._likelihood()
+    if not predictions.is_stream(x):
+      x = (x, y, sample_weight)
+    elif y is not None or sample_weight is not None:
+      raise ValueError(
+          'x gives batches of its own, and y or sample_weight were passed '
+          'beside it: let each batch be (x, y) or (x, y, sample_weight).')
+
+    def scores(outputs, batch):
+      _, y, weights = batch
+      log_likelihood = likelihood.log_likelihood(
+          y, outputs, weights if predictions.are_of_elements(weights) else None)
+      flat = likelihood.flat_outputs(outputs)
+      levels = {
+          term.index: predictive_lib.levels_of_targets(
+              term, likelihood.target(y, outputs, term), flat[term.index])
+          for term in likelihood.terms(outputs)}
+      return [
+          likelihood.map_outputs(scores_lib.pooled, outputs),
+          scores_lib.masks(likelihood, outputs), log_likelihood,
+          {k: level for k, level in levels.items() if level is not None}]
+
+    def check(outputs, batch):
+      inspection.check_sample_weight(batch[2])
+      inspection.check_class_numbers(likelihood, batch[1], outputs)
+
+    return scores_lib.scores(self._model, likelihood, self._over_batches(
+        'scores', scores, likelihood,
+        predictions.batches(x, batch_size, steps), draw_batch_size,
+        [np.add, np.minimum, np.logaddexp, np.add], check))
+
+  def calibrated(
+      self, x: hints.Data, y: hints.Data, batch_size: int = 128,
+  ) -> 'calibrated_lib.CalibratedPosterior':
+    """Predictions mended by held-out data, and intervals with a guarantee.
+
+    Temperature scaling of class probabilities, and split conformal intervals
+    and sets, that hold a new target with the probability that was asked for,
+    whatever the model. See `CalibratedPosterior`.
+
+    Args:
+      x: Inputs, arrays, of data that were not trained on.
+      y: Their targets.
+      batch_size: Python `int`, examples at a time.
+
+    Returns:
+      calibrated: `CalibratedPosterior`, with `predict`, `interval`, `sets` and
+        `evaluate`.
+
+    Raises:
+      ValueError: If the model has not one output with a loss that is a
+        distribution, the targets do not fit, and as for `predict`.
+
+    #### Examples
+
+    Of a model with noise 0.1, where it is 1, the calibrated interval is longer:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=0.1))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.ones([2, 1, 1])])
+    >>> x = tf.random.stateless_uniform([4000, 1], [0, 1])
+    >>> y = x + tf.random.stateless_normal([4000, 1], [0, 2])
+    >>> calibrated = posterior.calibrated(x[:2000], y[:2000])
+    >>> found = calibrated.evaluate(x[2000:], y[2000:], level=0.9)
+    >>> posterior.evaluate(x[2000:], y[2000:])['coverage_90'] < 0.2
+    True
+    >>> abs(found['coverage'] - 0.9) < 0.05
+    True
+    """
+    return calibrated_lib.CalibratedPosterior(
+        self, x, y, batch_size=batch_size)
+
+  def log_likelihood(
+      self,
+      x: hints.Data,
+      y: hints.Data,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+  ) -> np.ndarray:
+    """log p(y_i | x_i, theta_s), of each draw and example.
+
+    Args:
+      x: Inputs, arrays in the model's structure.
+      y: Targets.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+
+    Returns:
+      log_likelihood: Array `[draws, n]`, in nats.
+
+    Raises:
+      ValueError: As for `predict`; or if class numbers are out of range, or the
+        log likelihood is NaN, as where targets are.
+    """
+    likelihood = self._likelihood()
+    found = []
+    for batch, (values,) in self._over_batches(
+        'log_likelihood', lambda outputs, batch: [
+            likelihood.log_likelihood(batch[1], outputs, None)],
+        likelihood, predictions.batches((x, y, None), batch_size, None),
+        draw_batch_size, None,
+        lambda outputs, batch: inspection.check_class_numbers(
+            likelihood, batch[1], outputs)):
+      inspection.check_log_likelihood(values, batch[1])
+      found.append(values)
+    return np.concatenate(found, axis=1)
+
+  def thin(
+      self,
+      num_draws: int,
+      x: hints.Data = None,
+      batch_size: int = 128,
+      draw_batch_size: int = 8,
+      steps: int | None = None,
+  ) -> 'PosteriorSamples':
+    """Some of the draws, that predict as all do.
+
+    With inputs, draws are taken one after the other, each the one with which
+    predictions for these inputs come closest to those of all draws: the mean
+    of the predictive distribution and, of densities, its variance, or, of
+    classes, the mean of the draws' entropies. The distance is the sum of
+    squares over examples, each of the two in units of its spread over draws.
+
+    Without inputs the draws are evenly spaced in the order of the chains.
+
+    Args:
+      num_draws: Python `int`, how many to keep.
+      x: None, or inputs, as for `predict`: some hundreds like those to come.
+        What is computed of each draw and example is held in memory.
+      batch_size: Python `int`, examples at a time.
+      draw_batch_size: Python `int`, draws at a time.
+      steps: Python `int`, the number of batches of a dataset; None for all.
+
+    Returns:
+      samples: `PosteriorSamples`, in the order of the chains; their weights,
+        where they have some, are those that they had.
+
+    Raises:
+      ValueError: If there are fewer draws, and as for `predict`.
+
+    #### Examples
+
+    Of slopes 0, 1, 2, 9 the second and the last have the mean of all:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.reshape([0., 1., 2., 9.], [4, 1, 1])])
+    >>> x = tf.constant([[1.], [2.]])
+    >>> some = posterior.thin(2, x)
+    >>> len(some), some.predict(x)[:, 0], posterior.predict(x)[:, 0]
+    (2, array([5., 9.], dtype=float32), array([3., 6.], dtype=float32))
+    """
+    number = checks.positive_integer('num_draws', num_draws)
+    if number > len(self):
+      raise ValueError(
+          f'num_draws is {number}, and there are {len(self)} draws: pass that '
+          'or less.')
+    if x is None:
+      chosen = thinning.evenly_spaced(len(self), number)
+    else:
+      chosen = thinning.greedy(
+          self._features(x, batch_size, draw_batch_size, steps),
+          self._shares(), number)
+    every = self._all()
+    return self._some([every[k] for k in chosen])
+
+  def as_model(
+      self,
+      num_draws: int | None = None,
+      *,
+      outputs: Sequence[str] | None = None,
+      quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+      dtype: str | None = None,
+      input_signature: Any = None,
+  ) -> keras.Model:
+    """One `keras.Model` that holds the draws, to serve or to export.
+
+    It takes the model's inputs and returns a dictionary of tensors `[n, ...]`:
+
+      mean                of the predictive distribution, as `predict`
+      std                 its standard deviation, as `predict(return_std=True)`
+      quantiles           on a new last axis, as `quantiles`
+      entropy             of classes, as `uncertainty(x).total`
+      mutual_information  of classes, as `uncertainty(x).epistemic`
+
+    each after the output's name and `_` where the model has several. Keras'
+    `export` writes it as SavedModel, ONNX or LiteRT, for processes that have
+    neither this library nor Keras.
+
+    All draws' weights are in the model, as they are now, with the frozen ones
+    once: what comes before the first sampled layer is computed once for all
+    draws. So where the last layers alone are sampled it costs little more than
+    one network.
+
+    Args:
+      num_draws: Python `int`, how many draws, evenly spaced; None for all.
+        `thin(num_draws, x).as_model()` chooses them by their predictions.
+      outputs: Some of these names; None for all that there are: `mean` always,
+        `std` and `quantiles` of densities, `entropy` and `mutual_information`
+        of classes.
+      quantiles: The probabilities of the quantiles, above 0 and below 1.
+      dtype: In which the draws are kept, such as 'float16'; None for that of
+        the model's weights. It computes in that of the weights.
+      input_signature: For models that are subclasses of `keras.Model`, and do
+        not say what their inputs are: a `keras.InputSpec` with dtype, or a
+        `tf.TensorSpec`, in their structure.
+
+    Returns:
+      model: `keras.Model` with no trainable weights.
+
+    Raises:
+      ValueError: If there are no draws, the model is not compiled, no output
+        has what was asked for, or a draw is out of the range of `dtype`.
+
+    #### Examples
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> served = posterior.as_model(outputs=['mean', 'std'])
+    >>> found = served(tf.constant([[0.], [3.]]))
+    >>> found['mean'][:, 0].numpy(), found['std'][:, 0].numpy().round(3)
+    (array([0., 3.], dtype=float32), array([1.   , 3.162], dtype=float32))
+    """
+    if num_draws is not None:
+      return self.thin(num_draws).as_model(
+          outputs=outputs, quantiles=quantiles, dtype=dtype,
+          input_signature=input_signature)
+    likelihood = self._likelihood()
+    self._check_weights()
+    for name in () if outputs is None else outputs:
+      checks.one_of('outputs', name, serving.OUTPUTS)
+    every = self._all()
+    return serving.serving_model(
+        self._model, likelihood, self._draws.read(every),
+        list(zip(self._draws.extras, self._draws.read_extras(every))),
+        self._shares(), outputs, _probabilities('quantiles', quantiles), dtype,
+        input_signature)
+
+  def to_arviz(
+      self,
+      x: hints.Data = None,
+      y: hints.Data = None,
+      batch_size: int = 128,
+  ) -> Any:
+    """Exports the draws by chain, all at once, to ArviZ.
+
+    Of chains of different lengths so many of the last draws are taken as the
+    shortest has. Draws with weights are exported at equal weights,
+    `resampled()`.
+
+    Args:
+      x: None, or inputs, arrays in the model's structure, for predictions.
+      y: None, or their targets, for the log likelihood (`arviz.loo`).
+      batch_size: Python `int`, examples at a time.
+
+    Returns:
+      inference_data: `arviz.InferenceData`. In `posterior` are the weights,
+        by their paths with dots in place of slashes, and with x what `predict`
+        gives of each draw, `predictions`; in `log_likelihood`, with x and y,
+        that of each example, `y`; in `sample_stats` each draw's step. All have
+        leading axes of chains and draws.
+
+    Raises:
+      ImportError: If ArviZ is not installed.
+      ValueError: If there are no draws, or targets without inputs.
+    """
+    return exports.to_arviz(self.resampled().chains, x, y, batch_size)
+
+  def _chain_numbers(self):
+    numbers = self._draws.chain_numbers
+    return [numbers[k] for k in self._all()]
+
+  def _some(self, indices):
+    """Some of the draws, which share the compiled predictions of all."""
+    samples = PosteriorSamples(
+        self._model, self._draws, indices=indices, predictor=self._predictor)
+    samples._variables = self._variables
+    return samples
+
+  def _all(self):
+    if self._indices is None:
+      return list(range(len(self._draws)))
+    return list(self._indices)
+
+  def _check_weights(self):
+    """Raises where the draws are no longer of the model's trainable weights."""
+    now = self._model.trainable_variables
+    if [id(v) for v in now] != [id(v) for v in self._variables]:
+      raise ValueError(
+          f'The draws are of {len(self._variables)} weights, '
+          f'{_show(self._variables)}, and the model now has {len(now)} '
+          f'trainable ones, {_show(now)}: layers have been frozen or unfrozen '
+          'since. Set `trainable` as it was and compile again.')
+
+  def _likelihood(self):
+    if not len(self):
+      raise ValueError('There are no draws to predict with.')
+    try:
+      return likelihood_lib.Likelihood(self._model)
+    except ValueError as error:
+      raise ValueError(
+          'The compiled loss says what the outputs mean (logits, locations), '
+          f'which predictions of a posterior need. {error}') from error
+
+  def _shares(self):
+    """The weight of each draw, with a sum of 1."""
+    if self.log_weights is None:
+      return np.full(len(self), 1. / max(len(self), 1))
+    w = np.asarray(self.log_weights, np.float64)
+    w = np.exp(w - np.max(w))
+    return w / np.sum(w)
+
+  def _outputs(self, x, batch_size, draw_batch_size, steps):
+    """The likelihood and all draws' outputs, for each batch."""
+    likelihood = self._likelihood()
+
+    def outputs_of(outputs, batch):
+      del batch
+      # Raises early where a loss is no distribution.
+      likelihood.map_outputs(lambda term, output: (
+          None if term is None else predictive_lib.of_draw(term, output)),
+                             outputs)
+      return [outputs]
+
+    for _, (outputs,) in self._over_batches(
+        'outputs', outputs_of, likelihood,
+        predictions.inputs(x, batch_size, steps), draw_batch_size, None):
+      yield likelihood, outputs
+
+  def _of_mixtures(self, fn, axis, x, batch_size, draw_batch_size, steps):
+    """`fn(term, mixture)` of each output that has quantiles, joined."""
+    found = []
+    for likelihood, outputs in self._outputs(
+        x, batch_size, draw_batch_size, steps):
+      if all(term.is_classification for term in likelihood.terms(outputs)):
+        raise ValueError(
+            'The model predicts classes, which have no quantiles: use '
+            'predict(x) or predictive(x), their probabilities.')
+      found.append(likelihood.map_outputs(
+          lambda term, output: None if (
+              term is None or term.is_classification) else fn(
+                  term, predictive_lib.mixture(
+                      term, output, self.log_weights, of_elements=True)),
+          outputs))
+    return predictive_lib.join(found, axis)
+
+  def _spread(
+      self, name, x, batch_size, draw_batch_size, steps,
+      check=lambda likelihood, outputs: None):
+    """Means over draws of the targets' means, and of `predictive.spread`.
+
+    Returns:
+      likelihood: `Likelihood`.
+      mean: Arrays in the structure of the outputs.
+      spread: Dictionary with the spread of outputs that have a loss.
+    """
+    likelihood = self._likelihood()
+
+    def of_draw(outputs, batch):
+      del batch
+      check(likelihood, outputs)
+      flat = likelihood.flat_outputs(outputs)
+      return [
+          likelihood.map_outputs(scores_lib.pooled, outputs),
+          {term.index: predictive_lib.spread(term, flat[term.index])
+           for term in likelihood.terms(outputs)}]
+
+    found = [results for _, results in self._over_batches(
+        name, of_draw, likelihood, predictions.inputs(x, batch_size, steps),
+        draw_batch_size, [np.add, np.add])]
+    mean, spread = (
+        keras.tree.map_structure(lambda *a: np.concatenate(a), *parts)
+        for parts in zip(*found))
+    return likelihood, mean, spread
+
+  def _features(self, x, batch_size, draw_batch_size, steps):
+    """What `thin` compares: a list of arrays `[draws, values]`.
+
+    The first holds the means of the targets; others of densities second
+    moments about the mean of all draws, and of classes entropies.
+    """
+    likelihood = self._likelihood()
+
+    def of_draw(outputs, batch):
+      del batch
+      flat = likelihood.flat_outputs(outputs)
+      return [
+          likelihood.map_outputs(scores_lib.pooled, outputs),
+          {term.index: predictive_lib.spread(term, flat[term.index])
+           for term in likelihood.terms(outputs)
+           if predictive_lib.is_distribution(term)}]
+
+    found = [results for _, results in self._over_batches(
+        'features', of_draw, likelihood,
+        predictions.inputs(x, batch_size, steps), draw_batch_size, None)]
+    means, spreads = (
+        keras.tree.map_structure(
+            lambda *a: np.concatenate(a, axis=1).astype(np.float64), *parts)
+        for parts in zip(*found))
+    features = []
+    for index, mean in enumerate(likelihood.flat_outputs(means)):
+      features.append(mean)
+      spread = spreads.get(index)
+      if isinstance(spread, predictive_lib.Variances):
+        about = np.average(mean, axis=0, weights=self._shares())
+        features.append(spread.within + np.square(mean - about))
+      elif spread is not None:
+        features.append(spread)
+    return [np.reshape(a, [len(self), -1]) for a in features]
+
+  @staticmethod
+  def _parts(term, mean, spread):
+    """`PredictiveEntropy` or `PredictiveVariance` of one output."""
+    own = spread[term.index]
+    if term.is_classification:
+      entropy = scores_lib.entropy(mean).numpy()
+      return PredictiveEntropy(entropy, own, entropy - own)
+    between = predictive_lib.between(mean, own)
+    return PredictiveVariance(own.within + between, own.within, between)
+
+  @staticmethod
+  def _class_term(likelihood, outputs):
+    terms = likelihood.terms(outputs)
+    if len(terms) != 1 or not terms[0].is_classification or isinstance(
+        outputs, (dict, list, tuple)):
+      raise ValueError(
+          'predictive_entropy needs a model with one output, compiled with a '
+          'crossentropy. For others use predict(x, return_samples=True).')
+    return terms[0]
+
+  def _over_batches(
+      self, name, fn, likelihood, data, draw_batch_size, reduce_draws,
+      check=lambda outputs, batch: None):
+    """`(batch, results)` for each batch, the results means over all draws.
+
+    Where `reduce_draws` is None they are stacked; a reduction by `logaddexp` is
+    the logarithm of a mean. Predictions that mean nothing are an error.
+    """
+    self._check_weights()
+    size = checks.positive_integer('draw_batch_size', draw_batch_size)
+    indices = self._all()
+
+    def read_draws():
+      for k in range(0, len(indices), size):
+        some = indices[k:k + size]
+        yield self._draws.read(some) + self._draws.read_extras(some)
+
+    def with_faults(outputs, batch):
+      return [inspection.faults(likelihood, outputs), *fn(outputs, batch)]
+
+    draw_weights = None
+    if self.log_weights is not None:  # With a mean of 1.
+      draw_weights = len(self) * self._shares()
+    ways = None if reduce_draws is None else [np.maximum, *reduce_draws]
+    for batch, (faults, *results) in self._predictor.over_batches(
+        name, with_faults, data, read_draws, ways, self._draws.extras, check,
+        draw_weights):
+      inspection.check_faults(faults, likelihood, batch[0])
+      if reduce_draws is not None:
+        results = [
+            keras.tree.map_structure(
+                lambda a, how=how: _over_number(a, how, len(indices)), result)
+            for how, result in zip(reduce_draws, results)]
+      yield batch, results
+
+
+def _unpickle(cls, model, arrays, start=None):
+  return cls(model, draws_lib.in_memory(model, arrays, start))
+
+
+def _probabilities(name, q):
+  """Probabilities as an array, or an error."""
+  p = np.asarray(q, np.float64)
+  if p.ndim > 1 or not p.size or not np.all((p > 0.) & (p < 1.)):
+    raise ValueError(
+        f'{name} is {q!r}: pass a probability above 0 and below 1, or a list '
+        'of them.')
+  return p
+
+
+def _show(variables):
+  paths = [variable.path for variable in variables]
+  return ', '.join(paths[:4]) + (', ...' if len(paths) > 4 else '')
+
+
+def _over_number(total, how, number):
+  """The mean over draws of a sum, or its logarithm; a minimum as it is."""
+  if how is np.logaddexp:
+    return total - np.log(number)
+  return total / number if how is np.add else total

@@ -1,0 +1,174 @@
+"""Scores of a predictive distribution, from the predictions of its draws."""
+
+from collections.abc import Iterable
+import itertools
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc.diagnostics import calibration
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.draws import predictions
+from tfp_sgmcmc.keras.model import inspection
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+
+__all__ = ['entropy', 'masks', 'pooled', 'scores']
+
+_NUM_BINS = 15
+
+
+def scores(
+    model: keras.Model,
+    likelihood: likelihood_lib.Likelihood,
+    results: Iterable[tuple[Any, Any]],
+) -> dict[str, float]:
+  """All scores of `PosteriorSamples.evaluate`.
+
+  Args:
+    model: Compiled `keras.Model`, whose metrics are used, and reset.
+    likelihood: Its `Likelihood`.
+    results: For each batch the batch, and four results: the means over draws
+      of `pooled`, the masks, the logarithm of the mean of the likelihoods,
+      `[n]`, and the means of `predictive.levels_of_targets` by the numbers of
+      the outputs that have some.
+
+  Returns:
+    scores: Dict of floats.
+
+  Raises:
+    ValueError: If a log likelihood is NaN, targets are impossible, or all
+      weights are 0.
+  """
+  model.reset_metrics()
+  weights, nll, metrics, classes, numbers = [], [], {}, {}, {}
+  for batch, (outputs, of_masks, log_likelihood, levels) in results:
+    x, y, sample_weight = batch
+    inspection.check_log_likelihood(log_likelihood, y)
+    each_mask = map(of_masks.get, itertools.count())
+    metrics = model.compute_metrics(
+        x, y, likelihood.map_outputs(
+            lambda term, output, each_mask=each_mask: _unlink(
+                term, output, next(each_mask)), outputs),
+        sample_weight)
+    weights.append(predictions.example_weights(batch))
+    nll.append(-log_likelihood)
+    for term in likelihood.terms(outputs):
+      if term.is_classification:
+        classes.setdefault(term, []).append(_classes(
+            term, likelihood.target(y, outputs, term),
+            likelihood.flat_outputs(outputs)[term.index],
+            of_masks.get(term.index),
+            likelihood.weight(sample_weight, outputs, term)))
+      elif term.index in levels:
+        numbers.setdefault(term, []).append(_inside(
+            levels[term.index], of_masks.get(term.index),
+            likelihood.weight(sample_weight, outputs, term)))
+  model.reset_metrics()
+  found = {
+      name: float(value) for name, value in metrics.items()
+      if name != 'loss' and not name.endswith('_loss')}
+  weights, nll = np.concatenate(weights), np.concatenate(nll)
+  if not np.any(weights):
+    raise ValueError(
+        'All of sample_weight are 0: there is no example to score.')
+  found['nll'] = float(np.average(nll, weights=weights))
+  for term, pairs in classes.items():
+    prefix = '' if term.name is None else f'{term.name}_'
+    labels, p = map(np.concatenate, zip(*pairs))
+    found[f'{prefix}brier'], found[f'{prefix}ece'] = (
+        (float(calibration.brier_score(p, labels)), float(
+            calibration.expected_calibration_error(p, labels, _NUM_BINS)))
+        if len(p) else (np.nan, np.nan))
+  for term, pairs in numbers.items():
+    prefix = '' if term.name is None else f'{term.name}_'
+    is_inside, of_targets = map(np.concatenate, zip(*pairs))
+    found[f'{prefix}coverage_90'] = float(np.average(
+        is_inside, weights=of_targets)) if np.any(of_targets) else np.nan
+  return found
+
+
+def masks(
+    likelihood: likelihood_lib.Likelihood, outputs: hints.Nested,
+) -> dict[int, tf.Tensor]:
+  """The masks of those outputs that have one, by the outputs' numbers.
+
+  Args:
+    likelihood: `Likelihood` of the model.
+    outputs: The model's outputs.
+
+  Returns:
+    masks: Dictionary of float tensors of ones and zeros.
+  """
+  found = map(compat.mask, likelihood.flat_outputs(outputs))
+  return {
+      index: tf.cast(mask, tf.float32)
+      for index, mask in enumerate(found) if mask is not None}
+
+
+def pooled(term: likelihood_lib.Term, output: hints.TensorLike) -> Any:
+  """What is averaged over draws: the mean of the target, of one draw."""
+  if term is None:
+    return output
+  if term.is_classification:
+    return term.probabilities(output)
+  return term.predictive_mean(output)
+
+
+def entropy(p: hints.TensorLike) -> tf.Tensor:
+  """Entropy over the last axis; of one probability, of it and its rest."""
+  p = tf.convert_to_tensor(p)
+  if p.shape[-1] == 1:
+    p = tf.concat([p, 1. - p], axis=-1)
+  return -tf.reduce_sum(tf.math.xlogy(p, p), axis=-1)
+
+
+def _unlink(term, output, mask):
+  """Pooled probabilities in the form of the model's own outputs."""
+  output = tf.cast(output, keras.config.floatx())
+  if term is not None and term.from_logits:
+    p = tf.clip_by_value(output, 1e-30, 1.)
+    output = tf.math.log(p)
+    if term.is_binary:
+      output -= tf.math.log(tf.clip_by_value(1. - p, 1e-30, 1.))
+  return compat.with_mask(output, None if mask is None else mask > 0.)
+
+
+def _inside(levels, mask, sample_weight):
+  """Whether targets that count lie in the interval of 0.9; their weights."""
+  kept = inspection.counted(levels.shape, mask, sample_weight)
+  weights = np.ones(kept.shape)
+  if sample_weight is not None:
+    own = np.asarray(sample_weight)
+    while own.ndim > weights.ndim:
+      own = own[..., 0]
+    weights *= np.reshape(own, [*own.shape, *[1] * (weights.ndim - own.ndim)])
+  return (np.abs(2. * levels - 1.) <= 0.9)[kept], weights[kept]
+
+
+def _classes(term, y, p, mask, sample_weight):
+  """The labels and the probabilities of all elements that count.
+
+  Returns:
+    labels: Integers `[m]`, or where the targets are shares of classes these,
+      `[m, classes]`.
+    p: Array `[m, classes]`.
+  """
+  shape = term.elements(p.shape)
+  kept = inspection.counted(shape, mask, sample_weight)
+  y = np.asarray(y)
+  if term.is_sparse:
+    y = np.reshape(y, shape)
+    kept &= y != term.ignored_class
+    return y[kept].astype(np.int64), p[kept]
+  y = np.reshape(y, p.shape).astype(p.dtype)
+  inspection.check_shares(term, y[kept])
+  if term.is_binary:
+    p, y = (np.stack([1. - a, a], axis=-1) for a in (p, y))
+    return y[kept], p[kept]
+  # All counts of an example, such as those of words, are one observation.
+  total = np.sum(y, axis=-1)
+  kept &= total > 0.
+  return y[kept] / total[kept][..., np.newaxis], p[kept]

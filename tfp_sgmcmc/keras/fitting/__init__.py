@@ -1,0 +1,1 @@
+"""The chain that `fit` runs: its settings, its steps, its place on disk."""

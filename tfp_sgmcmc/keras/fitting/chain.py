@@ -1,0 +1,586 @@
+"""The chain that `fit` runs, and the draws made on its way."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+import itertools
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc import errors
+from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.internal import leaves as leaves_lib
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.fitting import advice
+from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras.fitting import first_look
+from tfp_sgmcmc.keras.fitting import lookahead
+from tfp_sgmcmc.keras.fitting import progress as progress_lib
+from tfp_sgmcmc.keras.fitting import settings as settings_lib
+from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import step as step_lib
+from tfp_sgmcmc.keras.heat import heat_record
+from tfp_sgmcmc.keras.heat import judge
+from tfp_sgmcmc.keras.model import inspection
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import model_record
+from tfp_sgmcmc.keras.model import moving_statistics
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import replicas
+from tfp_sgmcmc.keras.model import train_function
+from tfp_sgmcmc.keras.model import training_parts
+
+__all__ = ['Chain']
+
+
+class Chain:
+  """A chain over a model's weights, its steps driven by `fit`.
+
+  It begins at the first batch: only then every model has weights.
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      settings: settings_lib.Settings,
+      draws: draws_lib.ModelDraws,
+      are_weights_checked: bool,
+      say: Callable[[str], None] = lambda text: None,
+  ):
+    """Makes the chain, before its first step.
+
+    Args:
+      model: Compiled `keras.Model`.
+      settings: `Settings`.
+      draws: `ModelDraws` that takes the draws; where it has those of an earlier
+        process, the chain goes on with that process' chain.
+      are_weights_checked: Python `bool`, whether the weights and their prior
+        have been checked.
+      say: Callable of a sentence, to show it.
+
+    Raises:
+      ValueError: If the chain to go on with is of another model, or failed.
+    """
+    self._model = model
+    self._settings = settings
+    self._draws = draws
+    self._say = say
+    self._progress = progress_lib.Progress(settings.seed)
+    self._first_look = first_look.FirstLook(
+        model, settings.prior, are_weights_checked)
+    self._ahead = lookahead.Lookahead()
+    self._judge = judge.Judge(
+        model, settings.schedule, settings.search, settings.found_step,
+        say,
+        self._smaller_steps)
+    self._likelihood, self._step, self._inputs = None, None, None
+    # The model's weights from before sampling, as long as there is no draw.
+    self._before = []
+    # The state of an earlier process, until the first batch.
+    self._resumed = None
+    if draws.store is not None and not draws.store.is_new:
+      self._resume()
+      checkpoint_lib.assign(self._resumed, rate=self._optimizers_rate())
+    self._chains = side_by_side.SideBySide(
+        model, settings.chains, self._progress.seed)
+
+  @property
+  def _parts(self) -> list[checkpoint_lib.Part]:
+    """What has a state of its own beside the model and the step."""
+    settings = self._settings
+    parts = [self._draws, self._progress, settings.examples, settings.schedule,
+             settings.search, settings.found_step]
+    return [part for part in parts if part is not None]
+
+  @property
+  def draws(self) -> draws_lib.ModelDraws:
+    """The draws."""
+    return self._draws
+
+  @property
+  def chains(self) -> side_by_side.SideBySide:
+    """The chains, one or several."""
+    return self._chains
+
+  @property
+  def num_steps(self) -> int:
+    """The number of steps made."""
+    return self._progress.num_steps
+
+  @property
+  def has_begun(self) -> bool:
+    """Whether it has made steps, in this process or in an earlier one."""
+    return self._step is not None or self.is_resumed
+
+  @property
+  def is_resumed(self) -> bool:
+    """Whether its first batch of this process goes on with earlier steps."""
+    return self._resumed is not None
+
+  @property
+  def position(self) -> progress_lib.Position:
+    """Where in the calls of `fit` it stands."""
+    return self._progress.position
+
+  @property
+  def seed(self) -> tf.Tensor:
+    """The seed; that with which the chain began, where it goes on."""
+    return self._progress.seed
+
+  @property
+  def kernel_results(self) -> Any:
+    """The kernel's results after the last step, None before the first."""
+    return None if self._step is None else self._step.results()
+
+  def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
+    """Takes the likelihood of a model that may have been compiled anew.
+
+    Args:
+      likelihood: `Likelihood`.
+
+    Raises:
+      ValueError: If other weights are trainable than when the chain began.
+    """
+    self._likelihood = likelihood
+    self._first_look.begin_fit(likelihood)
+    self._ahead.clear()
+    self._judge.begin_fit()
+    if self._step is not None:
+      self._step.set_likelihood(likelihood)
+
+  def train(
+      self, iterator: tf.data.Iterator, function: train_function.TrainFunction,
+  ) -> dict[str, Any]:
+    """An execution of the compiled optimizer, before the chain begins.
+
+    The first one of a `fit` is checked for what would stop the chain.
+
+    Args:
+      iterator: The dataset's iterator that `fit` passes.
+      function: `TrainFunction`.
+
+    Returns:
+      logs: The model's metrics.
+
+    Raises:
+      ValueError: If the targets do not fit the outputs, outputs are no
+        probabilities where the loss takes them for such, or weights cannot be
+        sampled.
+      TypeError: If the prior does not fit the weights.
+    """
+    spec, batches = iterator.element_spec, iterator
+    if not self.has_begun and self._first_look.needs_a_batch(spec):
+      first = next(iterator)
+      self._first_look.look(first)
+      batches = itertools.chain([first], iterator)
+    return self._chains.train(batches, spec, function)
+
+  def begin_epoch(
+      self,
+      fit: int,
+      epoch: int,
+      goes_on: bool = False,
+      horizon: tuple[int, int | None] = (1, None),
+  ) -> None:
+    """Takes note of the epoch that begins.
+
+    Args:
+      fit: Python `int`, the number of calls of `fit` that have ended.
+      epoch: Python `int`, the epoch, from 0.
+      goes_on: Python `bool`, whether it is the one that an earlier process was
+        in, or one before that to which another callback went back.
+      horizon: The number of epochs of `fit` to come, this one included, and
+        that of the steps in each, None where it is not known yet.
+    """
+    num_to_skip = 0
+    if goes_on:
+      store = self._draws.store
+      if epoch < self.position.epoch and epoch in store.marks:
+        store.rewind(epoch)
+        self._resume()
+      if epoch == self.position.epoch:
+        num_to_skip = self.position.batch
+    self._progress.begin_epoch(
+        progress_lib.Position(fit, epoch), horizon, num_to_skip)
+    if self._step is not None:
+      self._plan()
+
+  @property
+  def is_searching(self) -> bool:
+    """Whether the temperature has still to be chosen."""
+    search = self._settings.search
+    return search is not None and not search.is_over
+
+  @property
+  def why_stopped(self) -> str | None:
+    """Why the chain could not go on; None where it can."""
+    return self._judge.why_stopped
+
+  @property
+  def inputs(self) -> Any:
+    """The inputs of the first batch in this process."""
+    return self._inputs
+
+  @property
+  def heat(self) -> verdicts.Row | None:
+    """The row of the kinetic temperature after burn-in, None if unknown."""
+    return self._judge.heat
+
+  def end_trial(self) -> None:
+    """Scores the temperature of a trial, at an epoch's end."""
+    if not self.is_searching or self._model.stop_training:
+      return
+    said = self._settings.search.end_epoch(self._model, self._chains.assign)
+    if said is not None:
+      self._say(said)
+    if self._settings.search.is_over:
+      self._judge.forget()  # The heat of the trials is no verdict.
+
+  def _plan(self):
+    """Says when draws are due, as soon as it is known."""
+    settings = self._settings
+    if settings.schedule.is_planned:
+      return
+    epochs, steps = self._progress.horizon
+    if self.is_searching:
+      settings.search.begin_epoch(self.num_steps, steps)
+      return
+    settings.schedule.plan(
+        0 if settings.search is None else self.num_steps, epochs * steps)
+    burnin = settings.schedule.num_burnin_steps
+    if settings.found_step is not None and settings.search is not None:
+      settings.found_step.plan(burnin)
+    k = settings.schedule.num_steps_between_results
+    last = self.num_steps + epochs * steps
+    number = max(0, last - burnin - 1) // (k + 1) + 1
+    rest = max(0, burnin - self.num_steps)
+    self._say(
+        f'{rest} step(s) of burn-in, then a draw every {k + 1} step(s): '
+        f'{number} by step {last} of the chain.')
+
+  def end_epoch(self, num_batches: int | None) -> None:
+    """Takes note of an epoch's end, and writes down where the chain stands.
+
+    Args:
+      num_batches: None, or a Python `int`, how many batches the epoch has.
+    """
+    mark = None
+    if not (self._model.stop_training and num_batches
+            and self.position.batch < num_batches):
+      self._progress.end_epoch()
+      mark = self.position.epoch
+    if self._step is not None:
+      self._commit(mark)
+    if self.why_stopped is not None:
+      self._put_back_before()
+
+  def train_step(self, data: hints.Data) -> dict[str, Any]:
+    """A training step: see `StepOfChains.train_step`."""
+    return self._step.train_step(data)
+
+  def execute(
+      self, iterator: tf.data.Iterator, function: train_function.TrainFunction,
+  ) -> dict[str, Any]:
+    """What one execution of `fit` does: one or several steps, and draws.
+
+    Args:
+      iterator: The dataset's iterator.
+      function: `TrainFunction` around `train_step`.
+
+    Returns:
+      logs: Those of the last step, and the number of draws.
+    """
+    if self._progress.skips:
+      return self._skip(iterator)
+    before = self.num_steps
+    interrupted = self._settings.schedule.interrupts(
+        before, self._model.steps_per_execution, self._num_draws) or (
+            self.is_searching and self._settings.search.interrupts(
+                before, self._model.steps_per_execution))
+    if interrupted or self._ahead or self._step is None:
+      batches = self._ahead.then(iterator)
+      first = next(batches)
+      if self._step is None:
+        self._begin(first, iterator)
+      function.trace(iterator.element_spec)
+      logs = function.on_batches(
+          self._drawing_between(itertools.chain([first], batches)))
+    else:
+      logs = function.on_iterator(iterator)
+    logs = {**logs, **replicas.metrics(self._model)}
+    self._after_step(logs.pop(step_lib.STATUS))
+    self._judge.watch(
+        self.num_steps, {**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
+    self._progress.count(self.num_steps - before)
+    if self._draws.store is not None and self._draws.store.commit_is_due:
+      self._commit()
+    return logs
+
+  def judge_epoch(self, loss: float | None) -> None:
+    """Says what the epoch's temperature and mean loss mean."""
+    self._judge.end_epoch(self.num_steps, len(self._draws), loss)
+
+  def end_fit(self) -> None:
+    """Warns where the draws come from a chain that was too hot."""
+    self._judge.end_fit()
+
+  def _skip(self, iterator):
+    """Leaves out batches with which an earlier process made steps."""
+    number = self._model.steps_per_execution
+    first = next(iterator)
+    if self._step is None:  # The weights and metrics, should none be left.
+      self._begin(first, iterator)
+    for _ in zip(range(number - 1), iterator):
+      pass
+    self._progress.skip(number)
+    return {'draws': len(self._draws)}
+
+  def _commit(self, mark=None):
+    """Writes the draws, and the chain as it is, where there is a directory."""
+    if self._draws.store is not None:
+      self._draws.store.commit(self.num_steps, self._checkpoint(), mark)
+
+  def _checkpoint(self):
+    state = {
+        **checkpoint_lib.of_model(self._model),
+        **self._step.state(),
+        **checkpoint_lib.leaves(rate=self._optimizers_rate()),
+        **leaves_lib.named(before=self._before)}
+    for part in self._parts:
+      state.update(part.state())
+    return state
+
+  def _resume(self):
+    """Takes over the chain as it was last committed to the directory."""
+    store = self._draws.store
+    self._resumed = kept = store.checkpoint()
+    self._progress.num_steps, bad = (
+        int(kept[f'status/{k}']) for k in range(2))
+    self._judge.go_on(self.num_steps)
+    if bad:
+      before = (
+          'and cannot go on. PosteriorSamples.load(directory, model) reads the '
+          'draws before; to try' if store.num_draws else
+          'before its first draw, and cannot go on. To try')
+      raise ValueError(
+          f'The chain in {store.path} became NaN or infinite at step {bad}, '
+          f'{before} again with smaller steps give another directory.')
+    for part in self._parts:
+      part.load_state(kept)
+    if network.is_built(self._model):
+      checkpoint_lib.assign_model(self._model, kept, store)
+
+  def _optimizers_rate(self):
+    """The optimizer's learning rate in a list, empty where it has no say."""
+    rate = self._settings.make_kernel.optimizers_rate
+    return [] if rate is None else [rate]
+
+  def _drawing_between(self, batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches; between two of them, the draw of the step just made."""
+    for k, data in enumerate(batches):
+      if k:
+        self._after_step(self._step.status)
+        if self._model.stop_training:
+          return  # A step more would spoil the weights that were put back.
+      yield data
+
+  def _after_step(self, status):
+    self._progress.num_steps, bad = (
+        int(number.numpy()) for number in status)
+    if bad:
+      self._stop(bad)
+    elif self._settings.schedule.is_continuous:
+      self._draw_along_segment()
+    elif self._settings.schedule.is_due(self.num_steps, self._num_draws):
+      self._keep()
+    elif self.is_searching and self._settings.search.is_due(self.num_steps):
+      self._settings.search.keep(
+          self._chains.stacked(self._model.trainable_variables))
+
+  def _keep(self):
+    log_weight = self._step.log_weight_variables
+    self._draws.append(
+        self.num_steps, self._chains,
+        *self._chains.stacked(log_weight) if log_weight else [])
+    self._before = []
+
+  @property
+  def _num_draws(self):
+    """The number of draws of each chain."""
+    return len(self._draws) // self._chains.num_chains
+
+  def _draw_along_segment(self):
+    """Draws at the times that fall into the last segment of the path."""
+    start, duration = self._step.segment()
+    shares = self._settings.schedule.along_segment(
+        self.num_steps, duration, len(self._draws))
+    if not shares:
+      return
+    variables = self._model.trainable_variables
+    with network.put_back(variables) as end:
+      for share in shares:
+        network.assign(
+            variables, [b - share * (b - a) for a, b in zip(start, end)])
+        self._keep()
+
+  def _stop(self, bad):
+    """Ends training after NaN or Inf."""
+    if self._model.stop_training:
+      return
+    weights = self._model.trainable_variables
+    # The momentum may be the first to become so, a step before the weights.
+    failure = errors.find_failure(
+        self._step.results(), self._step.weights()) or errors.Failure(
+            errors.NonFiniteError,
+            f'the momentum{self._step.where_bad()} is not finite',
+            '')
+    what_to_do = failure.advice
+    if not self._settings.schedule.is_continuous:
+      what_to_do = (
+          'Most often the steps are too large for the noise and the curvature '
+          f'there. {self._smaller_steps()} {errors.OTHER_CAUSES}.')
+    kept = judge.NO_DRAW
+    if len(self._draws):
+      last = self._draws.read([len(self._draws) - self._chains.num_chains])
+      network.assign(weights, [array[0] for array in last])
+      kept = (
+          f'The {len(self._draws)} draw(s) made before are kept, and the '
+          'weights are those of the last (the draws of the steps just before '
+          'may be far from the posterior)')
+    self._put_back_before()
+    self._judge.stop(
+        f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
+        f'{what_to_do}{self._chains.advice} It may also help to start from a '
+        'trained model (start_epoch).')
+
+  def _smaller_steps(self):
+    return advice.smaller_steps(self._settings)
+
+  def _put_back_before(self):
+    """Gives the model its weights from before sampling, without a draw."""
+    if self._before:
+      network.assign(self._model.weights, self._before)
+
+  def _begin(self, data, iterator):
+    """Builds what needs the model's weights, and the first results.
+
+    The model has to have weights, and metrics without this batch, before the
+    chains start; moving statistics and N before the first gradient.
+    """
+    model = self._model
+    batch = first_look.whole_batch(model, data)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    self._inputs = x
+    self._build(x, y, sample_weight)
+    prior = priors.chosen(
+        self._settings.prior, self._settings.has_default_prior,
+        bool(model.losses), self._say)
+    network.build_moving_average(model)
+    self._take_start()
+    self._chains.begin(iterator.element_spec, self.is_resumed)
+    for _ in self._chains.one_by_one():
+      network.check_finite(model)
+    self._take_numbers(int(network.num_rows(batch)))
+    training_parts.warn_of_what_stops(model)
+    training_parts.warn_of_randomness(model, x)
+    self._fix_statistics(x, iterator)
+    self._weigh(sample_weight, iterator)
+    if not self.is_resumed:
+      self._draws.keep_start(self._chains)
+    step = self._chains.around(step_lib.SamplingStep(
+        model, self._settings.make_kernel,
+        priors.WeightPrior(prior, model.trainable_variables),
+        self._likelihood, self._settings.examples.number,
+        self._chains.seed_of_turn))
+    step.bootstrap(network.without_optionals(data))
+    self._judge.begin(self._heat_record)
+    if self.is_resumed:
+      step.load_state(self._resumed)
+      if self._progress.skips:  # Callbacks have begun this epoch once more.
+        checkpoint_lib.assign(self._resumed, rate=self._optimizers_rate())
+    self._step, self._resumed = step, None
+
+  def _build(self, x, y, sample_weight):
+    """Gives the model its weights and metrics, and checks them."""
+    model = self._model
+    y_pred = model(x)
+    self._first_look.look_at(y, y_pred, sample_weight)
+    model.compute_loss(x, y, y_pred, sample_weight)
+    model.compute_metrics(x, y, y_pred, sample_weight)
+    model.reset_metrics()
+    self._first_look.check_weights()
+
+  def _take_start(self):
+    """Takes the weights from before sampling; those of the earlier process."""
+    if not self.is_resumed:
+      self._before = network.values(self._model.weights)
+      return
+    store = self._draws.store
+    checkpoint_lib.assign_model(self._model, self._resumed, store)
+    model_record.check_code(store.about, self._model, str(store.path))
+    self._before = leaves_lib.of_group(self._resumed, 'before')
+
+  def _take_numbers(self, num_rows):
+    """What N and the rows of a batch decide: burn-in, draws, the step size."""
+    settings = self._settings
+    num_examples = settings.examples.number
+    settings.examples.check_batch(self._chains.rows_of(num_rows, self._say))
+    self._progress.set_steps_in_epoch(-(-num_examples // num_rows))
+    self._plan()
+    if settings.found_step is not None and not self.is_resumed:
+      settings.found_step.plan(
+          settings.schedule.num_burnin_steps if settings.search is None
+          else settings.search.most_steps)
+    settings.make_kernel.set_num_examples(num_examples)
+
+  def _heat_record(self):
+    make_kernel, search = self._settings.make_kernel, self._settings.search
+    return heat_record.HeatRecord(
+        self._chains.num_chains,
+        sum(v.shape.num_elements() for v in self._model.trainable_variables),
+        self._settings.examples.number, self._step_argument,
+        make_kernel.constant_temperature if search is None
+        else search.temperature, make_kernel.momentum,
+        make_kernel.stores_kicked_momentum)
+
+  @property
+  def _step_argument(self):
+    """The argument that the user may lower; None where the step is found."""
+    if self._settings.finds_step:
+      return None
+    return self._settings.make_kernel.step_argument
+
+  def _fix_statistics(self, x, iterator):
+    """Estimates moving statistics at the weights with which sampling starts."""
+    variables = moving_statistics.moving_variables(self._model, x)
+    self._draws.begin(variables)
+    if variables and self.is_searching:
+      self._chains.check_search()
+    if not variables or self.is_resumed:
+      return
+    inputs = [x, *(
+        keras.utils.unpack_x_y_sample_weight(
+            first_look.whole_batch(self._model, data))[0]
+        for data in self._ahead.fill(iterator))]
+    for _ in self._chains.one_by_one():
+      moving_statistics.estimate(self._model, inputs, variables)
+
+  def _weigh(self, sample_weight, iterator):
+    """Warns of sample weights by which N is another number."""
+    mean = self._settings.examples.mean_weight
+    if mean is None and sample_weight is not None:
+      # One batch tells little of weights that a few rare examples have.
+      mean, error = inspection.mean_weight([sample_weight])
+      if inspection.is_far(mean):
+        mean, error = inspection.mean_weight([sample_weight, *(
+            keras.utils.unpack_x_y_sample_weight(
+                first_look.whole_batch(self._model, data))[2]
+            for data in self._ahead.fill(iterator))])
+      if not inspection.is_far(mean, error):
+        return
+    if mean is not None and inspection.is_far(mean):
+      inspection.warn_of_mean_weight(mean, self._settings.examples.number)

@@ -1,0 +1,119 @@
+"""What is wrong with a model or its data, found before the first step."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc.keras.model import inspection
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import replicas
+
+__all__ = ['FirstLook', 'whole_batch']
+
+
+def whole_batch(model: keras.Model, data: Any) -> Any:
+  """A batch in one piece, without Keras' empty `Optional`s."""
+  return replicas.whole(
+      model.distribute_strategy, network.without_optionals(data))
+
+
+class FirstLook:
+  """Checks a model on the first batch of a `fit`; changes no weight."""
+
+  def __init__(self, model: keras.Model, prior: Any, are_weights_checked: bool):
+    """Makes the object, before any batch.
+
+    Args:
+      model: Compiled `keras.Model`.
+      prior: As `WeightPrior` takes it.
+      are_weights_checked: Python `bool`, whether the weights and their prior
+        have been checked.
+    """
+    self._model, self._prior = model, prior
+    self._are_weights_checked = are_weights_checked
+    self._likelihood = None
+    self._is_checked, self._has_looked = False, False
+
+  def begin_fit(self, likelihood: likelihood_lib.Likelihood) -> None:
+    """Takes the likelihood of a model that may have been compiled anew."""
+    self._likelihood = likelihood
+    self._is_checked = False
+
+  def needs_a_batch(self, element_spec: Any) -> bool:
+    """Checks what the spec of the batches tells, once in a `fit`.
+
+    The model and the likelihood are traced for batches of the spec, and not run
+    (unless all is to run eagerly: then the first step has to find what is
+    wrong). A model without weights gets them, as the optimizer's step would
+    make them.
+
+    Args:
+      element_spec: That of the dataset's iterator.
+
+    Returns:
+      needs_a_batch: Whether `look` is due, since a crossentropy may get outputs
+        that are no probabilities.
+
+    Raises:
+      ValueError: If the targets do not fit the outputs, or weights cannot be
+        sampled.
+      TypeError: If the prior does not fit the weights.
+    """
+    if self._is_checked:
+      return False
+    self._is_checked, self._has_looked = True, False
+    model, found = self._model, []
+    if model.run_eagerly:  # Which may not be traceable.
+      return self._likelihood.reads_probabilities
+
+    def log_likelihood(data):
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+          whole_batch(model, data))
+      outputs = self._forward(x)
+      found.append(inspection.may_need_logits(self._likelihood, outputs))
+      return self._likelihood.log_likelihood(y, outputs, sample_weight)
+
+    tf.function(
+        log_likelihood, autograph=False,
+        input_signature=[element_spec]).get_concrete_function()
+    self.check_weights()
+    return found[0]
+
+  def look(self, data: Any) -> None:
+    """Looks at the model's outputs on a batch.
+
+    Args:
+      data: The batch.
+
+    Raises:
+      ValueError: If outputs are no probabilities where the loss takes them for
+        such.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+        whole_batch(self._model, data))
+    self.look_at(y, self._forward(x), sample_weight)
+
+  def look_at(self, y: Any, outputs: Any, sample_weight: Any) -> None:
+    """The same of outputs, where none have been looked at in this `fit`."""
+    if not self._has_looked:
+      inspection.look(self._likelihood, y, outputs, sample_weight)
+      self._has_looked = True
+
+  def check_weights(self) -> None:
+    """Raises where weights cannot be sampled, or have no prior."""
+    if not self._are_weights_checked:
+      network.check_weights(self._model)
+      priors.WeightPrior(self._prior, self._model.trainable_variables)
+      self._are_weights_checked = True
+
+  def _forward(self, x):
+    """The model's outputs as for prediction; a new model gets its weights."""
+    model = self._model
+    if not network.is_built(model):
+      model(x)
+    return network.forward(
+        model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
+    ).outputs

@@ -1,0 +1,490 @@
+"""The chains of one network in one `fit`, each with a part of each batch.
+
+A single chain has each batch whole, and its state is in the model. Of several,
+chain j = 0, ..., k - 1 is the chain that a `fit` of its own would make, with
+the seed `random.fold_in(seed, j)`, a start of its own, and as its batch of step
+t = 1, 2, ... those rows of `fit`'s batch of n rows whose numbers are
+
+  i k + (j + s_t) mod k   (mod n),   i = 0, ..., ceil(n / k) - 1,
+
+with s_t one of 0, ..., k - 1 at random: also where the data come in the same
+order in each epoch every chain meets all of them. So a step takes as many
+gradients of examples as one of a single chain on the whole batch, and no row is
+in the batches of two chains (where k does not divide n, up to k - 1 are).
+
+If all chains had the same batch, the noise of their gradients would be the same
+too: as far as it makes their spread, they would move together, a mean over
+chains would have an error larger than it seems, and R-hat would take them for
+better mixed than they are. With rows of their own the noises of two chains are
+never alike: where batches are drawn independently they are independent, and
+where each epoch goes through all N rows they are opposed, with the correlation
+-n / (N k - n) in one step, near zero, and -1 / (k - 1) over an epoch, in which
+the chains share out all rows. That makes a mean over chains better than it
+seems, and R-hat too large rather than too small.
+
+Where it can be, and pays, the chains step together, in one vectorised program
+(`together`). Else they take turns in the model: before its part of a step the
+weights of a chain, and all else that a step changes, are copied into the
+variables that the step works on, and back after it. So the step is traced once
+for all chains, by the code of one chain, and whatever works for one works for
+several. Chain 0 is the last in each step: between steps it is the one in the
+model. The chains are the same either way, up to rounding, and kept in the same
+places, so that a chain goes on either way.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+import warnings
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras.fitting import kernel_maker
+from tfp_sgmcmc.keras.fitting import starts
+from tfp_sgmcmc.keras.fitting import step as step_lib
+from tfp_sgmcmc.keras.fitting import together
+from tfp_sgmcmc.keras.fitting import turns
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import train_function
+from tfp_sgmcmc.keras.model import vectorisation
+
+__all__ = [
+    'BY_CHAIN', 'SideBySide', 'StepOfChains', 'check', 'check_replicas']
+
+# The entry of the step's logs with what each chain is judged by, `[k]` each.
+BY_CHAIN = 'by_chain'
+# What the logs have the mean over chains of, and no value by chain.
+_MEANS = ('learning_rate', 'step_size')
+
+
+class SideBySide:
+  """The chains of one `fit`: their starts, their rows, their training."""
+
+  def __init__(
+      self,
+      model: keras.Model,
+      chains: starts.Chains,
+      seed: tf.Tensor,
+  ):
+    """Makes chains that have no weights yet.
+
+    Args:
+      model: Compiled `keras.Model`.
+      chains: `Chains`, how many there are and where they start.
+      seed: Stateless seed, `int32[2]`, of all chains together.
+    """
+    self._model = model
+    self._seed = seed
+    self._initial_weights = chains.initial_weights
+    self._variables = None
+    self._turns_seed = None
+    self._optimizer, self._train = [], None
+    self.num_chains = chains.num_chains
+    self.advice = ''
+    self.turns = turns.Turns(self.num_chains)
+
+  def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
+    """How many rows of a batch are a chain's.
+
+    Args:
+      num_rows: Python `int`, n.
+      say: Callable of a sentence, to show it.
+
+    Returns:
+      number: n / k, rounded up.
+    """
+    number = -(-num_rows // self.num_chains)
+    if self.num_chains == 1:
+      return number
+    self.advice = (
+        f' Each of the {self.num_chains} chains has {number} of the {num_rows} '
+        f'rows of a batch: batch_size={self.num_chains * num_rows} gives each '
+        f'{num_rows}, and gradients with less noise.')
+    say(self.advice.strip())
+    return number
+
+  def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
+    """The values of all chains, `[k, ...]` for each of the variables."""
+    return self.turns.stacked(variables)
+
+  @property
+  def may_step_together(self) -> bool:
+    """Whether to try to vectorise a step: see `together`."""
+    model = self._model
+    if self.num_chains == 1:
+      return False
+    of_chains = {id(variable) for variable in self._variables}
+    has_statistics = any(
+        id(weight) in of_chains for weight in model.non_trainable_weights)
+    return not has_statistics and vectorisation.may_be(model)
+
+  def assign(
+      self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Gives variables the values of all chains, as `stacked` gave them."""
+    self.turns.assign(variables, values)
+
+  def check_search(self) -> None:
+    """Raises where a search cannot score draws with moving statistics."""
+    if self.num_chains == 1:
+      return
+    raise ValueError(
+        "temperature='validation' predicts with one set of moving statistics "
+        f'(BatchNormalization), and each of {self.num_chains} chains has its '
+        'own: take sgmcmc.keras.sample_chains, which gives each chain a fit '
+        'of its own, or give the temperature as a number.')
+
+  def begin(self, element_spec: hints.Nested, is_resumed: bool = False) -> None:
+    """Puts each chain where it starts, once.
+
+    Args:
+      element_spec: That of the dataset's iterator.
+      is_resumed: Python `bool`, whether a checkpoint knows where the chains
+        are, so that they need no starts.
+
+    Raises:
+      ValueError: If there are no weights to start from.
+      TypeError: If rows of the data cannot be picked.
+    """
+    if self.num_chains == 1 or self._variables is not None:
+      return
+    if any(isinstance(spec, tf.SparseTensorSpec)
+           for spec in keras.tree.flatten(element_spec)):
+      raise TypeError(
+          'The data are sparse tensors, whose rows cannot be dealt out to '
+          'several chains: make them dense (tf.sparse.to_dense), or take '
+          'sgmcmc.keras.sample_chains, which gives each chain a fit of its '
+          'own.')
+    inputs, changing = _look(self._model, element_spec)
+    variables = [*self._model.trainable_variables, *changing]
+    if is_resumed:
+      self.turns.add(variables)
+    else:
+      self._warn_of_training()
+      values = self._starts(variables, inputs)
+      self.turns.add(variables, values)
+      network.assign(variables, [value[0] for value in values])
+    self._variables = variables
+
+  def _warn_of_training(self):
+    number = getattr(self._model.optimizer, 'iterations', None)
+    if self._initial_weights is None and number is not None and int(number):
+      warnings.warn(
+          f'The model has been trained before, by {int(number)} steps of its '
+          'optimizer: chain 0 goes on from its weights, and the other chains '
+          'start from fresh ones. Train them together (start_epoch, in this '
+          'fit), or pass num_chains=Chains(k, initial_weights=...).',
+          stacklevel=2)
+
+  def _starts(self, variables, inputs):
+    """The first values of the chains, `[k, ...]` for each variable."""
+    model, k = self._model, self.num_chains
+    found = {id(v): np.stack([np.asarray(v)] * k) for v in variables}
+    weights = {id(w) for w in model.weights}
+    for variable in variables:
+      if id(variable) not in weights:  # A random generator's state.
+        found[id(variable)] = _apart(found[id(variable)])
+    if self._initial_weights is None:
+      chosen = model.trainable_variables
+      arrays = [network.values(chosen), *starts.fresh(
+          model, inputs, self._seed, k)]
+    else:
+      chosen = model.weights
+      arrays = starts.matching(model, self._initial_weights, variables)
+    found.update({
+        id(v): np.stack(values) for v, values in zip(chosen, zip(*arrays))
+        if id(v) in found})
+    starts.warn_of_twins(arrays)
+    return [found[id(v)] for v in variables]
+
+  def deal(
+      self,
+      data: hints.Data,
+      step: tf.Tensor,
+  ) -> Callable[[tf.Tensor], Any]:
+    """Deals out the rows of a batch.
+
+    Args:
+      data: The batch, nested tensors.
+      step: Integer scalar, the number of the step.
+
+    Returns:
+      rows: Callable of a chain's number; returns its batch. Of a column of
+        several, `[m, 1]`: theirs, stacked.
+    """
+    k = self.num_chains
+    if k == 1:
+      return lambda chain: data
+    num_rows = network.num_rows(data)
+    word = random.bits(
+        [], random.fold_in(random.fold_in(self._seed, k), step))
+    shift = tf.cast(tf.cast(word, tf.int64) % k, tf.int32)
+
+    def rows(chain):
+      index = (tf.range(-(-num_rows // k)) * k + (chain + shift) % k) % num_rows
+      return network.map_leaves(lambda leaf: tf.gather(leaf, index), data)
+
+    return rows
+
+  def train(
+      self, iterator: tf.data.Iterator, element_spec: hints.Nested,
+      function: train_function.TrainFunction,
+  ) -> dict[str, Any]:
+    """An execution of the compiled optimizer's steps, one for each chain.
+
+    Args:
+      iterator: The dataset's iterator that `fit` passes; or one in Python over
+        its batches.
+      element_spec: The spec of its batches.
+      function: `TrainFunction`, whose own trains one chain.
+
+    Returns:
+      logs: The model's metrics: means over chains.
+    """
+    model = self._model
+    if self.num_chains == 1:
+      return function.own(iterator)
+    self.begin(element_spec)
+    if self._train is None or self._train.is_stale():
+      self._drop_optimizer()
+      if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+      shared = network.learning_rate(model.optimizer)
+      self._optimizer = [
+          v for v in model.optimizer.variables if v is not shared]
+      self.turns.add(self._optimizer)
+      own = model.train_step
+      self._train = train_function.TrainFunction(
+          model, lambda data: self._optimizer_step(own, data), None)
+      if model.steps_per_execution == 1:
+        self._train.trace(element_spec)
+    return self._train.on_iterator(iterator)
+
+  def _optimizer_step(self, train_step, data):
+    rows = self.deal(
+        data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)
+    return self.turns.each(lambda chain: train_step(rows(chain)))[0]
+
+  def _drop_optimizer(self):
+    self.turns.drop(self._optimizer)
+    self._optimizer = []
+
+  def around(self, step: step_lib.SamplingStep) -> 'StepOfChains':
+    """The step of all chains, from here on in place of the optimizer's.
+
+    Args:
+      step: `SamplingStep` of one chain, its seed `seed_of_turn`.
+
+    Returns:
+      step: `StepOfChains`.
+    """
+    self._drop_optimizer()
+    return StepOfChains(step, self)
+
+  @property
+  def seed_of_turn(self) -> tf.Tensor | tf.Variable:
+    """The seed of the chain whose turn it is."""
+    if self.num_chains == 1:
+      return self._seed
+    if self._turns_seed is None:
+      seeds = np.stack([
+          random.fold_in(self._seed, j) for j in range(self.num_chains)])
+      self._turns_seed = tf.Variable(seeds[0], trainable=False, name='seed')
+      self.turns.add([self._turns_seed], [seeds])
+    return self._turns_seed
+
+  def one_by_one(self) -> Iterator[int]:
+    """The chains' numbers, each with its state in the model; 0 is the last."""
+    return self.turns.one_by_one()
+
+
+class StepOfChains:
+  """The sampling step of all chains: a `SamplingStep` of each."""
+
+  def __init__(self, step: step_lib.SamplingStep, chains: SideBySide):
+    """Makes the step.
+
+    Args:
+      step: `SamplingStep`.
+      chains: `SideBySide`.
+    """
+    self._step, self._chains = step, chains
+    self._turns = chains.turns
+    self._together = together.Together(
+        step, chains.turns, chains.num_chains, chains.may_step_together)
+
+  def set_likelihood(self, likelihood: Any) -> None:
+    """Takes the likelihood of a model that was compiled anew."""
+    self._step.set_likelihood(likelihood)
+
+  @property
+  def variables(self) -> list[keras.Variable]:
+    """The sampled weights, which are those of chain 0 between steps."""
+    return self._step.variables
+
+  @property
+  def log_weight_variables(self) -> list[tf.Variable]:
+    """That of the logarithm of the state's weight; none without weights."""
+    return self._step.log_weight_variables
+
+  def segment(self) -> tuple[list[np.ndarray], float]:
+    """Where the last segment of a path began, and its duration."""
+    return self._step.segment()
+
+  @property
+  def status(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """The number of steps, and of the first with NaN or Inf in any chain."""
+    step, bad = self._turns.stacked(self._step.status_variables)
+    return tf.constant(step[0]), _first(tf.constant(bad))
+
+  def results(self) -> Any:
+    """The kernel's results after the last step; of several `[k, ...]` each."""
+    if self._chains.num_chains == 1:
+      return self._step.results()
+    return self._step.packed([
+        tf.constant(value)
+        for value in self._turns.stacked(self._step.result_variables)])
+
+  def weights(self) -> list[np.ndarray]:
+    """The sampled weights; of several chains `[k, ...]` each."""
+    if self._chains.num_chains == 1:
+      return network.values(self.variables)
+    return self._turns.stacked(self.variables)
+
+  def where_bad(self) -> str:
+    """In which chains there was NaN or Inf; nothing where there is one."""
+    if self._chains.num_chains == 1:
+      return ''
+    bad, = self._turns.stacked(self._step.status_variables[1:])
+    return f' of chain {", ".join(map(str, np.flatnonzero(bad)))}'
+
+  def bootstrap(self, data: hints.Data) -> None:
+    """Makes the kernel's first results, on the first batch.
+
+    Args:
+      data: A batch as `train_step` gets it.
+    """
+    rows = self._chains.deal(data, tf.ones([], tf.int64))
+    added = []
+    for chain in self._chains.one_by_one():
+      self._step.bootstrap(rows(chain))
+      if not added:
+        added = [*self._step.result_variables, *self._step.status_variables[1:]]
+        self._turns.add(added)
+
+  def state(self) -> dict[str, np.ndarray]:
+    """The state of the chains beside the model: what `load_state` takes."""
+    return {
+        **self._step.state(),
+        **checkpoint_lib.leaves(chains=self._turns.slots)}
+
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes the place of another object, after `bootstrap`.
+
+    Args:
+      state: Arrays by name, those of its `state` among them.
+
+    Raises:
+      ValueError: If the kernel's results were others.
+    """
+    self._step.load_state(state)
+    checkpoint_lib.assign(state, chains=self._turns.slots)
+
+  def train_step(self, data: hints.Data) -> dict[str, Any]:
+    """A step of each chain on its rows of a batch.
+
+    Args:
+      data: As `SamplingStep.train_step` takes it.
+
+    Returns:
+      logs: As that of one chain gives them, means over chains; of several also
+        the kinetic temperatures under `BY_CHAIN`, `[k]`, if there are any.
+    """
+    rows = self._chains.deal(data, self._step.number + 1)
+    found = self._together.each(rows)
+    if found is None:
+      found = self._turns.each(
+          lambda chain: self._step.train_step(rows(chain)))
+    first = found[0]  # The last that was made: its metrics hold all.
+    if len(found) == 1:
+      return first
+    logs = dict(first)
+    stacked = {
+        name: tf.stack([each[name] for each in found])
+        for name in ('kinetic_temperature', *_MEANS) if name in first}
+    logs.update({name: tf.reduce_mean(v) for name, v in stacked.items()})
+    for name in _MEANS:
+      stacked.pop(name, None)
+    step, _ = first[step_lib.STATUS]
+    bad = _first(tf.stack([each[step_lib.STATUS][1] for each in found]))
+    return {**logs, BY_CHAIN: stacked, step_lib.STATUS: (step, bad)}
+
+
+def check(make_kernel: kernel_maker.KernelMaker) -> None:
+  """Raises where several chains cannot go side by side.
+
+  Args:
+    make_kernel: `KernelMaker`.
+
+  Raises:
+    ValueError: If they cannot.
+  """
+  if make_kernel.is_continuous:
+    raise ValueError(
+        f'num_chains is above 1, and {make_kernel.name} moves in continuous '
+        'time: the draws of each chain fall into other steps. Take '
+        'sgmcmc.keras.sample_chains, which gives each chain a fit of its own.')
+
+
+def check_replicas(num_chains: int) -> None:
+  """Raises where several chains were to go on several replicas.
+
+  Args:
+    num_chains: Python `int`.
+
+  Raises:
+    ValueError: If there are several.
+  """
+  if num_chains > 1:
+    raise ValueError(
+        f'num_chains is {num_chains}, and the model was built under a strategy '
+        'of several replicas, which share out the batch of one chain: build it '
+        'outside the strategy, or take sgmcmc.keras.sample_chains.')
+
+
+def _look(model, element_spec):
+  """Specs of the inputs; the variables beside weights that a call changes."""
+  candidates = model.non_trainable_variables
+  if model.run_eagerly:  # Which may not be traceable.
+    return None, candidates
+  inputs, changed = [], set()
+
+  def look(data):
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(
+        network.without_optionals(data))
+    inputs.append(tf.nest.map_structure(tf.type_spec_from_value, x))
+    for training in (True, False):
+      changed.update(network.changed_by_call(
+          model, x, candidates, network.call_arguments(model, training)))
+
+  tf.function(look, autograph=False, input_signature=[
+      element_spec]).get_concrete_function()
+  return inputs[0], [v for v in candidates if id(v) in changed]
+
+
+def _apart(states):
+  """States of a random generator, `[k, ...]`, another one for each chain."""
+  numbers = np.arange(len(states), dtype=states.dtype)
+  return states + numbers.reshape([-1] + [1] * (states.ndim - 1))
+
+
+def _first(bad):
+  """The lowest of the numbers that are not zero; zero where there is none."""
+  return tf.reduce_min(tf.where(bad == 0, bad.dtype.max, bad)) * tf.cast(
+      tf.reduce_any(bad > 0), bad.dtype)

@@ -1,0 +1,387 @@
+"""One training step that is one step of a transition kernel.
+
+At step t = 1, 2, ... with the batch of fit's own choice, and its n examples,
+
+  posterior_t(theta) = log p(theta)
+      + N / n sum_{i in batch} (log p(y_i | x_i, theta) - R(theta)),
+  theta, results <- kernel(posterior_t).one_step(theta, results, seed_t)
+
+with R the sum of the model's regularisers and other added losses. The seeds are
+`seed_t = random.fold_in(seed, t)`; the results start from
+`bootstrap_results` on the first batch with `random.fold_in(seed, 0)`.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence
+import functools
+from typing import Any
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import collectives
+from tfp_sgmcmc import kernel as kernel_lib
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras.fitting import kernel_maker
+from tfp_sgmcmc.keras.model import forward_passes
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import replicas
+
+__all__ = ['STATUS', 'Move', 'SamplingStep', 'first_bad']
+
+# The entry of the step's logs with its number and that of the first bad step:
+# two numbers, since to join them would be loops of their own on a TPU.
+STATUS = 'sampling_status'
+
+
+class Move(NamedTuple):
+  """What a step makes of a chain.
+
+  Attributes:
+    parts: The new weights, one tensor each.
+    results: The kernel's new results.
+    is_finite: `bool` scalar, whether the weights are.
+    logs: What the kernel has for the logs, scalars by name.
+    forward_pass: `ForwardPass` on the batch.
+  """
+  parts: list[tf.Tensor]
+  results: Any
+  is_finite: tf.Tensor
+  logs: dict[str, tf.Tensor]
+  forward_pass: network.ForwardPass
+
+
+class SamplingStep:
+  """The state of a chain over a model's weights, and its step."""
+
+  def __init__(
+      self,
+      model: keras.Model,
+      make_kernel: kernel_maker.KernelMaker,
+      prior: priors.WeightPrior,
+      likelihood: likelihood_lib.Likelihood,
+      num_examples: int,
+      seed: tf.Tensor,
+  ):
+    """Makes the step of a built model.
+
+    Args:
+      model: Built and compiled `keras.Model`.
+      make_kernel: `KernelMaker`.
+      prior: Prior over the trainable weights.
+      likelihood: Likelihood of the outputs.
+      num_examples: Python `int`, N.
+      seed: Stateless seed, `int32[2]`; a variable where chains take turns.
+    """
+    self._model = model
+    self._make_kernel = make_kernel
+    self._prior = prior
+    self._likelihood = likelihood
+    self._num_examples = num_examples
+    self._seed = seed
+    if not isinstance(seed, tf.Variable):
+      self._seed = tf.get_static_value(seed)  # A constant of the program.
+    self._results = None
+    self._structure = None
+    self._segment_start = []
+    self._strategy = model.distribute_strategy
+    self._first_bad = replicas.variable(
+        self._strategy, tf.zeros([], tf.int64), STATUS)
+    # float16 holds gradients of a mean loss times 1024, not times N.
+    self._half_scale = (
+        num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
+        else None)
+    self.variables = list(model.trainable_variables)
+
+  def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
+    """Takes the likelihood of a model that was compiled anew.
+
+    Args:
+      likelihood: Likelihood of the outputs.
+
+    Raises:
+      ValueError: If other weights are trainable than when the chain began.
+    """
+    ours = [id(v) for v in self.variables]
+    if [id(v) for v in self._model.trainable_variables] != ours:
+      raise ValueError(
+          'The trainable weights are others than when the chain began '
+          f'({[v.path for v in self.variables]}): a chain goes on over the '
+          'same weights alone. Make a new PosteriorSampling.')
+    self._likelihood = likelihood
+
+  @property
+  def seed(self) -> Any:
+    """The seed of the chain; a variable where chains take turns."""
+    return self._seed
+
+  @property
+  def number(self) -> tf.Tensor:
+    """The number of steps."""
+    return tf.convert_to_tensor(self.status_variables[0])
+
+  @property
+  def result_variables(self) -> list[tf.Variable]:
+    """The variables with the kernel's results."""
+    return self._results
+
+  def packed(self, leaves: Sequence[tf.Tensor]) -> Any:
+    """Tensors, one for each result variable, as results of the kernel."""
+    return tf.nest.pack_sequence_as(self._structure, leaves)
+
+  def results(self) -> Any:
+    """The kernel's results after the last step."""
+    return self.packed([tf.convert_to_tensor(v) for v in self._results])
+
+  def segment(self) -> tuple[list[np.ndarray], float]:
+    """Where the last segment of a path began, and its duration.
+
+    Of a kernel in continuous time, whose steps are the path's corners.
+    """
+    duration = tf.nest.pack_sequence_as(
+        self._structure, self._results).duration
+    return [v.numpy() for v in self._segment_start], float(duration.numpy())
+
+  def bootstrap(self, data: hints.Data) -> None:
+    """Makes the kernel's first results, on the first batch.
+
+    Args:
+      data: A batch as `train_step` gets it.
+    """
+    def on_replica(data):
+      start, parts = tf.zeros([], tf.int64), self._parts()
+      posterior = self._posterior(
+          data, self._passes(data, parts), self._make_kernel.temperature(start))
+      return self._make_kernel(posterior, start).bootstrap_results(
+          parts, seed=_step_seed(self._seed, start))
+
+    def bootstrap():
+      return collectives.run(self._strategy, on_replica, data)
+
+    # Else eagerly: to trace what runs once would take many times as long.
+    if collectives.is_several(self._strategy) and not self._model.run_eagerly:
+      # A call would count as one that traces, of which TensorFlow warns where
+      # a program makes several chains.
+      bootstrap = tf.function(
+          bootstrap, autograph=False).get_concrete_function()
+    results = bootstrap()
+    if self._results is not None:
+      network.assign(self._results, tf.nest.flatten(results))
+      return
+    self._structure = results
+    self._results = [
+        replicas.variable(self._strategy, leaf, 'sampling_results')
+        for leaf in tf.nest.flatten(results)]
+    if self._make_kernel.is_continuous:
+      self._segment_start = [
+          replicas.variable(self._strategy, part, 'segment_start')
+          for part in self._parts()]
+
+  def state(self) -> dict[str, np.ndarray]:
+    """The state of the chain beside the model: what `load_state` takes."""
+    return checkpoint_lib.leaves(
+        results=self._results, status=self.status_variables)
+
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes the place of another object, after `bootstrap`.
+
+    Args:
+      state: Arrays by name, those of its `state` among them.
+
+    Raises:
+      ValueError: If the kernel's results were others.
+    """
+    checkpoint_lib.assign(
+        state, results=self._results, status=self.status_variables)
+
+  def train_step(self, data: hints.Data) -> dict[str, Any]:
+    """A step of the kernel on a batch, in place of the model's own.
+
+    Args:
+      data: `(x, y)` or `(x, y, sample_weight)`.
+
+    Returns:
+      logs: The model's metrics, `STATUS`, where the kernel has momenta the
+        kinetic temperature and the temperature, and where it adapts its step
+        size the learning rate.
+    """
+    start, results = self._parts(), self.results()
+    step = results.step + 1
+    move = self.advance(start, results, self._seed, data)
+    network.assign(self._segment_start, start)
+    replicas.assign(self.variables, move.parts)
+    # What the next step waits for first.
+    with tf.control_dependencies(move.parts):
+      network.assign(self._results, tf.nest.flatten(move.results))
+    metrics = self.update_metrics(data, move.forward_pass)
+    bad = first_bad(
+        tf.convert_to_tensor(self._first_bad), move.is_finite, step)
+    self._first_bad.assign(bad)
+    return {**metrics, **move.logs, STATUS: (step, bad)}
+
+  def advance(
+      self,
+      start: list[tf.Tensor],
+      results: Any,
+      seed: tf.Tensor,
+      data: hints.Data,
+  ) -> Move:
+    """A step of the kernel from given weights; changes no variable.
+
+    Args:
+      start: One tensor for each of the sampled weights.
+      results: The kernel's results after the step before.
+      seed: Stateless seed of the chain, `int32[2]`.
+      data: As `train_step` gets it.
+
+    Returns:
+      move: `Move`.
+    """
+    passes = self._passes(data, start)
+    temperature = self._make_kernel.temperature(results.step)
+    kernel = self._make_kernel(
+        self._posterior(data, passes, temperature), results.step)
+    with kernel_lib.failures_left_to_caller():
+      parts, results = kernel.one_step(
+          start, results, seed=_step_seed(seed, results.step + 1))
+    is_finite, logs = _watch(parts, results, temperature)
+    logs.update(self._make_kernel.logs(kernel, results))
+    return Move(parts, results, is_finite, logs, passes.of_each_row())
+
+  @property
+  def status_variables(self) -> list[tf.Variable]:
+    """Those with the number of steps, and of the first bad one."""
+    results = tf.nest.pack_sequence_as(self._structure, self._results)
+    return [results.step, self._first_bad]
+
+  @property
+  def log_weight_variables(self) -> list[tf.Variable]:
+    """That with the logarithm of the state's weight; none without weights."""
+    found = compat.find_result(
+        tf.nest.pack_sequence_as(self._structure, self._results), 'log_weight')
+    return [] if found is None else [found]
+
+  def _parts(self):
+    return [tf.convert_to_tensor(variable) for variable in self.variables]
+
+  def _passes(self, data, parts):
+    """What keeps the passes of a step on a batch, from these weights."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return forward_passes.ForwardPasses(
+        network.num_rows(data), lambda: network.forward(self._model, x, parts))
+
+  def _posterior(self, data, passes, temperature):
+    """The posterior of a batch, for a kernel at a temperature.
+
+    The numbers of its rows are a leaf of its data.
+    """
+    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
+
+    def log_likelihood(*parts_and_batch):
+      *parts, (*batch, rows) = parts_and_batch
+      batch = iter(batch)
+      data_of_batch = network.map_leaves(lambda _: next(batch), data)
+      if self._half_scale is not None:
+        parts = [_scale_gradient(part, self._half_scale) for part in parts]
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data_of_batch)
+      forward_pass = network.forward(
+          self._model, x, parts, passes.updates(rows))
+      passes.add(rows, forward_pass)
+      return self._log_likelihood(y, sample_weight, forward_pass)
+
+    return replicas.posterior(
+        self._strategy,
+        functools.partial(self._prior.log_prob, temperature=temperature),
+        log_likelihood, [*leaves, passes.rows],
+        num_examples=self._num_examples)
+
+  def _log_likelihood(self, y, sample_weight, forward_pass):
+    """Each example's log likelihood and share of the added losses."""
+    outputs, penalties = forward_pass.outputs, forward_pass.penalties
+    if self._half_scale is not None:
+      outputs, penalties = keras.tree.map_structure(
+          lambda tensor: compat.with_mask(
+              _scale_gradient(
+                  tf.cast(tensor, tf.float32), 1. / self._half_scale),
+              compat.mask(tensor)), (outputs, penalties))
+    values = self._likelihood.log_likelihood(y, outputs, sample_weight)
+    if penalties:
+      values -= tf.add_n([tf.cast(p, values.dtype) for p in penalties])
+    return tf.cast(values, self._prior.dtype)
+
+  def update_metrics(
+      self, data: Any, forward_pass: network.ForwardPass) -> dict[str, Any]:
+    """Updates the model's metrics by the predictions for the batch's rows.
+
+    Args:
+      data: As `train_step` gets it.
+      forward_pass: `ForwardPass` on it, whose updates are made too.
+
+    Returns:
+      metrics: Their values.
+    """
+    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
+    loss, updates = network.mean_loss(self._model, data, forward_pass)
+    for variable, value in [*forward_pass.updates, *updates]:
+      variable.assign(value)
+    network.loss_tracker(self._model).update_state(
+        loss, sample_weight=network.num_rows(data))
+    return self._model.compute_metrics(
+        x, y, forward_pass.outputs, sample_weight=sample_weight)
+
+
+def first_bad(
+    bad: tf.Tensor, is_finite: tf.Tensor, step: tf.Tensor) -> tf.Tensor:
+  """The number of the first bad step, once `step` has been made.
+
+  Args:
+    bad: `int64`, what it was before; 0 for none.
+    is_finite: `bool` of the same shape, whether the step is none.
+    step: `int64`, its number.
+
+  Returns:
+    bad: As the argument.
+  """
+  return tf.where((bad == 0) & ~is_finite, step, bad)
+
+
+def _step_seed(seed, step):
+  return random.fold_in(tf.convert_to_tensor(seed), step)
+
+
+def _scale_gradient(tensor, scale):
+  """The tensor itself, its gradient times `scale`."""
+  @tf.custom_gradient
+  def scaled(tensor):
+    return tf.identity(tensor), lambda upstream: upstream * tf.cast(
+        scale, upstream.dtype)
+
+  return scaled(tensor)
+
+
+def _watch(parts, results, temperature):
+  """Whether the weights are finite, r' r / d over all coordinates, and T."""
+  # One sum detects any non-finite entry, more cheaply than checking each.
+  momentum = compat.find_result(results, 'momentum')
+  if momentum is None:
+    return tf.math.is_finite(tf.add_n(
+        [states.sum_event(part, 0) for part in _in_float32(parts)])), {}
+  # The weights move by the momentum, so they stay finite while it does.
+  total = 2. * tf.add_n(
+      [states.half_square(r) for r in _in_float32(momentum)])
+  number = sum(r.shape.num_elements() for r in momentum)
+  return tf.math.is_finite(total), {
+      'kinetic_temperature': total / number, 'temperature': temperature}
+
+
+def _in_float32(parts):
+  """All their numbers, to be summed up."""
+  return states.joined([tf.cast(part, tf.float32) for part in parts])

@@ -1,0 +1,194 @@
+"""A step of several chains as one vectorised program, where there can be one.
+
+What the chains of `side_by_side` have of their own (weights, the kernel's
+results, seeds, the rows of a batch) is stacked, `[k, ...]`, and the step of one
+chain is mapped over it by `tf.vectorized_map`: k products of matrices become
+one, and XLA compiles one step in place of k. The numbers are those of turns up
+to rounding.
+
+Dense, Embedding, LayerNormalization and MultiHeadAttention are vectorised, and
+layers without weights, such as activations and pools. It is left to TensorFlow
+to say whether a step can be: it is tried as the step is traced, and once it has
+failed the chains take turns. So they do
+
+* in models with convolutions or recurrent layers that are trained: TensorFlow
+  has no rule for stacked weights there, or a loop (these are not even tried);
+* where a step branches by the values of one chain, as EWSG does, or loops;
+* in models with moving statistics (`BatchNormalization`), with layers that
+  count or use up something in prediction, or with masks on their outputs;
+* where all runs eagerly;
+* where it is no gain: with many weights and without XLA (`is_worthwhile`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras.fitting import step as step_lib
+from tfp_sgmcmc.keras.fitting import turns as turns_lib
+from tfp_sgmcmc.keras.model import network
+
+__all__ = ['MOST_WEIGHTS', 'Together', 'is_worthwhile']
+
+# Of a network whose chains step together without XLA: see "How far does it go".
+MOST_WEIGHTS = 3000
+
+# Operations of vectorised branches, and of loops.
+_UNLIKE = ('DynamicPartition', 'StatelessWhile', 'While')
+
+
+def is_worthwhile(num_weights: int) -> bool:
+  """Whether a vectorised step is likely to be the faster one.
+
+  Always in a program that XLA compiles. Elsewhere the random numbers of a chain
+  come from a function that XLA compiles on its own, and those of a vectorised
+  step from one operation of TensorFlow after the other: that costs more than
+  is saved where they are many.
+
+  Args:
+    num_weights: Python `int`, the number of a chain's weights.
+
+  Returns:
+    is_worthwhile: Python `bool`.
+  """
+  return compat.in_xla_context() or num_weights <= MOST_WEIGHTS
+
+
+class Together:
+  """Makes a step of all chains at once."""
+
+  def __init__(
+      self,
+      step: step_lib.SamplingStep,
+      turns: turns_lib.Turns,
+      num_chains: int,
+      is_possible: bool,
+  ):
+    """Makes the object, before the step is traced.
+
+    Args:
+      step: `SamplingStep` of one chain.
+      turns: `Turns` with all that is a chain's own.
+      num_chains: Python `int`, k.
+      is_possible: Python `bool`, whether to try at all.
+    """
+    self._step, self._turns = step, turns
+    self._num_chains = num_chains
+    self._is_possible = is_possible
+
+  @property
+  def is_possible(self) -> bool:
+    """Whether no attempt has failed."""
+    return self._is_possible
+
+  def each(
+      self, rows: Callable[[tf.Tensor], Any]) -> list[dict[str, Any]] | None:
+    """A step of each chain, in a graph.
+
+    Args:
+      rows: Callable of a column of chains' numbers; returns their batches,
+        stacked.
+
+    Returns:
+      logs: What `SamplingStep.train_step` would return, by chain; None where
+        nothing was done, and the chains have to take turns.
+    """
+    num_weights = sum(
+        variable.shape.num_elements() for variable in self._step.variables)
+    if (not self._is_possible or tf.executing_eagerly()
+        or not is_worthwhile(num_weights)):
+      return None
+    batches = rows(tf.range(self._num_chains)[:, tf.newaxis])
+    moves = self._moves(batches)
+    if moves is None:
+      self._is_possible = False
+      return None
+    number = self._step.number + 1
+    bad = self._write(moves, number)
+    metrics = self._update_metrics(batches, moves.forward_pass)
+    return [{
+        **metrics[chain],
+        **{name: log[chain] for name, log in moves.logs.items()},
+        step_lib.STATUS: (number, bad[chain])}
+            for chain in range(self._num_chains)]
+
+  def _moves(self, batches):
+    """`Move` of all chains, stacked; None where it cannot be vectorised."""
+    counter, _ = self._step.status_variables
+    values = self._turns.tensors([
+        *self._step.variables, self._step.seed,
+        *(v for v in self._step.result_variables if v is not counter)])
+    leaves = [leaf for leaf in keras.tree.flatten(batches) if leaf is not None]
+
+    def all_chains(*stacked):
+      return compat.vectorized_map(
+          lambda of_chain: self._advance(*of_chain, batches), stacked)
+
+    # Traced on its own, so that nothing is left of what fails.
+    try:
+      program = tf.function(
+          all_chains, autograph=False).get_concrete_function(values, leaves)
+    except Exception:  # What else is wrong with a step its turns will say.
+      return None
+    if not _is_for_all_alike(program):
+      return None
+    return program(*values, *leaves)
+
+  def _advance(self, values, leaves, batches):
+    """`Move` of one chain, from what is its own."""
+    step = self._step
+    counter, _ = step.status_variables
+    number, left = step.number, iter(values)
+    start = [next(left) for _ in step.variables]
+    seed = next(left)
+    # The number of the step is one for all, and so is what it decides.
+    results = step.packed([
+        number if v is counter else next(left) for v in step.result_variables])
+    left = iter(leaves)
+    data = network.map_leaves(lambda _: next(left), batches)
+    move = step.advance(start, results, seed, data)
+    forward_pass = move.forward_pass
+    if forward_pass.updates or any(
+        compat.mask(leaf) is not None
+        for leaf in keras.tree.flatten(forward_pass.outputs)):
+      raise ValueError('The pass has more to it than tensors.')
+    return move._replace(
+        forward_pass=forward_pass._replace(penalties=[], updates=[]))
+
+  def _write(self, moves, number):
+    """Keeps what the chains have come to; returns the first bad steps."""
+    step = self._step
+    _, bad = step.status_variables
+    new_bad = step_lib.first_bad(
+        self._turns.tensors([bad])[0], moves.is_finite, number)
+    self._turns.assign(
+        [*step.variables, *step.result_variables, bad],
+        [*moves.parts, *tf.nest.flatten(moves.results), new_bad])
+    return new_bad
+
+  def _update_metrics(self, batches, forward_passes):
+    """The metrics after each chain, in the order of turns."""
+
+    def update(chain):
+      return self._step.update_metrics(
+          network.map_leaves(lambda leaf: leaf[chain], batches),
+          tf.nest.map_structure(lambda leaf: leaf[chain], forward_passes))
+
+    update = tf.function(update, autograph=False)
+    return {
+        chain: update(tf.constant(chain))
+        for chain in turns_lib.order(self._num_chains)}
+
+
+def _is_for_all_alike(program):
+  """Whether a program has no loops, and no parts for some chains alone.
+
+  Vectorised branches partition chains into groups of dynamic size, which XLA
+  cannot compile; nor can it compile all loops of stacked lists.
+  """
+  graph = program.graph.as_graph_def()
+  nodes = [graph.node, *(f.node_def for f in graph.library.function)]
+  return not any(node.op in _UNLIKE for part in nodes for node in part)

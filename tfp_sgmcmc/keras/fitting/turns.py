@@ -1,0 +1,146 @@
+"""Variables in which the states of several chains take turns."""
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc.keras.model import network
+
+__all__ = ['Turns', 'order']
+
+
+def order(num_chains: int) -> list[int]:
+  """The numbers of the chains, 0 as the last, which is left in the model."""
+  return [*range(1, num_chains), 0]
+
+
+class Turns:
+  """Variables in which the states of k chains take turns.
+
+  A single chain has its state in the variables, and nothing is copied.
+
+  #### Examples
+
+  >>> from tfp_sgmcmc.keras.fitting import turns as turns_lib
+  >>> turns, weight = turns_lib.Turns(3), tf.Variable(5.)
+  >>> turns.add([weight], [tf.constant([5., 6., 7.])])
+  >>> _ = turns.each(lambda j: weight.assign_add(10. * tf.cast(j, tf.float32)))
+  >>> float(weight), turns.stacked([weight])[0]
+  (5.0, array([ 5., 16., 27.], dtype=float32))
+  """
+
+  def __init__(self, num_chains: int):
+    """Makes turns in no variables.
+
+    Args:
+      num_chains: Python `int`, k.
+    """
+    self._num_chains = num_chains
+    self._slots = {}
+
+  def add(
+      self, variables: Sequence[Any], values: Sequence[Any] | None = None,
+  ) -> None:
+    """Takes variables.
+
+    Args:
+      variables: Variables of a model, or of TensorFlow.
+      values: For each one the values of the chains, `[k, ...]`; by default each
+        chain has the variable's own.
+    """
+    if self._num_chains == 1:
+      return
+    if values is None:
+      values = [np.stack([v] * self._num_chains)
+                for v in network.values(variables)]
+    for variable, value in zip(variables, values):
+      self._slots[id(variable)] = variable, tf.Variable(
+          value, trainable=False, dtype=variable.dtype, name='chains')
+
+  def drop(self, variables: Sequence[Any]) -> None:
+    """Lets go of variables: they are the same for all chains from here on."""
+    for variable in variables:
+      self._slots.pop(id(variable), None)
+
+  @property
+  def slots(self) -> list[tf.Variable]:
+    """The values of all chains but 0, in the order of the variables."""
+    return [slot for _, slot in self._slots.values()]
+
+  def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
+    """The values of all chains, `[k, ...]` for each of the variables."""
+    if self._num_chains == 1:
+      return [value[np.newaxis] for value in network.values(variables)]
+    found = []
+    for variable in variables:
+      _, slot = self._slots[id(variable)]
+      found.append(np.array(slot.numpy()))
+      found[-1][0] = variable.numpy()
+    return found
+
+  def assign(
+      self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Gives variables the values of all chains, as `stacked` gave them."""
+    if self._num_chains > 1:
+      for variable, value in zip(variables, values):
+        self._slots[id(variable)][1].assign(value)
+    network.assign(variables, [value[0] for value in values])
+
+  def tensors(self, variables: Sequence[Any]) -> list[tf.Tensor]:
+    """The same as tensors, for what is traced."""
+    found = []
+    for variable in variables:
+      _, slot = self._slots[id(variable)]
+      first = tf.convert_to_tensor(variable)[tf.newaxis]
+      found.append(tf.concat([first, slot[1:]], axis=0))
+    return found
+
+  def load(self, chain: int) -> None:
+    """Gives the variables the values of a chain."""
+    for variable, slot in self._slots.values():
+      variable.assign(slot.sparse_read(chain))
+
+  def save(self, chain: Any) -> None:
+    """Keeps the values of the variables for a chain."""
+    for variable, slot in self._slots.values():
+      slot.scatter_update(tf.IndexedSlices(
+          tf.convert_to_tensor(variable)[tf.newaxis],
+          tf.reshape(chain, [1])))
+
+  def each(self, fn: Callable[[tf.Tensor], Any]) -> list[Any]:
+    """Does something for each chain, with its values in the variables.
+
+    Args:
+      fn: Callable of a chain's number, an `int32` scalar. In a graph it is
+        traced once.
+
+    Returns:
+      results: What it has returned, by chain.
+    """
+    if self._num_chains == 1:
+      return [fn(tf.zeros([], tf.int32))]
+    self.save(0)
+
+    def turn(chain):
+      self.load(chain)
+      result = fn(chain)
+      self.save(chain)
+      return result
+
+    if not tf.executing_eagerly():
+      turn = tf.function(turn, autograph=False)
+    *others, first = (
+        turn(tf.constant(chain)) for chain in order(self._num_chains))
+    return [first, *others]
+
+  def one_by_one(self) -> Iterator[int]:
+    """The chains' numbers, each with its values in the variables; 0 is last."""
+    self.save(0)
+    for chain in order(self._num_chains):
+      self.load(chain)
+      yield chain
+      self.save(chain)

@@ -1,0 +1,1 @@
+"""The temperature of a chain, and the step size that is found by it."""

@@ -1,0 +1,1 @@
+"""What asks a Keras model, and changes it for a while."""
