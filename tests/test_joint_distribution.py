@@ -351,6 +351,7 @@ def test_each_chain_has_a_minibatch_of_its_own():
         together[k], alone(w[k], batch=posterior.gather(rows[k])), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('k', [0, 2, 4], ids=['named', 'coroutine', 'list'])
 def test_predictive_samples_have_the_model_s_law(k):
   """Given draws of mu: mean, variance, and rows of a sample that share mu."""
@@ -397,6 +398,7 @@ def test_posterior_predictive_of_a_conjugate_model():
   assert scipy.stats.kstest(total, law.cdf).pvalue > 1e-7
 
 
+@pytest.mark.slow
 def test_predictive_samples_of_draws():
   posterior = from_joint(regression, {'y': Y}, X)
   draws = sgmcmc.sample(

@@ -282,7 +282,7 @@ class Posterior:
     ...     posterior.sample_prior([4], seed=0), num_burnin_steps=100,
     ...     progress_bar=False, seed=1)
     >>> new = posterior.sample_predictive(draws, tf.constant([3.]), seed=2)
-    >>> new['y'].shape, abs(tf.reduce_mean(new['y']).numpy() - 6.) < 1.
+    >>> new['y'].shape, 5. < float(tf.reduce_mean(new['y'])) < 7.
     (TensorShape([500, 4, 1]), True)
     """
     if not isinstance(self._parameters, joint_model.JointModel):

@@ -163,6 +163,13 @@ def test_any_distribution():
   assert_alike(served(x), wanted(posterior, x))
 
 
+def test_scales_that_broadcast():
+  loss = sgmcmc.keras.DistributionLoss(
+      lambda outputs: tfd.Normal(outputs, [0.5, 2.]))
+  posterior, x = posterior_of(dense(), loss), inputs_of([4])
+  assert_alike(posterior.as_model(quantiles=Q)(x), wanted(posterior, x))
+
+
 def test_quantiles_are_right_far_from_each_other():
   """Two draws a thousand scales apart, against SciPy's."""
   model = keras.Sequential([keras.Input([1]), keras.layers.Dense(1)])

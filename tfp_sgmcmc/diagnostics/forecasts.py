@@ -161,7 +161,7 @@ def crps(predictive: Any, y: hints.Data) -> float:
   #### Examples
 
   >>> round(crps(tfd.Normal([0., 0.], 1.), [0., 1.]), 4)
-  0.418
+  0.4181
   >>> round(crps([[0.], [1.]], [3.]), 4)
   2.0
   """

@@ -987,17 +987,17 @@ class PosteriorSamples:
 
     #### Examples
 
-    Of slopes 0, 1, 2, 9 the second and the last have the mean of all:
+    Of six draws, three with slope 0 and three with slope 1, one of each:
 
     >>> model = keras.Sequential([
     ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
     >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
     >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
-    ...     model, [tf.reshape([0., 1., 2., 9.], [4, 1, 1])])
+    ...     model, [tf.reshape([0., 0., 0., 1., 1., 1.], [6, 1, 1])])
     >>> x = tf.constant([[1.], [2.]])
     >>> some = posterior.thin(2, x)
     >>> len(some), some.predict(x)[:, 0], posterior.predict(x)[:, 0]
-    (2, array([5., 9.], dtype=float32), array([3., 6.], dtype=float32))
+    (2, array([0.5, 1. ], dtype=float32), array([0.5, 1. ], dtype=float32))
     """
     number = checks.positive_integer('num_draws', num_draws)
     if number > len(self):

@@ -239,9 +239,9 @@ class _Output:
 
   def quantiles(self, q: np.ndarray) -> tf.Tensor:
     """Quantiles of the mixture by bisection, on a new last axis."""
-    each, cdf = self._quantiles_and_cdf(q)  # [quantiles, draws, n, ...].
-    rank = each.shape.rank
-    p = tf.constant(q.reshape([-1] + [1] * (rank - 2)), each.dtype)
+    # `[quantiles, draws, targets]`, all targets along one axis.
+    each, cdf, shape = self._quantiles_and_cdf(q)
+    p = tf.constant(q[:, np.newaxis], each.dtype)
     # The mixture's quantile lies between those of the draws.
     low, high = tf.reduce_min(each, axis=1), tf.reduce_max(each, axis=1)
 
@@ -253,16 +253,19 @@ class _Output:
 
     _, low, high = tf.while_loop(
         lambda k, *_: k < _NUM_HALVINGS, halve, (0, low, high))
-    return tf.transpose(0.5 * (low + high), [*range(1, rank - 1), 0])
+    return tf.reshape(
+        tf.transpose(0.5 * (low + high)),
+        tf.concat([shape, [len(q)]], axis=0))
 
   def _quantiles_and_cdf(self, q):
-    """The draws' quantiles, and their cdf of `[quantiles, n, ...]`."""
-    draws = self._densities()
+    """The draws' quantiles, their cdf of `[quantiles, targets]`, the shape."""
+    draws, number = self._densities(), self._output.shape[0]
     if isinstance(draws, _LocationScale):
-      z = draws.standard_quantiles(q)
-      z = np.reshape(z, [-1] + [1] * draws.loc.shape.rank)
-      return draws.loc + draws.scale * tf.constant(z, draws.loc.dtype), (
-          lambda y: draws.cdf(y[:, tf.newaxis]))
+      shape = tf.shape(draws.loc)[1:]
+      flat = draws.flat(number)
+      z = draws.standard_quantiles(q)[:, np.newaxis, np.newaxis]
+      return flat.loc + flat.scale * tf.constant(z, flat.loc.dtype), (
+          lambda y: flat.cdf(y[:, tf.newaxis])), shape
     while isinstance(draws, tfd.Independent):
       draws = draws.distribution
     name = type(draws).__name__
@@ -271,21 +274,23 @@ class _Output:
     if isinstance(draws, predictive_lib.COUNTS) or (
         not draws.dtype.is_floating):
       raise _NotThere(f'{name} is a distribution of counts.')
+    rows = draws.batch_shape_tensor()
+    flat_shape = [len(q), number, -1]
 
     def cdf(y):
-      rows = tf.tile(y, tf.concat(
-          [[1], self._shape[:1], tf.ones_like(tf.shape(y)[2:])], axis=0))
-      return self._stacked(draws.cdf(rows), 1)
+      y = tf.tile(y[:, tf.newaxis], [1, number, 1])
+      return tf.reshape(draws.cdf(tf.reshape(
+          y, tf.concat([[len(q)], rows], axis=0))), flat_shape)
 
-    rank = draws.batch_shape.rank
-    p = tf.constant(q.reshape([-1] + [1] * rank), draws.dtype)
+    p = tf.constant(
+        q.reshape([-1] + [1] * draws.batch_shape.rank), draws.dtype)
     try:
-      each = self._stacked(draws.quantile(p), 1)
+      each = tf.reshape(draws.quantile(p), flat_shape)
       cdf(each[:, 0])
     except NotImplementedError as error:
       raise _NotThere(
           f'{name} has no cdf, or no quantiles, in TFP.') from error
-    return each, cdf
+    return each, cdf, tf.concat([self._shape[1:], rows[1:]], axis=0)
 
   def _means(self):
     if self._term is None:
@@ -321,10 +326,13 @@ class _Output:
       inner = inner.distribution
     if type(inner) not in _LocationScale.VARIANCES:
       return distribution
-    loc, scale = (
+    # One number for all stays one; else all targets have their own.
+    loc = inner.loc + tf.zeros_like(inner.scale)
+    scale = inner.scale if not inner.scale.shape.rank else (
+        inner.scale + tf.zeros_like(inner.loc))
+    return _LocationScale(type(inner), *(
         value if not value.shape.rank else self._stacked(value)
-        for value in (inner.loc, inner.scale))
-    return _LocationScale(type(inner), loc, scale)
+        for value in (loc, scale)))
 
   def _rows(self):
     """The examples of all draws as rows of one batch."""
@@ -333,13 +341,11 @@ class _Output:
     rows.set_shape([None, *self._output.shape[2:]])
     return rows
 
-  def _stacked(self, rows, axis=0):
-    """Rows of all draws, `[draws, n, ...]`, from that axis on."""
-    shape = tf.shape(rows)
-    stacked = tf.reshape(rows, tf.concat(
-        [shape[:axis], self._shape, shape[axis + 1:]], axis=0))
-    stacked.set_shape([
-        *rows.shape[:axis], *self._output.shape[:2], *rows.shape[axis + 1:]])
+  def _stacked(self, rows):
+    """Rows of all draws, `[draws, n, ...]`."""
+    stacked = tf.reshape(
+        rows, tf.concat([self._shape, tf.shape(rows)[1:]], axis=0))
+    stacked.set_shape([*self._output.shape[:2], *rows.shape[1:]])
     return stacked
 
   def _average(self, stacked, axis=0):
@@ -362,6 +368,12 @@ class _LocationScale:
   def __init__(self, kind, loc, scale):
     self._kind = kind
     self.loc, self.scale = loc, scale
+
+  def flat(self, number: int) -> '_LocationScale':
+    """The same, `[draws, targets]`."""
+    return _LocationScale(self._kind, *(
+        value if not value.shape.rank else tf.reshape(value, [number, -1])
+        for value in (self.loc, self.scale)))
 
   @property
   def variance(self) -> tf.Tensor:

@@ -1,0 +1,85 @@
+"""Intervals of posteriors, before and after calibration; and fewer draws.
+
+  python -m benchmarks.held_out --data FOLDER [--splits 3] [--output FOLDER]
+
+`BayesianRegressor()` on three UCI tables, with three fifths of the rows to
+train, a fifth held out for the calibration, and a fifth to test. What has been
+measured is kept, and a second call goes on.
+"""
+
+import argparse
+import json
+import pathlib
+
+import numpy as np
+
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.sklearn import BayesianRegressor
+
+RESULTS = pathlib.Path(__file__).parent / 'results'
+TABLES = ('concrete', 'energy', 'yacht')
+NUM_DRAWS = 5
+COLUMNS = (
+    'coverage of 90% intervals', 'the same, calibrated', 'their length',
+    'the same, calibrated', 'CRPS', 'error of 5 draws, chosen', 'spaced')
+
+
+def scores(x: np.ndarray, y: np.ndarray, seed: int) -> list[float]:
+  """The columns of the table, of one split of its rows."""
+  order = np.random.default_rng(seed).permutation(len(x))
+  train, held_out, test = np.split(
+      order, [int(0.6 * len(x)), int(0.8 * len(x))])
+  regressor = BayesianRegressor(random_state=seed).fit(x[train], y[train])
+  posterior = regressor.posterior_
+  inputs = (x - regressor.x_mean_) / regressor.x_scale_
+  targets = (y[:, np.newaxis] - regressor.y_mean_) / regressor.y_scale_
+  lower, upper = posterior.interval(inputs[test], 0.9)
+  calibrated = posterior.calibrated(
+      inputs[held_out], targets[held_out]).evaluate(
+          inputs[test], targets[test], 0.9)
+  mean = posterior.predict(inputs[test])
+  errors = [
+      np.sqrt(np.mean(np.square(some.predict(inputs[test]) - mean)))
+      for some in (posterior.thin(NUM_DRAWS, inputs[held_out]),
+                   posterior.thin(NUM_DRAWS))]
+  return [float(score) for score in (
+      sgmcmc.diagnostics.coverage([lower, upper], targets[test]),
+      calibrated['coverage'], np.mean(upper - lower), calibrated['width'],
+      sgmcmc.diagnostics.crps(
+          posterior.predictive(inputs[test]), targets[test]),
+      *errors)]
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('--data', type=pathlib.Path, required=True)
+  parser.add_argument('--splits', type=int, default=3)
+  parser.add_argument('--output', type=pathlib.Path, default=RESULTS)
+  options = parser.parse_args()
+  path = options.output / 'held_out.jsonl'
+  known = [json.loads(line) for line in (
+      path.read_text().splitlines() if path.exists() else [])]
+  lines = [['table', *COLUMNS], ['---'] * (1 + len(COLUMNS))]
+  for name in TABLES:
+    parts = sgmcmc.datasets.load_uci_regression(name, options.data)
+    x = np.concatenate([part.features for part in parts])
+    y = np.concatenate([part.labels for part in parts])
+    for seed in range(options.splits):
+      if not any(one['table'] == name and one['split'] == seed
+                 for one in known):
+        known.append(dict(table=name, split=seed, scores=scores(x, y, seed)))
+        path.write_text(''.join(json.dumps(one) + '\n' for one in known))
+    found = np.array([
+        one['scores'] for one in known if one['table'] == name])
+    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    lines.append([name, *(
+        f'{mean:.3f} ± {by:.3f}' for mean, by in zip(found.mean(0), error))])
+  text = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+  (options.output / 'held_out.md').write_text(
+      'In units of the targets\' standard deviation, mean ± standard error '
+      f'over {options.splits} splits (`python -m benchmarks.held_out`; '
+      f'"error": of the mean, beside that of all 30 draws):\n\n{text}')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,94 @@
+"""Estimators of scikit-learn: its own checks, and what they predict."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.utils import estimator_checks
+
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.sklearn import BayesianClassifier
+from tfp_sgmcmc.sklearn import BayesianRegressor
+
+FEW = dict(num_steps=400, epochs=10, random_state=0)
+
+
+def line(n=60, seed=0):
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=[n, 2])
+  return x, 1000. + 50. * x[:, 0] + 10. * rng.normal(size=n)
+
+
+def test_regressor():
+  x, y = line()
+  regressor = BayesianRegressor(**FEW)
+  assert regressor.fit(x, y) is regressor
+  mean, std = regressor.predict(x, return_std=True)
+  np.testing.assert_array_equal(mean, regressor.predict(x))
+  assert mean.shape == std.shape == y.shape and mean.dtype == np.float64
+  assert regressor.score(x, y) > 0.7
+  # In units of the targets, as the posterior of scaled ones says.
+  posterior = regressor.posterior_
+  assert isinstance(posterior, sgmcmc.keras.PosteriorSamples)
+  scaled = (x - x.mean(axis=0)) / x.std(axis=0)
+  own, own_std = posterior.predict(
+      scaled.astype(np.float32), return_std=True)
+  np.testing.assert_allclose(
+      mean, own[:, 0] * y.std() + y.mean(), rtol=1e-5)
+  np.testing.assert_allclose(std, own_std[:, 0] * y.std(), rtol=1e-4)
+  # A row's prediction does not depend on which others are there.
+  np.testing.assert_array_equal(mean[:3], regressor.predict(x[:3]))
+  lower, median, upper = regressor.quantiles(x, [0.05, 0.5, 0.95])
+  assert np.all((lower < median) & (median < upper))
+  again = pickle.loads(pickle.dumps(regressor))
+  np.testing.assert_array_equal(mean, again.predict(x))
+
+
+def test_several_targets():
+  x, y = line()
+  y = np.stack([y, -y], axis=-1)
+  regressor = BayesianRegressor(**FEW).fit(x, y)
+  mean, std = regressor.predict(x[:4], return_std=True)
+  assert mean.shape == std.shape == (4, 2)
+  assert regressor.quantiles(x[:4], [0.5]).shape == (1, 4, 2)
+
+
+def test_classifier():
+  x, y = line()
+  labels = np.where(y > 1000., 'high', 'low')
+  classifier = BayesianClassifier(**FEW).fit(x, labels)
+  p = classifier.predict_proba(x)
+  assert classifier.classes_.tolist() == ['high', 'low']
+  np.testing.assert_allclose(p.sum(axis=1), 1.)
+  np.testing.assert_array_equal(
+      classifier.predict(x), np.where(p[:, 0] > 0.5, 'high', 'low'))
+  assert classifier.score(x, labels) > 0.7
+  with pytest.raises(ValueError, match='one class alone'):
+    BayesianClassifier(**FEW).fit(x, np.ones(60))
+
+
+def test_wrong_arguments():
+  x, y = line()
+  for arguments, message in (
+      (dict(num_steps=0), 'num_steps'),
+      (dict(hidden_units=[0]), 'hidden_units'),
+      (dict(batch_size=1.5), 'batch_size')):
+    with pytest.raises((ValueError, TypeError), match=message):
+      BayesianRegressor(**arguments).fit(x, y)
+
+
+# check_estimator is some hundred fits. These checks need one at most.
+CHECKS = [
+    'check_estimators_unfitted', 'check_no_attributes_set_in_init',
+    'check_do_not_raise_errors_in_init_or_set_params',
+    'check_estimators_nan_inf', 'check_n_features_in_after_fitting',
+    'check_complex_data', 'check_supervised_y_no_nan',
+    'check_estimators_empty_data_messages']
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('make', [BayesianRegressor, BayesianClassifier])
+@pytest.mark.parametrize('name', CHECKS)
+def test_some_of_scikit_learn_s_own_checks(make, name):
+  estimator = make(**FEW)
+  getattr(estimator_checks, name)(make.__name__, estimator)
