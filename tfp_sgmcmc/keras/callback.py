@@ -69,13 +69,13 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   >>> x = tf.random.stateless_normal([200, 3], [0, 1])
   >>> y = tf.reduce_sum(x, -1, keepdims=True)
-  >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+  >>> model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
   >>> model.compile('adam', sgmcmc.keras.GaussianLikelihood())
   >>> sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   >>> history = model.fit(
   ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[sampling])
   >>> sampling.settings['kernel'], len(sampling.posterior)
-  ('SGNHT', 44)
+  ('SGNHT', 43)
   >>> sampling.posterior.predict(x).shape
   (200, 1)
 
