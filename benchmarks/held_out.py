@@ -13,6 +13,7 @@ import pathlib
 
 import numpy as np
 
+from experiments.datasets import uci_regression
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.sklearn import BayesianRegressor
 
@@ -61,7 +62,7 @@ def main() -> None:
       path.read_text().splitlines() if path.exists() else [])]
   lines = [['table', *COLUMNS], ['---'] * (1 + len(COLUMNS))]
   for name in TABLES:
-    parts = sgmcmc.datasets.load_uci_regression(name, options.data)
+    parts = uci_regression.load_uci_regression(name, options.data)
     x = np.concatenate([part.features for part in parts])
     y = np.concatenate([part.labels for part in parts])
     for seed in range(options.splits):

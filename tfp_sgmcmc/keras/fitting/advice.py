@@ -77,7 +77,7 @@ def _may_be_found(settings):
     kernel_maker.KernelMaker(
         given['kernel'] or mcmc.SGHMC, given['num_examples'],
         found_step.START, given['momentum'], given['temperature'],
-        found_step.by_temperature())
+        found_step.by_temperature(found_step.RateByTemperature()))
   except (TypeError, ValueError):
     return False
   return True
