@@ -387,8 +387,8 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
   return (
       '# Samplers at equal gradients\n\nError by the rule for the step size, '
       'and the least (in brackets the factor of the step size); mean ± '
-      f'standard error over at most {seeds} seeds, one where no error is shown; '
-      'the factor is chosen at the first. See '
+      f'standard error over at most {seeds} seeds, one where no error is '
+      'shown; the factor is chosen at the first. See '
       f'`python -m benchmarks.head_to_head --help`.\n\n'
       f'{uncertainty.table(rows)}\n')
 
