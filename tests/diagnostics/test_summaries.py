@@ -294,6 +294,10 @@ def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
     found = summary(draws, kernel_with())
     assert verdict(found.rows, CONFIGURATIONAL) == 'doubtful', str(found)
     assert verdict(found.rows, 'effective draws of the parameters') != 'fine'
+    assert 'preconditioners.Diagonal(posterior.variances' in str(found)
+  scaled = kernel_with().copy(
+      preconditioner=sgmcmc.preconditioners.Diagonal(tf.ones(3)))
+  assert 'preconditioners.Diagonal' not in str(summary(draws, scaled))
   one = summary(part_of(run(), NUM_DRAWS, 1))
   assert verdict(one.rows, 'rank R-hat of the parameters') == 'fine', str(one)
 

@@ -24,10 +24,6 @@ __all__ = [
 # Below it R-hat and effective sample sizes are themselves too noisy, [1].
 _ENOUGH_DRAWS = 400.
 _ENOUGH_BY_CHAIN = 8
-_SCALES = (
-    ' Where parameters have unequal scales, preconditioner='
-    'preconditioners.Diagonal(posterior.variances(mode)) makes one step size '
-    'fit all.')
 
 
 def _arviz() -> Any:
@@ -116,7 +112,8 @@ def _r_hat_by_chance(num_chains, num_draws, num_coordinates):
 def effective_draws(
     name: str, values: np.ndarray, factor: float = 1.,
     enough: float = _ENOUGH_DRAWS,
-    place: Callable[[int], str] | None = None) -> verdicts.Row:
+    place: Callable[[int], str] | None = None,
+    advice: str = '') -> verdicts.Row:
   """The row of the smallest effective sample size, times `factor`."""
   found = _by_coordinate('ess', values, method='bulk')
   smallest = factor * np.min(found)
@@ -128,7 +125,7 @@ def effective_draws(
           f'At least {enough:.0f} are needed.'
           f'{_worst(place, np.argmin(found))}',
           'Run longer, or more chains; a larger step size moves faster.'
-          + ('' if place is None else _SCALES)))
+          f'{advice}'))
 
 
 def drift(name: str, values: np.ndarray) -> verdicts.Row:

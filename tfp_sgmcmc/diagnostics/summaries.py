@@ -18,6 +18,7 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.internal import wrapped
+from tfp_sgmcmc.mcmc import base as mcmc_base
 from tfp_sgmcmc.pdmp import trajectory as trajectory_lib
 
 __all__ = ['summary']
@@ -174,7 +175,8 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
   kernels, results = zip(*(
       _innermost(kernel, run.kernel_results) for run in runs))
   place = _places(kernels[0], parts[0], rank)
-  rows = _chain_rows(parts, traces, rank, max_coordinates, place)
+  rows = _chain_rows(
+      kernels[0], parts, traces, rank, max_coordinates, place)
   rows += _temperature_rows(
       kernels[0], parts, rank, num_gradients, rows[1].value, place)
   known = [k and temperatures.dynamics(k) for k in kernels]
@@ -197,7 +199,7 @@ def _(result: trajectory_lib.Trajectory, kernel=None, num_gradients=1000,
   parts = [_parts(result.sample(min(_MOST_DRAWS, result.counts.events)))]
   kernel, _ = _innermost(kernel, None)
   place = _places(kernel, parts[0], rank)
-  rows = _chain_rows(parts, [{}], rank, max_coordinates, place)
+  rows = _chain_rows(kernel, parts, [{}], rank, max_coordinates, place)
   rows += _temperature_rows(
       kernel, parts, rank, num_gradients, rows[1].value, place)
   share = result.violation_share
@@ -286,24 +288,35 @@ def _places(kernel, parts, rank):
   return place
 
 
-def _chain_rows(parts, traces, rank, max_coordinates, place):
+def _chain_rows(kernel, parts, traces, rank, max_coordinates, place):
   checks.positive_integer('max_coordinates', max_coordinates)
   values, factor = _chains_first(parts, rank)
   d = values.shape[-1]
   index = np.unique(np.linspace(0, d - 1, min(d, max_coordinates)).astype(int))
-  rows = _rows_of(
-      'the parameters', values[..., index], factor,
-      None if d == 1 else lambda k: place(index[k]))
+  rows = _rows_of('the parameters', values[..., index], factor, **(
+      {} if d == 1 else dict(
+          place=lambda k: place(index[k]), advice=_on_scales(kernel))))
   if all(trace.get('target_log_prob') is not None for trace in traces):
     rows += _rows_of('the log density', *_chains_first(
         [[trace['target_log_prob']] for trace in traces], rank))
   return rows
 
 
-def _rows_of(name, values, factor, place=None):
+def _on_scales(kernel):
+  """What to try where a kernel could take a metric and has none."""
+  if not isinstance(kernel, mcmc_base.LangevinKernel) or (
+      kernel.parameters.get('preconditioner', '') is not None):
+    return ''
+  return (
+      ' Where parameters have unequal scales, preconditioner=preconditioners.'
+      'Diagonal(posterior.variances(mode)) makes one step size fit all.')
+
+
+def _rows_of(name, values, factor, place=None, advice=''):
   return [
       chains_lib.r_hat(name, values, place),
-      chains_lib.effective_draws(name, values, factor, place=place),
+      chains_lib.effective_draws(
+          name, values, factor, place=place, advice=advice),
       chains_lib.drift(name, values)]
 
 
