@@ -277,7 +277,7 @@ def logistic_regression(
     rows=range(12), num_examples=12, kind=sgmcmc.Posterior):
   return kind(
       lambda slope, intercept: normal(slope) - intercept**2, log_likelihood,
-      (DATA[rows], LABELS[rows]), num_examples)
+      (DATA[rows], LABELS[rows]), num_examples=num_examples)
 
 
 def gaussian_step(parts):
@@ -475,7 +475,7 @@ def test_gives_derivatives_is_what_it_says(name):
       sgmcmc.StochasticBouncyParticleSampler, posterior,
       gradient_estimator=estimator)
   if not estimator.gives_derivatives:
-    with pytest.raises(ValueError, match='derivative'):
+    with pytest.raises(ValueError, match='derivative|no such step'):
       make_kernel()
     return
   make_kernel()

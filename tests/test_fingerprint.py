@@ -266,7 +266,7 @@ CASES = {
     'kernels of TFP': (lambda x: tfp.mcmc.TransformedTransitionKernel(
         tfp.mcmc.HamiltonianMonteCarlo(closure(x), 0.1, 3), tfb.Exp()), 1., 2.),
     'priors of Keras models': (
-        lambda x: sgmcmc.keras.priors.he_normal(x), 1., 2.),
+        lambda x: sgmcmc.keras.he_normal(x), 1., 2.),
     'priors with a learned scale': (
         lambda x: sgmcmc.keras.learned_scale(scale=x), 1., 2.),
 }

@@ -96,7 +96,7 @@ def test_what_has_no_mode_is_said():
       tf.zeros(3))
   with pytest.raises(ValueError, match='not finite: start in a place'):
     nowhere.mode(-1.)
-  with pytest.raises(ValueError, match='no draws'):
+  with pytest.raises(ValueError, match='a function, which cannot be sampled'):
     nowhere.mode()
   with pytest.warns(UserWarning, match='mode has not been found'):
     nowhere.mode(1.)  # Its density grows without end.

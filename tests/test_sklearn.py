@@ -11,6 +11,8 @@ from tfp_sgmcmc.sklearn import BayesianClassifier
 from tfp_sgmcmc.sklearn import BayesianRegressor
 
 FEW = dict(num_steps=400, epochs=10, random_state=0)
+# With fewer a chain may not have come to rest, or be lost.
+ENOUGH = {**FEW, 'num_steps': 2000}
 
 
 def line(n=60, seed=0):
@@ -21,7 +23,7 @@ def line(n=60, seed=0):
 
 def test_regressor():
   x, y = line()
-  regressor = BayesianRegressor(**FEW)
+  regressor = BayesianRegressor(**ENOUGH)
   assert regressor.fit(x, y) is regressor
   mean, std = regressor.predict(x, return_std=True)
   np.testing.assert_array_equal(mean, regressor.predict(x))
@@ -47,7 +49,7 @@ def test_regressor():
 def test_several_targets():
   x, y = line()
   y = np.stack([y, -y], axis=-1)
-  regressor = BayesianRegressor(**FEW).fit(x, y)
+  regressor = BayesianRegressor(**ENOUGH).fit(x, y)
   mean, std = regressor.predict(x[:4], return_std=True)
   assert mean.shape == std.shape == (4, 2)
   assert regressor.quantiles(x[:4], [0.5]).shape == (1, 4, 2)

@@ -223,10 +223,11 @@ exactly = np.mean([by_class[int(k)] for k in models.classes()[1]])
 @pytest.mark.parametrize('arguments', [
     dict(class_weight=by_class), dict(class_weight=by_class, start_epoch=1),
     dict(sample_weight=np.full(50, exactly)),
-    dict(class_weight=by_class, num_examples=None, data=lambda: (
+    dict(class_weight=by_class, data=lambda: (
         tf.data.Dataset.from_tensor_slices(models.classes()).batch(20).filter(
             lambda *batch: True)))], ids=[
-                'class_weight', 'after training', 'sample_weight', 'counted'])
+                'class_weight', 'after training', 'sample_weight',
+                'of no length'])
 def test_weights_of_another_mean_are_warned_of(arguments):
   arguments = dict(arguments)
   if 'data' in arguments:

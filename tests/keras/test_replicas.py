@@ -63,11 +63,11 @@ def test_one_device_has_nothing_to_add_up():
   arguments = (
       lambda w: -tf.reduce_sum(w**2),
       lambda w, batch: -tf.nn.sparse_softmax_cross_entropy_with_logits(
-          batch[1], tf.einsum('nd,dk->nk', batch[0], w)), (x, y), 70)
+          batch[1], tf.einsum('nd,dk->nk', batch[0], w)), (x, y))
   weights = keras.random.normal([4, 3], seed=0)
   found = []
   for kind in (sgmcmc.Posterior, sgmcmc.ShardedPosterior):
-    posterior = kind(*arguments)
+    posterior = kind(*arguments, num_examples=70)
     assert int(posterior.total_rows) == len(x)
     with tf.GradientTape() as tape:
       tape.watch(weights)

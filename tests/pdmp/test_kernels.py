@@ -323,15 +323,19 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
 
 
 @pytest.mark.parametrize('build, error, message', [
-    (lambda: BPS(posterior(), None, UNIFORM), ValueError,
+    (lambda: BPS(posterior(), gradient_estimator=UNIFORM), ValueError,
      'exact gradient alone.*rate_bound'),
     (lambda: BPS(normal, 3.), TypeError, 'rate_bound is 3.0'),
-    (lambda: BPS(posterior(), pdmp.HessianBound(1.), UNIFORM), ValueError,
-     'holds for every minibatch'),
-    (lambda: BPS(posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
-                 sgmcmc.gradients.Noisy(1.)), ValueError, 'no bound'),
-    (lambda: BPS(posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
-                 sgmcmc.gradients.SVRG(1, 5)), ValueError, 'past of the chain'),
+    (lambda: BPS(
+        posterior(), pdmp.HessianBound(1.), gradient_estimator=UNIFORM),
+     ValueError, 'holds for every minibatch'),
+    (lambda: BPS(
+        posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
+        gradient_estimator=sgmcmc.gradients.Noisy(1.)), ValueError, 'no bound'),
+    (lambda: BPS(
+        posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
+        gradient_estimator=sgmcmc.gradients.SVRG(1, 5)),
+     ValueError, 'past of the chain'),
     (lambda: BPS(normal, pdmp.HessianBound(1.), velocity='cube'), ValueError,
      "'sphere', 'gaussian'"),
     (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_rate=-1.), ValueError,
@@ -366,8 +370,9 @@ def test_refused_at_the_first_step():
   kernel = BPS(normal, lambda start: 1.)
   with pytest.raises(TypeError, match='pdmp.AffineRate'):
     kernel.one_step(state, kernel.bootstrap_results(state), seed=[0, 1])
-  kernel = BPS(posterior(), pdmp.LogisticRegressionBound(np.ones([12, 2]), 1.),
-               UNIFORM)
+  kernel = BPS(
+      posterior(), pdmp.LogisticRegressionBound(np.ones([12, 2]), 1.),
+      gradient_estimator=UNIFORM)
   state = tf.zeros([2, 3], tf.float64)
   with pytest.raises(ValueError, match='3 coordinates and features 2 columns'):
     kernel.one_step(state, kernel.bootstrap_results(state), seed=[0, 1])
