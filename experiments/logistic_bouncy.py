@@ -162,7 +162,7 @@ def exact_kernel(name, problem):
 
   return make(
       problem.posterior, rate_bound,
-      sgmcmc.gradients.Uniform(1)), float(np.sum(bound))
+      gradient_estimator=sgmcmc.gradients.Uniform(1)), float(np.sum(bound))
 
 
 def step_kernel(name, problem):

@@ -320,7 +320,8 @@ def segmentation():
   hidden = layers.UpSampling2D(2)(hidden)
   outputs = layers.Conv2D(2, 3, activation='softmax', padding='same')(hidden)
   return Kind(
-      compiled(keras.Model(inputs, outputs)), Images(x, y), inputs=x)
+      compiled(keras.Model(inputs, outputs)), Images(x, y), inputs=x,
+      sampling=dict(num_examples=N))
 
 
 class Recommender(keras.Model):
