@@ -179,6 +179,7 @@ def test_kinds_of_observations(family):
       posterior.log_likelihood(w, batch=posterior.data), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_sampled():
   """A linear regression of known noise: its moments in closed form.
 

@@ -138,10 +138,11 @@ def by_tfp(kernel, chains=()):
 
 @pytest.mark.filterwarnings('ignore:.*not calibrated')
 @pytest.mark.parametrize('make', [
-    sgld, lambda: sgmcmc.SelfTuning(
+    sgld, pytest.param(lambda: sgmcmc.SelfTuning(
         sgmcmc.SGNHT(
             oracle.GaussianModel().posterior(), 0.01, 0., thermostat='part',
-            gradient_estimator=UNIFORM), 100)], ids=['SGLD', 'a wrapper'])
+            gradient_estimator=UNIFORM), 100), marks=pytest.mark.slow)],
+                         ids=['SGLD', 'a wrapper'])
 def test_a_step_in_sample_chain_is_one_kernel(make, calls, monkeypatch):
   ours = by_tfp(make())
   assert len(calls) == 1
@@ -179,6 +180,7 @@ def traced(chunk_size, trace_fn=lambda _, results: results.step):
       progress_bar=False)
 
 
+@pytest.mark.slow
 def test_blocks_of_draws(monkeypatch, calls):
   """A kernel makes 64 draws: whole blocks, and the rest of a chunk."""
   ours = [traced(chunk_size) for chunk_size in (1, 63, 64, 65, 150)]

@@ -69,7 +69,8 @@ def eager_draws():
 
 
 @pytest.mark.parametrize('jit_compile', [
-    False, True, pytest.param('no compiler', marks=pytest.mark.slow)])
+    pytest.param(False, marks=pytest.mark.slow), True,
+    pytest.param('no compiler', marks=pytest.mark.slow)])
 def test_same_eager_graph_and_xla(jit_compile, monkeypatch):
   if jit_compile == 'no compiler':
     monkeypatch.setattr(compat, 'jit_compile', lambda: None)

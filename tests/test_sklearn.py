@@ -46,6 +46,7 @@ def test_regressor():
   np.testing.assert_array_equal(mean, again.predict(x))
 
 
+@pytest.mark.slow
 def test_several_targets():
   x, y = line()
   y = np.stack([y, -y], axis=-1)
@@ -55,6 +56,7 @@ def test_several_targets():
   assert regressor.quantiles(x[:4], [0.5]).shape == (1, 4, 2)
 
 
+@pytest.mark.slow
 def test_classifier():
   x, y = line()
   labels = np.where(y > 1000., 'high', 'low')

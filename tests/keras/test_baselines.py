@@ -116,6 +116,7 @@ def logistic():
       from_logits=True), kernel_initializer='zeros')
 
 
+@pytest.mark.slow
 def test_a_network_at_chance_is_not_fine():
   """Labels that have nothing to do with the inputs; others that have.
 
@@ -174,7 +175,8 @@ def test_judgement(of_constant, of_start, verdict, said):
   found, advice = baselines._judge(ours, *others)
   assert found == verdict and said in advice
 
-@pytest.mark.parametrize('num_chains', [1, 2])
+@pytest.mark.parametrize('num_chains', [
+    1, pytest.param(2, marks=pytest.mark.slow)])
 def test_weights_before_sampling_stay_with_the_draws(num_chains, tmp_path):
   """In memory, on disk, saved, pooled, pickled, and where a chain goes on."""
   x, y = models.classes()

@@ -192,6 +192,7 @@ def test_bad_input(message, arguments):
     models.make_sampling(**{'kernel': SBPS, **arguments})
 
 
+@pytest.mark.slow
 def test_recurrent_network():
   """Derivatives along the path go through the loop of a layer."""
   random = np.random.default_rng(0)

@@ -172,6 +172,7 @@ def dataset():
   return tf.data.Dataset.from_tensor_slices(models.classes()).batch(20)
 
 
+@pytest.mark.slow
 def test_the_temperature_is_that_of_the_lowest_score(monkeypatch, capsys):
   scores = iter([0.5, 0.3, 0.35, 0.4, 0.1])
   monkeypatch.setattr(

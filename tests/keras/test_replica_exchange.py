@@ -16,7 +16,8 @@ KERNEL = functools.partial(
     temperature_ratios=(1., 1.5, 2.))
 
 
-@pytest.mark.parametrize('num_chains', [1, 2])
+@pytest.mark.parametrize('num_chains', [
+    1, pytest.param(2, marks=pytest.mark.slow)])
 def test_draws_are_those_of_the_cold_chain(num_chains):
   model = models.classifier()
   sampling = models.make_sampling(KERNEL, **(

@@ -266,6 +266,7 @@ def test_the_noise_that_is_known_is_not_added_again():
   assert np.all(np.abs(unknown.var(axis=0)[[0, 1, 3, 4]] - 1.) > 0.06)
 
 
+@pytest.mark.slow
 def test_a_friction_beside_the_thermostat():
   """gamma from 0.4 to 3.6 by coordinate, and A = 0.
 

@@ -50,6 +50,7 @@ def test_the_error_comes_to_what_was_wanted(wanted):
   assert planted > 1.6, planted
 
 
+@pytest.mark.slow
 def test_a_start_that_is_far_too_long_is_halved():
   found = [
       sample(quartic, start, 600, 0.01, 5) for start in (0.01, 1e12)]

@@ -261,7 +261,8 @@ def noisy_variances(**changes):
   return np.mean(np.square(found), axis=0)
 
 
-@pytest.mark.parametrize('h, length', [(1., 4.5), (0.5, 10.)])
+@pytest.mark.parametrize('h, length', [
+    pytest.param(1., 4.5, marks=pytest.mark.slow), (0.5, 10.)])
 def test_noise_that_is_the_same_in_all_directions(h, length):
   """The share h^2 C / (6 d) of the docstring, whatever L is."""
   share = 6. / 120.
@@ -405,6 +406,7 @@ def test_law_in_fit():
   assert np.all(np.abs(found.std(axis=0) / sd - 1.) < 0.035)
 
 
+@pytest.mark.slow
 def test_the_share_of_noise_in_the_summary():
   """rho of the docstring, by the variance that the estimator says."""
   posterior = oracle.GaussianModel().posterior()

@@ -177,6 +177,7 @@ def test_planted_errors_of_two_modes_are_seen(error):
   assert np.any(z_scores(**error) > Z)
 
 
+@pytest.mark.slow
 def test_each_replica_has_its_temperature():
   """Without swaps, on N(0, 1): variances T q / (1 - h / 2)."""
   kernel = sgmcmc.ReplicaExchangeSGLD(
