@@ -65,6 +65,7 @@ def test_hierarchical_from_a_draw_of_the_prior():
       np.append(*variances), 1. / np.diag(precision), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_logistic_regression_with_unequal_scales():
   rng = np.random.default_rng(1)
   x = (rng.normal(size=[20_000, 3]) * [10., 1., 0.03]).astype(np.float32)

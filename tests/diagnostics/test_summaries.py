@@ -120,6 +120,7 @@ def verdict(rows, quantity):
   return row_of(rows, quantity).verdict
 
 
+@pytest.mark.slow
 def test_a_right_chain_is_fine():
   found = summary_of_run()
   assert found.verdict == 'fine', str(found)

@@ -153,6 +153,7 @@ def test_allocation():
     assert np.all(numbers < np.maximum(1, n * sizes / sizes.sum()) + 1)
 
 
+@pytest.mark.slow
 def test_each_minibatch_has_its_share_of_each_stratum():
   posterior, estimator = poisson_regression(), Stratified(5, STRATA)
   indices = estimator.draw(posterior, [100, 2], tf.constant([1, 2])).numpy()

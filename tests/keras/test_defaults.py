@@ -34,6 +34,7 @@ def fit(sampling, epochs, model=None, validates=True, **arguments):
   return model
 
 
+@pytest.mark.slow
 def test_everything_left_out_is_chosen_and_said(capsys):
   sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   with warnings.catch_warnings():

@@ -47,6 +47,7 @@ def test_jit_compile_gives_the_same_chain(reference):
       history['loss'], reference[1]['loss'], rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('prior', [
     tfd.Normal(0., 1.),
     *(pytest.param(prior, marks=pytest.mark.slow) for prior in (

@@ -155,6 +155,7 @@ def test_chains_come_from_afar():
   ) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('v', [1., 4.])
 def test_acceptance_that_noise_leaves(v):
   """erfc(sqrt(v / 8)) of the docstring, d = 20, L = 5, small h."""

@@ -234,6 +234,7 @@ def test_the_law_of_a_gaussian_at_a_large_step(thermostat):
       momentum.var(axis=0), 1. - h**2 / SCALES**2 / 4., rtol=0.07)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('thermostat', [
     'scalar', pytest.param('diagonal', marks=pytest.mark.slow)])
 def test_how_cold_euler_is(thermostat):

@@ -30,6 +30,7 @@ def sample(target, step_size, number, wanted, num_results=200):
           results.step_size, results.inner_results.energy_error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('wanted', [
     1e-3, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_the_error_comes_to_what_was_wanted(wanted):
