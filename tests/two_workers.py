@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 from unittest import mock
 import warnings
 
@@ -193,6 +194,16 @@ def check_directory(kernel, folder):
   print(f'writes: {sharding.find(kernel).is_of_first_process}', flush=True)
 
 
+def wait_for_the_other(task, folder):
+  """Neither process ends while the other may still wait for an answer of it."""
+  (folder.parent / f'end {task}').touch()
+  other = folder.parent / f'end {1 - task}'
+  for _ in range(600):
+    if other.exists():
+      return
+    time.sleep(0.1)
+
+
 def main(task, ports, folder):
   os.environ['TF_CONFIG'] = json.dumps({
       'cluster': {'worker': [f'localhost:{port}' for port in ports]},
@@ -221,6 +232,7 @@ def main(task, ports, folder):
   check_directory(
       sgmcmc.SGLD(sgmcmc.shard(whole, several), STEP_SIZE,
                   gradient_estimator=gradients.Uniform(2)), folder)
+  wait_for_the_other(task, folder)
 
 
 if __name__ == '__main__':
