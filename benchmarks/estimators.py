@@ -124,7 +124,7 @@ def peak_of_a_pass(chunk_size):
   state = tf.zeros([20, NUM_FEATURES])
   if chunk_size:
     estimator = sgmcmc.gradients.ControlVariate(
-        BATCH_SIZE, state, chunk_size=chunk_size)
+        BATCH_SIZE, state, rows_per_chunk=chunk_size)
 
     @tf.function(jit_compile=True)
     def run():

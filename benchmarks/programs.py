@@ -184,7 +184,7 @@ CASES = (
                  draw_interval=0.01))),
     Case('perceptron, EWSG', perceptron, 104, functools.partial(
         sgmcmc.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-            base=sgmcmc.gradients.Deal()))),
+            base=sgmcmc.gradients.Reshuffled()))),
     Case('convolutional network', convolutional, 104),
     Case('perceptron of width 2,048',
          functools.partial(perceptron, 2048, 2048), 1024),

@@ -52,7 +52,7 @@ def schedule(is_cyclical, eta, num_steps):
 
 def kernel_of(name, is_cyclical, eta, friction, num_steps):
   rate = schedule(is_cyclical, eta, num_steps)
-  noisy = sgmcmc.gradients.Noisy(1.)
+  noisy = sgmcmc.gradients.GaussianNoise(1.)
   if name == 'SGLD':
     return sgmcmc.SGLD(log_prob, rate, gradient_estimator=noisy)
   return sgmcmc.SGHMC(

@@ -93,7 +93,8 @@ def tune(noisy, arguments):
 
 def run(arguments):
   num_chains = common.sizes(arguments, 50, 1000, 100)
-  noisy = sgmcmc.gradients.Noisy(noise_scale=np.sqrt(2. * NOISE / STEP_SIZE))
+  noisy = sgmcmc.gradients.GaussianNoise(
+      noise_scale=np.sqrt(2. * NOISE / STEP_SIZE))
   friction = tf.constant(FRICTIONS)[:, tf.newaxis]
   # With a noise estimate as large as the friction SGHMC adds no noise itself.
   fixed = sgmcmc.SGHMC(

@@ -87,7 +87,7 @@ class Job(NamedTuple):
     """The kernel on a posterior, with a step size."""
     if self.name == 'SVRG-LD':
       return sgmcmc.SGLD(target, h, gradient_estimator=sgmcmc.gradients.SVRG(
-          1, refresh_every=self.n, replacement=True))
+          1, steps_per_anchor=self.n, replacement=True))
     if 'SGLD' in self.name:
       preconditioner = None if self.name == 'SGLD' else (
           sgmcmc.preconditioners.RMSProp(0.99, regularizer=1e-5))

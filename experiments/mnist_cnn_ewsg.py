@@ -64,7 +64,7 @@ def make_kernel(name, size):
       sgmcmc.SGHMC, step_size=step_size / math.sqrt(size),
       friction=FRICTION * math.sqrt(size),
       gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-          base=sgmcmc.gradients.Deal()) if name == 'EWSG' else None)
+          base=sgmcmc.gradients.Reshuffled()) if name == 'EWSG' else None)
 
 
 def make_model(seed, steps_per_execution):

@@ -50,7 +50,8 @@ def kernels():
           target, sgmcmc.pdmp.GaussianBound(PRECISION),
           refresh_rate=REFRESH_RATE),
       sgmcmc.BouncyParticleSampler(
-          target, noisy_bound, gradient_estimator=sgmcmc.gradients.Noisy(NOISE),
+          target, noisy_bound,
+          gradient_estimator=sgmcmc.gradients.GaussianNoise(NOISE),
           refresh_rate=REFRESH_RATE))
 
 

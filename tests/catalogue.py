@@ -275,16 +275,16 @@ ESTIMATORS = {
             4, anchor, probabilities=1. + np.arange(12) % 3),
         is_of_a_model=True, is_unbounded=True),
     'svrg': Estimator(
-        lambda: gradients.SVRG(4, refresh_every=3), knows_the_past=True),
+        lambda: gradients.SVRG(4, steps_per_anchor=3), knows_the_past=True),
     'saga': Estimator(lambda: gradients.SAGA(4), knows_the_past=True),
     'ewsg': Estimator(
         lambda: gradients.ExponentiallyWeighted(3, num_index_steps=2)),
     'ewsg of svrg': Estimator(lambda: gradients.ExponentiallyWeighted(
-        base=gradients.SVRG(4, refresh_every=3))),
+        base=gradients.SVRG(4, steps_per_anchor=3))),
     'ewsg of deal': Estimator(lambda: gradients.ExponentiallyWeighted(
-        base=gradients.Deal())),
+        base=gradients.Reshuffled())),
     'noisy': Estimator(
-        lambda: gradients.Noisy(0.5, UNIFORM), is_unbounded=True),
+        lambda: gradients.GaussianNoise(0.5, UNIFORM), is_unbounded=True),
     # Alone it deals all rows into one set.
-    'deal': Estimator(gradients.Deal, is_exact_alone=True),
+    'deal': Estimator(gradients.Reshuffled, is_exact_alone=True),
 }

@@ -55,7 +55,7 @@ COMPLETED = {
     'MicrocanonicalLangevin(...': 'MicrocanonicalLangevin(posterior, step_size',
     'rate_bound=...': 'rate_bound=rate_bound',
     'pdmp.SplitZigZag(...': 'pdmp.SplitZigZag(posterior, step_size',
-    'SVRG(...)': 'SVRG(100, refresh_every=1000)',
+    'SVRG(...)': 'SVRG(100, steps_per_anchor=1000)',
 }
 # A keyword on its own, or an estimator, is of this kernel.
 KERNELS = {
@@ -76,13 +76,13 @@ OTHERS = {
     'base=gradients.SVRG(...)': 'SGHMC(posterior, step_size, friction, '
                                 'gradient_estimator=gradients.'
                                 'ExponentiallyWeighted(base=gradients.SVRG('
-                                '100, refresh_every=1000)))',
+                                '100, steps_per_anchor=1000)))',
     'gradients.preferential_probabilities':
         'gradients.preferential_probabilities(posterior, mode, x[:10])',
     'Softmax': 'likelihood_bounds.Softmax(num_classes=3)',
     'StudentT': 'likelihood_bounds.StudentT(df=4., scale=1.)',
-    'base=gradients.Deal()': 'gradients.ExponentiallyWeighted('
-                             'base=gradients.Deal())',
+    'base=gradients.Reshuffled()': 'gradients.ExponentiallyWeighted('
+                             'base=gradients.Reshuffled())',
     'prior=sgmcmc.keras.learned_scale()': 'keras.learned_scale()',
     'sgmcmc.keras.draw_scales': 'keras.draw_scales',
     'step_size=': 'SGHMC(posterior, schedule, friction)',

@@ -54,6 +54,6 @@ def test_the_executor_of_several_chains():
   data = tf.zeros([4, 1]).numpy()
   with in_a_fork() as executor:
     with pytest.raises(RuntimeError, match="2 failed.*fork of one .*'spawn'"):
-      sgmcmc.keras.sample_chains(
+      sgmcmc.keras.fit_chains(
           make_model, dict(x=data, y=data, epochs=2), num_chains=2,
           executor=executor, seed=1)

@@ -327,7 +327,7 @@ def test_a_pass_over_many_rows_traces_the_model_once():
   anchor = posterior.sample_prior(seed=1)
   kernel = sgmcmc.SGLD(
       posterior, 1e-6, gradient_estimator=sgmcmc.gradients.ControlVariate(
-      10, anchor=anchor, chunk_size=200))
+      10, anchor=anchor, rows_per_chunk=200))
   before = num_calls
   results = kernel.bootstrap_results(anchor)
   assert num_calls - before < 30

@@ -288,7 +288,7 @@ def test_streams_run_without_xla():
       num_examples=200)
   stream = sgmcmc.gradients.Stream(
       tf.data.Dataset.from_tensor_slices(x).batch(50))
-  for estimator in (stream, sgmcmc.gradients.Noisy(1., base=stream)):
+  for estimator in (stream, sgmcmc.gradients.GaussianNoise(1., base=stream)):
     draws = run(
         sgmcmc.SGLD(posterior, 1e-3, gradient_estimator=estimator), 30,
         tf.zeros([2]), chunk_size=20)

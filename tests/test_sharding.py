@@ -88,7 +88,7 @@ class Replica:
 
 @pytest.mark.parametrize('estimator', [
     sgmcmc.gradients.Uniform(2),
-    sgmcmc.gradients.Deal(),
+    sgmcmc.gradients.Reshuffled(),
     sgmcmc.gradients.ControlVariate(2, np.float32([0.3, -1.])),
 ], ids=lambda estimator: type(estimator).__name__)
 def test_both_sets_of_a_step_are_unbiased(estimator):
@@ -247,7 +247,7 @@ def shared_out(kernel_class=sgmcmc.SGLD, target=log_prob, **arguments):
     (lambda: sgmcmc.SGLD(
         with_own_parts(), 0.1, experimental_shard_axis_names=[None, None]),
      r'is \[None, None\] for the kernel'),
-    (lambda: shared_out(gradient_estimator=sgmcmc.gradients.Noisy(1.)),
+    (lambda: shared_out(gradient_estimator=sgmcmc.gradients.GaussianNoise(1.)),
      'no replica sees together'),
     (lambda: shared_out(
         target=with_own_parts(),

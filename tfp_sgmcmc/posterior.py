@@ -348,7 +348,12 @@ class Posterior:
     return states.like(start, maximum.maximum(terms, parts))
 
   def variances(
-      self, mode: Any, *, num_rows: int | None = None, seed: Any = None) -> Any:
+      self,
+      mode: Any,
+      *,
+      num_rows: int | None = None,
+      seed: hints.Seed = None,
+  ) -> Any:
     """The variance of each coordinate by the curvature at the mode.
 
       1 / (-d^2 log p / dtheta_k^2), the other coordinates fixed.

@@ -115,7 +115,7 @@ def test_noisy():
   scale, posterior = 3., poisson_regression()
   exact = estimates(sgmcmc.gradients.Exact(), posterior, chains=(1,))
   for base in (None, sgmcmc.gradients.Uniform(4)):
-    estimator = sgmcmc.gradients.Noisy(scale, base)
+    estimator = sgmcmc.gradients.GaussianNoise(scale, base)
     gradients = as_array(
         estimates(estimator, posterior).grads_target_log_prob, NUM_CHAINS)
     variance = scale**2
@@ -176,9 +176,10 @@ def test_stream_says_that_xla_cannot_compile_it():
     (lambda: sgmcmc.gradients.Uniform(0), ValueError, 'at least 1'),
     (lambda: sgmcmc.gradients.Uniform(-3), ValueError, 'at least 1'),
     (lambda: sgmcmc.gradients.Uniform(2.5), TypeError, 'Python integer'),
-    (lambda: sgmcmc.gradients.Noisy(-1.), ValueError, 'at least 0'),
-    (lambda: sgmcmc.gradients.Noisy(np.nan), ValueError, 'finite'),
-    (lambda: sgmcmc.gradients.Noisy(1., base='x'), TypeError, 'base is'),
+    (lambda: sgmcmc.gradients.GaussianNoise(-1.), ValueError, 'at least 0'),
+    (lambda: sgmcmc.gradients.GaussianNoise(np.nan), ValueError, 'finite'),
+    (lambda: sgmcmc.gradients.GaussianNoise(1., base='x'), TypeError,
+     'base is'),
     (lambda: sgmcmc.gradients.Stream(DATA), TypeError, 'tf.data.Dataset'),
     (lambda: sgmcmc.gradients.Stream(
         tf.data.Dataset.from_tensor_slices(DATA[:, 0])), ValueError,
@@ -216,7 +217,7 @@ def test_gradients_of_single_examples_are_counted():
   for estimator, counts in (
       (sgmcmc.gradients.Exact(), [9, 18]),
       (sgmcmc.gradients.Uniform(4), [4, 8]),
-      (sgmcmc.gradients.Noisy(1., sgmcmc.gradients.Uniform(3)), [3, 6]),
+      (sgmcmc.gradients.GaussianNoise(1., sgmcmc.gradients.Uniform(3)), [3, 6]),
       (stream, [5, 9])):
     parts = state([7])
     results = estimator.bootstrap_results(posterior, parts)

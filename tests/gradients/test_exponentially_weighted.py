@@ -34,7 +34,7 @@ from tfp_sgmcmc.gradients import exponentially_weighted
 
 tfd = tfp.distributions
 gradients = sgmcmc.gradients
-DEAL = gradients.Deal()
+DEAL = gradients.Reshuffled()
 
 
 @pytest.mark.parametrize('num_steps', [1, 2, 5])
@@ -169,7 +169,7 @@ def poisson_regression():
 def test_terms_of_svrg():
   """The candidates are SVRG's estimates; the anchor is prepared once."""
   posterior, num_steps = poisson_regression(), 2
-  base = gradients.SVRG(1, refresh_every=100, replacement=True)
+  base = gradients.SVRG(1, steps_per_anchor=100, replacement=True)
   chains = (NUM_CHAINS,)
   anchor = split(THETA + [0.9, -0.6, -0.4], chains)
   estimator = EWSG(num_index_steps=num_steps, base=base)
@@ -255,7 +255,8 @@ def _bad_shift():
     (lambda: EWSG(2, shift=np.nan), ValueError, 'finite'),
     (lambda: EWSG(2, shift=[1., 2.]), TypeError, 'shift'),
     (lambda: EWSG(2, base=gradients.Exact()), TypeError, 'tries several'),
-    (lambda: EWSG(2, base=gradients.Noisy(1.)), TypeError, 'tries several'),
+    (lambda: EWSG(2, base=gradients.GaussianNoise(1.)), TypeError,
+     'tries several'),
     (lambda: EWSG(2, base=gradients.SAGA(2)), TypeError, 'SVRG'),
     (lambda: EWSG(2, base=gradients.Uniform(3)), ValueError,
      'batch_size is 2, and that of base'),
@@ -263,7 +264,7 @@ def _bad_shift():
     (lambda: _kernel(EWSG(num_index_steps=12, base=DEAL)), ValueError,
      'dealt into 13 minibatches'),
     (lambda: _kernel(integrator='baoab'), ValueError, 'two gradients'),
-    (lambda: _kernel(gradients.Noisy(1., EWSG(2)), integrator='baoab'),
+    (lambda: _kernel(gradients.GaussianNoise(1., EWSG(2)), integrator='baoab'),
      ValueError, 'two gradients'),
     (lambda: _kernel(temperature=0.), ValueError, 'temperature = 0'),
     (lambda: _kernel(noise_estimate=1.), ValueError,

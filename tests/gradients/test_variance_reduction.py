@@ -74,15 +74,15 @@ def are_as_said(estimator, posterior=None):
 
 
 @pytest.mark.parametrize('estimator', [
-    ControlVariate(4, other_state(), chunk_size=5),
+    ControlVariate(4, other_state(), rows_per_chunk=5),
     ControlVariate(12, other_state(), replacement=True),
     ControlVariate(4, other_state(), probabilities=TICKETS),
-    ControlVariate(4, other_state(), order=2, chunk_size=5),
+    ControlVariate(4, other_state(), order=2, rows_per_chunk=5),
     ControlVariate(4, other_state(), order=2, probabilities=TICKETS),
     SVRG(4, 100),
-    SVRG(2, 100, replacement=True, chunk_size=2),
+    SVRG(2, 100, replacement=True, rows_per_chunk=2),
     SAGA(1),
-    SAGA(4, chunk_size=5),
+    SAGA(4, rows_per_chunk=5),
     SAGA(9),
 ])
 def test_unbiased_with_the_variance_it_says(estimator):
@@ -90,10 +90,10 @@ def test_unbiased_with_the_variance_it_says(estimator):
 
 
 @pytest.mark.parametrize('estimator', [
-    ControlVariate(4, other_state(), chunk_size=5),
+    ControlVariate(4, other_state(), rows_per_chunk=5),
     ControlVariate(4, other_state(), probabilities=TICKETS),
     ControlVariate(4, other_state(), order=2),
-    SAGA(4, chunk_size=5)])
+    SAGA(4, rows_per_chunk=5)])
 def test_data_that_stand_for_more_examples(estimator):
   assert are_as_said(estimator, standing_for(90))
 
@@ -166,13 +166,13 @@ def _preferential():
     (planted.no_population_factor, lambda: ControlVariate(4, other_state())),
     (_anchor_not_scaled, lambda: ControlVariate(4, other_state())),
     (_last_chunk_counted_twice,
-     lambda: ControlVariate(4, other_state(), chunk_size=5)),
+     lambda: ControlVariate(4, other_state(), rows_per_chunk=5)),
     (_rows_stand_for_as_many, _preferential),
     (_no_aliases, _preferential),
     (_hessian_of_half_the_rows, _second_order),
     (_no_half_in_taylor, _second_order),
     (_last_chunk_counted_twice,
-     lambda: ControlVariate(4, other_state(), order=2, chunk_size=5)),
+     lambda: ControlVariate(4, other_state(), order=2, rows_per_chunk=5)),
     (_stale_total, lambda: SAGA(4)),
     (_stale_table, lambda: SAGA(4)),
 ])
@@ -364,8 +364,9 @@ KERNELS = [
     functools.partial(sgmcmc.SGNHT, step_size=0.05, diffusion=1.),
 ]
 ESTIMATORS = [
-    ControlVariate(2, other_state(), chunk_size=5), SVRG(2, 3, chunk_size=5),
-    SAGA(2, chunk_size=5)]
+    ControlVariate(2, other_state(), rows_per_chunk=5),
+    SVRG(2, 3, rows_per_chunk=5),
+    SAGA(2, rows_per_chunk=5)]
 name_of = lambda e: getattr(e, 'func', type(e)).__name__
 
 
@@ -381,8 +382,9 @@ def test_with_each_kernel(make):
   """SVRG at each step, and any of them on all examples, is exact."""
   wanted, _ = chain(make(poisson_regression()), state([3]))
   for estimator in (
-      SVRG(2, refresh_every=1, chunk_size=5), ControlVariate(9, other_state()),
-      SAGA(9, chunk_size=5)):
+      SVRG(2, steps_per_anchor=1, rows_per_chunk=5),
+      ControlVariate(9, other_state()),
+      SAGA(9, rows_per_chunk=5)):
     parts, results = chain(
         make(poisson_regression(), gradient_estimator=estimator), state([3]))
     for part, exact in zip(parts, wanted):
@@ -440,9 +442,9 @@ def _one_estimate(estimator, posterior, seed):
       posterior, parts, estimator.bootstrap_results(posterior, parts), seed)
 
 
-@pytest.mark.parametrize('num_rows, chunk_size', [
+@pytest.mark.parametrize('num_rows, rows_per_chunk', [
     (10, 3), (10, 5), (10, 9), (10, 10), (10, 50), (1, 1)])
-def test_a_pass_sees_each_row_once_in_chunks(num_rows, chunk_size):
+def test_a_pass_sees_each_row_once_in_chunks(num_rows, rows_per_chunk):
   lengths = []
 
   def add(carried, batch, k, is_new):
@@ -453,9 +455,9 @@ def test_a_pass_sees_each_row_once_in_chunks(num_rows, chunk_size):
         tf.cast(is_new, tf.int32))
 
   seen = full_pass.fold(
-      add, tf.zeros([num_rows], tf.int32), tf.range(num_rows), chunk_size)
+      add, tf.zeros([num_rows], tf.int32), tf.range(num_rows), rows_per_chunk)
   np.testing.assert_array_equal(seen, np.ones(num_rows))
-  assert max(lengths) <= chunk_size
+  assert max(lengths) <= rows_per_chunk
 
 
 def test_parts_that_the_likelihood_does_not_know():
@@ -536,9 +538,9 @@ def for_one_chain():
      ValueError, '6,000 coordinates, and with order=2'),
     (lambda: start(ControlVariate(10, other_state())), ValueError,
      'only 9 examples'),
-    (lambda: SVRG(3, 0), ValueError, 'refresh_every is 0'),
-    (lambda: SVRG(3, 1.5), TypeError, 'refresh_every is 1.5'),
-    (lambda: SVRG(3, 5, chunk_size=0), ValueError, 'chunk_size is 0'),
+    (lambda: SVRG(3, 0), ValueError, 'steps_per_anchor is 0'),
+    (lambda: SVRG(3, 1.5), TypeError, 'steps_per_anchor is 1.5'),
+    (lambda: SVRG(3, 5, rows_per_chunk=0), ValueError, 'rows_per_chunk is 0'),
     (lambda: SVRG(3, 5).variance(poisson_regression(), state([3])),
      ValueError, 'single chain'),
     (lambda: SAGA(3, memory_limit=0), ValueError, 'memory_limit is 0'),
@@ -561,10 +563,10 @@ def test_refusals(make, error, message):
             3, [tf.constant(0.1), tf.constant(0.2)]),
         marks=pytest.mark.slow),
     pytest.param(sgmcmc.gradients.SAGA(3), marks=pytest.mark.slow),
-    sgmcmc.gradients.SVRG(3, refresh_every=2),
+    sgmcmc.gradients.SVRG(3, steps_per_anchor=2),
     pytest.param(
         sgmcmc.gradients.ExponentiallyWeighted(
-            None, base=sgmcmc.gradients.SVRG(3, refresh_every=2)),
+            None, base=sgmcmc.gradients.SVRG(3, steps_per_anchor=2)),
         marks=pytest.mark.slow),
 ], ids=lambda estimator: type(estimator).__name__)
 def test_transformed_posterior_in_several_graphs(estimator):

@@ -54,7 +54,7 @@ def fit_arguments(folder):
 
 
 def chains(folder, directory, executor=None):
-  return sgmcmc.keras.sample_chains(
+  return sgmcmc.keras.fit_chains(
       functools.partial(make_model, folder),
       functools.partial(fit_arguments, folder), dict(
           kernel=functools.partial(sgmcmc.SGHMC, step_size=0.01, friction=20.),

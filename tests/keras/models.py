@@ -13,7 +13,8 @@ tfd = tfp.distributions
 NUM_EXAMPLES = 50
 SGHMC = functools.partial(sgmcmc.SGHMC, step_size=0.005, friction=20.)
 # Of batches dealt into two minibatches.
-DEALT = sgmcmc.gradients.ExponentiallyWeighted(base=sgmcmc.gradients.Deal())
+DEALT = sgmcmc.gradients.ExponentiallyWeighted(
+    base=sgmcmc.gradients.Reshuffled())
 EWSG = functools.partial(SGHMC, gradient_estimator=DEALT)
 
 

@@ -13,7 +13,7 @@ import tfp_sgmcmc as sgmcmc
 def kernel(num_index_steps):
   return functools.partial(
       models.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-          num_index_steps=num_index_steps, base=sgmcmc.gradients.Deal()))
+          num_index_steps=num_index_steps, base=sgmcmc.gradients.Reshuffled()))
 
 
 def log_likelihood(hidden, logits, batch):
@@ -80,7 +80,7 @@ def test_metrics_are_of_the_whole_batch():
   sampling = models.make_sampling(functools.partial(
       sgmcmc.SGLD, step_size=1e-20,
       gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-          num_index_steps=2, base=sgmcmc.gradients.Deal())))
+          num_index_steps=2, base=sgmcmc.gradients.Reshuffled())))
   history = models.fit(
       model, sampling, epochs=1, x=x, y=y, sample_weight=weights).history
   scores = model.evaluate(
@@ -103,7 +103,7 @@ def test_refusals():
   for arguments in (dict(batch_size=3), dict(
       batch_size=None, base=sgmcmc.gradients.Uniform(3))):
     estimator = sgmcmc.gradients.ExponentiallyWeighted(**arguments)
-    with pytest.raises(ValueError, match=r'base=gradients.Deal\(\)'):
+    with pytest.raises(ValueError, match=r'base=gradients.Reshuffled\(\)'):
       models.make_sampling(functools.partial(
           models.SGHMC, gradient_estimator=estimator))
   with pytest.raises(ValueError, match='dealt into 3 minibatches'):

@@ -212,7 +212,7 @@ def test_at_temperature_zero_there_is_no_prior(w):
 @pytest.mark.parametrize('kernel, arguments', [
     (functools.partial(sgmcmc.SGHMC, step_size=0.01, friction=10.,
                        gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-                           base=sgmcmc.gradients.Deal())), {}),
+                           base=sgmcmc.gradients.Reshuffled())), {}),
     (sgmcmc.StochasticBouncyParticleSampler, models.at_times(0.01)),
     (functools.partial(sgmcmc.SGLD, step_size=1e-3,
                        temperature=lambda step: tf.cast(step % 2, tf.float32)),

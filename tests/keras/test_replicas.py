@@ -34,7 +34,7 @@ def two_replicas(strategy=tf.distribute.MirroredStrategy):
 
 @pytest.mark.parametrize('strategy, arguments, message', [
     (tf.distribute.ParameterServerStrategy, {}, 'do not step together'),
-    (tf.distribute.MultiWorkerMirroredStrategy, {}, 'sample_chains'),
+    (tf.distribute.MultiWorkerMirroredStrategy, {}, 'fit_chains'),
     (tf.distribute.MirroredStrategy, dict(jit_compile=True), 'by XLA'),
     (tf.distribute.MirroredStrategy, dict(steps_per_execution=2),
      'fails in Keras itself'),
@@ -48,7 +48,7 @@ def test_strategies_that_do_not_work(strategy, arguments, message):
 
 def test_estimators_that_have_to_see_a_batch_whole():
   kernel = functools.partial(
-      models.SGHMC, gradient_estimator=sgmcmc.gradients.Noisy(0.1))
+      models.SGHMC, gradient_estimator=sgmcmc.gradients.GaussianNoise(0.1))
   sampling = models.make_sampling(kernel)
   model = models.classifier()
   sampling.set_model(model)

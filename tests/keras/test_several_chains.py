@@ -57,8 +57,8 @@ class Here(concurrent.futures.Executor):
     return future
 
 
-def sample_chains(**arguments):
-  return sgmcmc.keras.sample_chains(**{
+def fit_chains(**arguments):
+  return sgmcmc.keras.fit_chains(**{
       **dict(make_model=make_model, fit=fit_arguments, sampling=SAMPLING,
              num_chains=2, executor=Here(), seed=5), **arguments})
 
@@ -67,12 +67,12 @@ def test_each_chain_is_a_fit_and_a_failed_one_is_made_again(tmp_path):
   """Alone: the others are only read. With other starts, seeds and batches."""
   arguments = dict(num_chains=2, directory=tmp_path)
   with pytest.raises(RuntimeError, match='Of 2 chains 1 failed, 1; chain 1'):
-    sample_chains(executor=Here([1]), **arguments)
+    fit_chains(executor=Here([1]), **arguments)
   found = [
       (tmp_path / f'chain_{k}' / 'manifest.json').exists() for k in range(2)]
   assert found == [True, False]
   written = (tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns
-  posterior = sample_chains(**arguments)
+  posterior = fit_chains(**arguments)
   assert (
       tmp_path / 'chain_0' / 'manifest.json').stat().st_mtime_ns == written
   assert [len(chain) for chain in posterior.chains] == [3, 3]
@@ -98,10 +98,10 @@ def make_model_while_another_thread_draws():
 
 def test_what_else_is_in_a_process_changes_no_chain(tmp_path):
   """Neither random numbers of other threads, nor that it made it before."""
-  alone = sample_chains()
-  others = sample_chains(make_model=make_model_while_another_thread_draws)
-  sample_chains(directory=tmp_path)
-  again = sample_chains(directory=tmp_path)
+  alone = fit_chains()
+  others = fit_chains(make_model=make_model_while_another_thread_draws)
+  fit_chains(directory=tmp_path)
+  again = fit_chains(directory=tmp_path)
   for posterior in (others, again):
     for ours, theirs in zip(
         posterior.weights.values(), alone.weights.values(), strict=True):
@@ -122,7 +122,7 @@ def other_targets():
 def begun(tmp_path_factory):
   """The directory of two chains."""
   directory = tmp_path_factory.mktemp('begun')
-  sample_chains(directory=directory)
+  fit_chains(directory=directory)
   return directory
 
 
@@ -135,7 +135,7 @@ def test_a_directory_is_of_one_model_and_of_one_data(
     begun, tmp_path, changes, message):
   shutil.copytree(begun, tmp_path, dirs_exist_ok=True)
   with pytest.raises(RuntimeError, match=message):
-    sample_chains(directory=tmp_path, **changes)
+    fit_chains(directory=tmp_path, **changes)
 
 
 def always_seeded():
@@ -156,7 +156,7 @@ def test_chains_in_threads_say_each_its_own():
   before = warnings.showwarning
   with concurrent.futures.ThreadPoolExecutor(2) as threads, (
       pytest.warns(UserWarning, match='Look out')) as told:
-    several = sample_chains(
+    several = fit_chains(
         executor=threads, make_model=always_seeded,
         fit={**fit_arguments(), 'callbacks': [warns('Look out')]})
   assert warnings.showwarning is before
@@ -164,7 +164,7 @@ def test_chains_in_threads_say_each_its_own():
   assert [text for text in found if 'Look out' in text] == [
       'Chain 0: Look out', 'Chain 1: Look out']
   assert any('Chains 0 and 1 start from the same' in text for text in found)
-  one = sample_chains(make_model=always_seeded)
+  one = fit_chains(make_model=always_seeded)
   for ours, theirs in zip(several.weights.values(), one.weights.values()):
     np.testing.assert_array_equal(ours, theirs)
 
@@ -174,7 +174,7 @@ def test_chains_have_the_callers_types():
   keras.config.set_dtype_policy('mixed_bfloat16')
   try:
     with concurrent.futures.ThreadPoolExecutor(1) as threads:
-      sample_chains(executor=threads, make_model=make_half, num_chains=1)
+      fit_chains(executor=threads, make_model=make_half, num_chains=1)
   finally:
     keras.config.set_dtype_policy(policy)
   assert POLICIES[-2:] == ['mixed_bfloat16', 'mixed_bfloat16']
@@ -227,4 +227,4 @@ def with_frozen_weights():
 ])
 def test_refused(arguments, error, message):
   with pytest.raises(error, match=message):
-    sample_chains(**arguments)
+    fit_chains(**arguments)

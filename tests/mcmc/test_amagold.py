@@ -91,7 +91,7 @@ def p_value(num_steps=20, estimator=UNIFORM, num_parts=1, temperature=1.,
     pytest.param(
         dict(h=0.7, estimator=sgmcmc.gradients.Exact()),
         marks=pytest.mark.slow),
-    dict(h=0.5, estimator=sgmcmc.gradients.Noisy(1.)),
+    dict(h=0.5, estimator=sgmcmc.gradients.GaussianNoise(1.)),
 ], ids=str)
 def test_the_law_is_exact(arguments):
   p, accepted = p_value(**arguments)
@@ -163,7 +163,7 @@ def test_acceptance_that_noise_leaves(v):
   kernel = sgmcmc.AMAGOLD(
       lambda x: -tf.reduce_sum(x**2, axis=-1) / 2., h, 1.,
       num_leapfrog_steps=steps,
-      gradient_estimator=sgmcmc.gradients.Noisy(
+      gradient_estimator=sgmcmc.gradients.GaussianNoise(
           np.sqrt(v / (h**2 * steps * d))))
   start = np.random.default_rng(0).normal(size=[10_000, d])
   _, results = oracle.run_chains(kernel, tf.constant(start, tf.float32), 10)

@@ -140,7 +140,8 @@ def test_coordinates_choose_on_their_own(num_parts):
 def noisy_chains(is_estimated, is_heavy):
   """On N(0, 1) from its law, with noise of standard deviation tau."""
   def make_kernel(h, tau, scale):
-    estimator = HeavyTails(tau) if is_heavy else sgmcmc.gradients.Noisy(tau)
+    estimator = HeavyTails(tau) if is_heavy else (
+        sgmcmc.gradients.GaussianNoise(tau))
     return sgmcmc.StochasticBarker(
         lambda x: -tf.square(x) / 2., h, gradient_estimator=estimator,
         noise_scale=None if is_estimated else scale)

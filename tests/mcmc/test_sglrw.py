@@ -188,7 +188,8 @@ def test_heat_of_clipped_noise(s, factor):
   h = 0.02
   kernel = sgmcmc.SGLRW(
       lambda x: -tf.square(x) / 2., h,
-      gradient_estimator=sgmcmc.gradients.Noisy(np.sqrt(2. * s**2 / h - 1.)))
+      gradient_estimator=sgmcmc.gradients.GaussianNoise(
+          np.sqrt(2. * s**2 / h - 1.)))
   start = np.random.default_rng(0).normal(0., np.sqrt(factor), NUM_CHAINS)
   state, _ = oracle.run_chains(kernel, tf.constant(start, tf.float32), 300)
   # Beside the error of the approximation 5 standard errors.

@@ -72,7 +72,7 @@ def chains(thermostat, integrator):
       return sgmcmc.SGNHT(
           target_log_prob, H, 1., thermostat=thermostat,
           integrator=integrator, temperature=temperature, thermostat_mass=mass,
-          gradient_estimator=sgmcmc.gradients.Noisy(noise_scale))
+          gradient_estimator=sgmcmc.gradients.GaussianNoise(noise_scale))
 
     run_chains = oracle.compile_chains(make_kernel)
     start = SCALES * np.random.default_rng(3).normal(
@@ -191,7 +191,8 @@ def sample_double_well(make_kernel):
   return run
 
 
-NOISE = sgmcmc.gradients.Noisy(np.sqrt(2. * 1. / 0.01))  # B = 1, h = 0.01
+# B = 1, h = 0.01.
+NOISE = sgmcmc.gradients.GaussianNoise(np.sqrt(2. * 1. / 0.01))
 
 
 @pytest.mark.slow

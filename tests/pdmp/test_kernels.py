@@ -331,7 +331,7 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
      ValueError, 'holds for every minibatch'),
     (lambda: BPS(
         posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
-        gradient_estimator=sgmcmc.gradients.Noisy(1.)), ValueError, 'no bound'),
+        gradient_estimator=sgmcmc.gradients.GaussianNoise(1.)), ValueError, 'no bound'),
     (lambda: BPS(
         posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
         gradient_estimator=sgmcmc.gradients.SVRG(1, 5)),
@@ -342,10 +342,10 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
      'refresh_rate is -1'),
     (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_rate=np.ones(2)),
      ValueError, r'refresh_rate has shape \(2,\)'),
-    (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_share=0.), ValueError,
-     'refresh_share is 0'),
-    (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_share=1.2), ValueError,
-     'at most 1'),
+    (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_fraction=0.),
+     ValueError, 'refresh_fraction is 0'),
+    (lambda: BPS(normal, pdmp.HessianBound(1.), refresh_fraction=1.2),
+     ValueError, 'at most 1'),
     (lambda: BPS(normal, pdmp.HessianBound(1.), temperature=0.), ValueError,
      'temperature is 0'),
     (lambda: pdmp.HessianBound(-1.), ValueError, 'positive semidefinite'),

@@ -129,13 +129,13 @@ UNIFORM = sgmcmc.gradients.Uniform(4)
 
 @pytest.mark.parametrize('arguments', [
     dict(velocity='sphere', num_parts=2),
-    dict(velocity='gaussian', bound='hessian', refresh_share=0.3,
+    dict(velocity='gaussian', bound='hessian', refresh_fraction=0.3,
          temperature=2., dtype=np.float64),
-    dict(velocity='sphere', refresh_rate=2., refresh_share=0.5,
+    dict(velocity='sphere', refresh_rate=2., refresh_fraction=0.5,
          temperature=0.3),
     dict(kernel_class=ZIG_ZAG, num_parts=2),
     dict(kernel_class=ZIG_ZAG, bound='hessian', temperature=0.5,
-         refresh_rate=0.5, refresh_share=0.4, dtype=np.float64),
+         refresh_rate=0.5, refresh_fraction=0.4, dtype=np.float64),
     dict(velocity='gaussian', minibatch=UNIFORM, time=0.5),
     dict(minibatch=sgmcmc.gradients.Uniform(1), time=0.5),
     dict(noise=BoundedNoise(), velocity='gaussian', time=0.25),
@@ -169,7 +169,7 @@ def _drawn_anew(self, velocity, gradients, clock, rank):
      bouncy.BouncyParticleSampler, '_ring', _reflected_in_a_fresh_estimate),
     (dict(kernel_class=ZIG_ZAG), zigzag.ZigZagSampler, '_ring',
      _another_sign),
-    (dict(velocity='gaussian', bound='hessian', refresh_share=0.3), base,
+    (dict(velocity='gaussian', bound='hessian', refresh_fraction=0.3), base,
      'refresh_velocity', lambda law, v, share, rank, seed: [
          0.7 * a + 0.3 * xi for a, xi in zip(
              v, sgmcmc.random.normal_like(v, seed))]),

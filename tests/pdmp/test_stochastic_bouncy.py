@@ -136,7 +136,7 @@ def test_law_of_linear_regression_preconditioned():
   posterior, law = linear_regression(num_examples=120)
   kernel = SBPS(
       posterior, gradient_estimator=UNIFORM, confidence=5., refresh_rate=5.,
-      velocity='gaussian', refresh_share=0.5, preconditioner=RMSPROP)
+      velocity='gaussian', refresh_fraction=0.5, preconditioner=RMSPROP)
   check(*errors(logistic.path_runner(lambda: kernel), law))
 
 
@@ -377,7 +377,7 @@ def test_a_gradient_that_is_not_finite_names_the_event():
     (ValueError, 'batch_size of 2 at least',
      dict(gradient_estimator=sgmcmc.gradients.Uniform(1))),
     (ValueError, 'derivative of each example',
-     dict(gradient_estimator=sgmcmc.gradients.Noisy(1.))),
+     dict(gradient_estimator=sgmcmc.gradients.GaussianNoise(1.))),
     (ValueError, 'confidence is 0', dict(confidence=0.)),
     (ValueError, 'max_duration is -1', dict(max_duration=-1.)),
     (ValueError, 'decay is 0', dict(decay=0.)),

@@ -13,7 +13,7 @@ from tfp_sgmcmc.gradients.base import count as count
 from tfp_sgmcmc.gradients.base import no_gradients as no_gradients
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.control_variate import ControlVariateResults
-from tfp_sgmcmc.gradients.deal import Deal
+from tfp_sgmcmc.gradients.deal import Reshuffled
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.exponentially_weighted import ExponentiallyWeighted
 from tfp_sgmcmc.gradients.exponentially_weighted import (
@@ -22,7 +22,7 @@ from tfp_sgmcmc.gradients.exponentially_weighted import (
 from tfp_sgmcmc.gradients.index_sets import IndexSetEstimator
 from tfp_sgmcmc.gradients.index_sets import IndexSets
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
-from tfp_sgmcmc.gradients.noisy import Noisy
+from tfp_sgmcmc.gradients.noisy import GaussianNoise
 from tfp_sgmcmc.gradients.preferential import preferential_probabilities
 from tfp_sgmcmc.gradients.saga import SAGA
 from tfp_sgmcmc.gradients.saga import SAGAResults
@@ -38,7 +38,7 @@ __all__ = [
     'AnchoredEstimator',
     'ControlVariate',
     'ControlVariateResults',
-    'Deal',
+    'Reshuffled',
     'EstimatorResults',
     'Exact',
     'ExponentiallyWeighted',
@@ -50,7 +50,7 @@ __all__ = [
     'IndexSetEstimator',
     'IndexSets',
     'MinibatchEstimator',
-    'Noisy',
+    'GaussianNoise',
     'SAGA',
     'SAGAResults',
     'SVRG',

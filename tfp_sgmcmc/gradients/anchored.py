@@ -61,7 +61,7 @@ class AnchoredEstimator(minibatch.MinibatchEstimator):
       *,
       replacement: bool,
       share_minibatch: bool,
-      chunk_size: int,
+      rows_per_chunk: int,
   ):
     """Checks and keeps what these estimators have in common.
 
@@ -69,12 +69,12 @@ class AnchoredEstimator(minibatch.MinibatchEstimator):
       batch_size: Python `int`, n.
       replacement: Python `bool`: draw examples independently.
       share_minibatch: Python `bool`: all chains see one minibatch.
-      chunk_size: Python `int`: how many examples a pass over all the data takes
-        at a time.
+      rows_per_chunk: Python `int`: how many examples a pass over all the
+        data takes at a time.
     """
     super().__init__(
         batch_size, replacement=replacement, share_minibatch=share_minibatch)
-    self._chunk_size = checks.positive_integer('chunk_size', chunk_size)
+    self._chunk_size = checks.positive_integer('rows_per_chunk', rows_per_chunk)
 
   @property
   def num_gradients_per_estimate(self):

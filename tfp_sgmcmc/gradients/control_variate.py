@@ -139,7 +139,7 @@ class ControlVariate(anchored.AnchoredEstimator):
       *,
       replacement: bool = False,
       share_minibatch: bool = False,
-      chunk_size: int = 1000,
+      rows_per_chunk: int = 1000,
       probabilities: hints.TensorLike | None = None,
       order: int = 1,
   ):
@@ -153,7 +153,7 @@ class ControlVariate(anchored.AnchoredEstimator):
       replacement: Python `bool`: draw examples independently, so that one may
         be drawn twice.
       share_minibatch: Python `bool`: all chains see one minibatch.
-      chunk_size: Python `int`: how many examples the pass over all the data
+      rows_per_chunk: Python `int`: how many examples the pass over all the data
         takes at a time. It bounds memory, and changes nothing else.
       probabilities: Positive numbers `[M]`, one for each row of the data,
         proportional to p, the probability of drawing it. The draws are then
@@ -166,7 +166,7 @@ class ControlVariate(anchored.AnchoredEstimator):
         among devices refuse 2.
 
     Raises:
-      ValueError: If `batch_size` or `chunk_size` is not positive, or the
+      ValueError: If `batch_size` or `rows_per_chunk` is not positive, or the
         probabilities are not, or the order is neither 1 nor 2; at the start of
         a chain, if the anchor does not fit the state, or the probabilities the
         data, or if the state is too large for a Hessian.
@@ -176,7 +176,7 @@ class ControlVariate(anchored.AnchoredEstimator):
     super().__init__(
         batch_size,
         replacement=replacement if probabilities is None else True,
-        share_minibatch=share_minibatch, chunk_size=chunk_size)
+        share_minibatch=share_minibatch, rows_per_chunk=rows_per_chunk)
     if anchor is None:
       raise TypeError(
           'anchor is None: it has to be a state, best a mode of the posterior, '

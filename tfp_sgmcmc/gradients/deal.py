@@ -12,10 +12,10 @@ from tfp_sgmcmc.gradients import index_sets
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 
-__all__ = ['Deal']
+__all__ = ['Reshuffled']
 
 
-class Deal(index_sets.IndexSetEstimator):
+class Reshuffled(index_sets.IndexSetEstimator):
   """Deals the rows of the data into the minibatches that a step asks for.
 
     g = grad log p(theta) + N / n sum_{i in S} grad log p(data_i | theta)
@@ -34,7 +34,7 @@ class Deal(index_sets.IndexSetEstimator):
   >>> kernel = functools.partial(
   ...     sgmcmc.SGHMC, step_size=0.01, friction=30.,
   ...     gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
-  ...         base=sgmcmc.gradients.Deal()))
+  ...         base=sgmcmc.gradients.Reshuffled()))
   >>> sampling = sgmcmc.keras.PosteriorSampling(
   ...     kernel, num_examples=1000, prior=tfd.Normal(0., 1.))
   """

@@ -138,8 +138,8 @@ class ExponentiallyWeighted(GradientEstimator):
   [1050, 1050, 1050, 1050]
 
   (Ten steps of two minibatches, and one for the first results.) In `fit`, take
-  `base=Deal()`, which deals each batch into M + 1 minibatches, at the cost of
-  the batch.
+  `base=Reshuffled()`, which deals each batch into M + 1 minibatches, at the
+  cost of the batch.
 
   #### References
 
@@ -165,8 +165,8 @@ class ExponentiallyWeighted(GradientEstimator):
       num_index_steps: Python `int`, M, the number of steps of the index chain.
       base: The estimator of the terms, such as `SVRG(batch_size, ...)`; it
         draws the minibatches, and what it prepares it prepares once a step.
-        Default: `Uniform(batch_size)`. With `Deal()` the minibatches are all
-        rows of the data, dealt at random, as is due where the data are
+        Default: `Uniform(batch_size)`. With `Reshuffled()` the minibatches are
+        all rows of the data, dealt at random, as is due where the data are
         themselves a batch (in `fit`). These are disjoint, so that for M > 1 the
         index chain is that of algorithm 1 up to terms of order n / N.
       shift: x, a guess of the next step. "stationary": r_next = r, so that
@@ -228,9 +228,9 @@ class ExponentiallyWeighted(GradientEstimator):
   @property
   def why_not_on_batches(self):
     return (
-        'Take ExponentiallyWeighted(base=gradients.Deal()), which deals each '
-        'batch into num_index_steps + 1 minibatches, and set batch_size in '
-        'fit.')
+        'Take ExponentiallyWeighted(base=gradients.Reshuffled()), which '
+        'deals each batch into num_index_steps + 1 minibatches, and set '
+        'batch_size in fit.')
 
   @property
   def _num_sets(self):
@@ -317,7 +317,7 @@ def _terms(batch_size, base):
       raise ValueError(
           'There are neither batch_size nor base: pass batch_size=n for '
           'minibatches drawn uniformly, or base, the estimator that draws '
-          'them, such as SVRG(n, ...) or, in fit, Deal().')
+          'them, such as SVRG(n, ...) or, in fit, Reshuffled().')
     return Uniform(batch_size)
   check_estimator('base', base)
   if not base.chooses_among_sets:
@@ -325,7 +325,7 @@ def _terms(batch_size, base):
         f'base is {base!r}, and a step tries several minibatches here: it has '
         'to be an estimator that estimates on given ones, and learns from none '
         '(chooses_among_sets). Take Uniform, SVRG, ControlVariate (without '
-        'probabilities), Stratified or Deal.')
+        'probabilities), Stratified or Reshuffled.')
   of_base = getattr(base, 'batch_size', None)
   if batch_size not in (None, of_base):
     raise ValueError(

@@ -19,7 +19,7 @@ def fold(
     fn: Callable[[Any, Any, tf.Tensor, tf.Tensor], Any],
     initial: hints.Nested,
     data: hints.Data,
-    chunk_size: int,
+    rows_per_chunk: int,
 ) -> Any:
   """Applies `fn` to the data chunk by chunk, in a loop.
 
@@ -32,13 +32,13 @@ def fold(
       have been seen.
     initial: Nested tensors, the first `carried`.
     data: Nested tensors with a common leading axis.
-    chunk_size: Python `int`, the largest number of rows in a chunk.
+    rows_per_chunk: Python `int`, the largest number of rows in a chunk.
 
   Returns:
     carried: What the last call returned.
   """
   num_rows = tf.nest.flatten(data)[0].shape[0]
-  num_chunks, length = chunks(num_rows, chunk_size)
+  num_chunks, length = chunks(num_rows, rows_per_chunk)
 
   def body(k, carried):
     start = tf.minimum(k * length, num_rows - length)
@@ -54,23 +54,23 @@ def fold(
       parallel_iterations=1)[1]
 
 
-def chunks(num_rows: int, chunk_size: int) -> tuple[int, int]:
-  """The number of chunks and their length, at most `chunk_size`."""
-  num_chunks = -(-num_rows // chunk_size)
+def chunks(num_rows: int, rows_per_chunk: int) -> tuple[int, int]:
+  """The number of chunks and their length, at most `rows_per_chunk`."""
+  num_chunks = -(-num_rows // rows_per_chunk)
   return num_chunks, -(-num_rows // num_chunks)
 
 
 def log_likelihood_and_gradients(
     target: posterior_lib.Posterior,
     state_parts: Sequence[tf.Tensor],
-    chunk_size: int,
+    rows_per_chunk: int,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
   """The log likelihood of all the data and its gradient.
 
   Args:
     target: `Posterior`.
     state_parts: List of float tensors.
-    chunk_size: Python `int`, the largest number of rows in a chunk.
+    rows_per_chunk: Python `int`, the largest number of rows in a chunk.
 
   Returns:
     log_likelihood: One value a chain.
@@ -79,20 +79,20 @@ def log_likelihood_and_gradients(
   def whole(state_parts):
     return _of_log_likelihood(
         functools.partial(states.value_and_gradients, num_required=0), target,
-        state_parts, chunk_size)
+        state_parts, rows_per_chunk)
 
   # To trace takes longer than one chunk; and replicas have data of their own.
-  if target.is_sharded or target.num_rows <= chunk_size:
+  if target.is_sharded or target.num_rows <= rows_per_chunk:
     return whole(state_parts)
   return kept.function(
-      target, ('log likelihood and gradients', chunk_size), whole)(
+      target, ('log likelihood and gradients', rows_per_chunk), whole)(
           list(state_parts))
 
 
 def hessian(
     target: posterior_lib.Posterior,
     state_parts: Sequence[tf.Tensor],
-    chunk_size: int,
+    rows_per_chunk: int,
 ) -> tf.Tensor:
   """The Hessian of the log likelihood of all the data.
 
@@ -101,7 +101,7 @@ def hessian(
   Args:
     target: `Posterior`.
     state_parts: List of float tensors.
-    chunk_size: Python `int`, the largest number of rows in a chunk.
+    rows_per_chunk: Python `int`, the largest number of rows in a chunk.
 
   Returns:
     hessian: `chains + [d, d]`, of the coordinates of all parts side by side.
@@ -119,18 +119,19 @@ def hessian(
           lambda fn, parts: states.value_and_gradients(
               lambda *parts: states.slope(fn, parts, direction)[1], parts,
               num_required=0),
-          target, state_parts, chunk_size)
+          target, state_parts, rows_per_chunk)
       return states.flatten(products, chain_rank)
 
     columns = tf.map_fn(column, tf.range(d), fn_output_signature=flat.dtype)
     return tf.transpose(columns, [*range(1, chain_rank + 2), 0])
 
   # A graph: eagerly each operation of each pass would be started by Python.
-  return kept.function(target, ('hessian', chunk_size), whole)(
+  return kept.function(target, ('hessian', rows_per_chunk), whole)(
       list(state_parts))
 
 
-def _of_log_likelihood(value_and_gradients, target, state_parts, chunk_size):
+def _of_log_likelihood(
+    value_and_gradients, target, state_parts, rows_per_chunk):
   """`value_and_gradients(fn, parts)` of the log likelihood of all the data."""
   def sum_of_new(*parts, batch, is_new):
     each = target.log_likelihood(*parts, batch=batch)
@@ -143,7 +144,7 @@ def _of_log_likelihood(value_and_gradients, target, state_parts, chunk_size):
 
   zeros = (target.zeros(state_parts),
            [tf.zeros_like(part) for part in state_parts])
-  sums = target.add_up(*fold(add, zeros, target.data, chunk_size))
+  sums = target.add_up(*fold(add, zeros, target.data, rows_per_chunk))
   return tf.nest.map_structure(
       lambda x: target.num_examples / tf.cast(target.total_rows, x.dtype) * x,
       sums)

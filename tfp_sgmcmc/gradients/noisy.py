@@ -9,10 +9,10 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
-__all__ = ['Noisy']
+__all__ = ['GaussianNoise']
 
 
-class Noisy(GradientEstimator):
+class GaussianNoise(GradientEstimator):
   """Another estimate plus noise of known standard deviation.
 
     g = g_base + noise_scale xi,  xi ~ N(0, I), new at each step
@@ -23,7 +23,7 @@ class Noisy(GradientEstimator):
 
   #### Examples
 
-  >>> estimator = sgmcmc.gradients.Noisy(noise_scale=5.)
+  >>> estimator = sgmcmc.gradients.GaussianNoise(noise_scale=5.)
   >>> state = [tf.zeros([100_000])]
   >>> estimate, _ = estimator.one_step(
   ...     tfd.Normal(0., 1.).log_prob, state,
@@ -41,7 +41,7 @@ class Noisy(GradientEstimator):
 
   def __init__(
       self,
-      noise_scale: hints.Schedule,
+      noise_scale: hints.TensorLike,
       base: GradientEstimator | None = None,
   ):
     """Makes the estimator.

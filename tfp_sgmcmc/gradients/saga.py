@@ -94,7 +94,7 @@ class SAGA(minibatch.MinibatchEstimator):
       *,
       memory_limit: int = 2**30,
       share_minibatch: bool = False,
-      chunk_size: int = 1000,
+      rows_per_chunk: int = 1000,
   ):
     """Makes the estimator.
 
@@ -105,7 +105,7 @@ class SAGA(minibatch.MinibatchEstimator):
         a third.
       share_minibatch: Python `bool`: all chains see one minibatch. Each has its
         own table in any case.
-      chunk_size: Python `int`: how many examples the pass over all the data
+      rows_per_chunk: Python `int`: how many examples the pass over all the data
         takes at a time. It bounds memory, and changes nothing else.
 
     Raises:
@@ -115,7 +115,7 @@ class SAGA(minibatch.MinibatchEstimator):
     """
     super().__init__(batch_size, share_minibatch=share_minibatch)
     self._memory_limit = checks.positive_integer('memory_limit', memory_limit)
-    self._chunk_size = checks.positive_integer('chunk_size', chunk_size)
+    self._chunk_size = checks.positive_integer('rows_per_chunk', rows_per_chunk)
 
   @property
   def chooses_among_sets(self):
@@ -201,10 +201,10 @@ def _places_in_table(indices, chains):
 def gradient_table(
     target: posterior_lib.Posterior,
     state_parts: Sequence[tf.Tensor],
-    chunk_size: int,
+    rows_per_chunk: int,
 ) -> list[tf.Tensor]:
   """The gradient of each example, `[N] + part.shape` for each part."""
-  num_chunks, length = full_pass.chunks(target.num_rows, chunk_size)
+  num_chunks, length = full_pass.chunks(target.num_rows, rows_per_chunk)
 
   def write(arrays, batch, k, is_new):
     del is_new
@@ -219,7 +219,7 @@ def gradient_table(
       write, [
           tf.TensorArray(
               part.dtype, num_chunks, element_shape=[length, *part.shape])
-          for part in state_parts], target.data, chunk_size)
+          for part in state_parts], target.data, rows_per_chunk)
   # The last chunk begins with rows of the one before.
   first_of_last = (num_chunks - 1) * length
   seen = num_chunks * length - target.num_rows

@@ -46,7 +46,7 @@ class SVRG(anchored.AnchoredEstimator):
         + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a))
 
   The anchor a of each chain becomes its state at the first estimate and at each
-  m-th after it, m being `refresh_every`: then the estimate is the exact
+  m-th after it, m being `steps_per_anchor`: then the estimate is the exact
   gradient, and it costs a pass over the data. A step takes 2 n + N / m
   gradients of examples on average: 3 n at m = N / n. The estimate is unbiased
   at each step; its variance grows with the distance that the chain has moved
@@ -65,7 +65,7 @@ class SVRG(anchored.AnchoredEstimator):
   ...     (x, y))
   >>> kernel = sgmcmc.SGLD(
   ...     posterior, step_size=1e-3,
-  ...     gradient_estimator=sgmcmc.gradients.SVRG(10, refresh_every=100))
+  ...     gradient_estimator=sgmcmc.gradients.SVRG(10, steps_per_anchor=100))
   >>> _, num_gradients = tfp.mcmc.sample_chain(
   ...     4, tf.zeros([5, 2]), kernel=kernel, seed=[0, 0],
   ...     trace_fn=lambda _, r: r.gradient_estimator_results.num_gradients)
@@ -82,35 +82,35 @@ class SVRG(anchored.AnchoredEstimator):
   def __init__(
       self,
       batch_size: int,
-      refresh_every: int,
+      steps_per_anchor: int,
       *,
       replacement: bool = False,
       share_minibatch: bool = False,
-      chunk_size: int = 1000,
+      rows_per_chunk: int = 1000,
   ):
     """Makes the estimator.
 
     Args:
       batch_size: Python `int`, n.
-      refresh_every: Python `int`, m: the anchor is renewed at every m-th
+      steps_per_anchor: Python `int`, m: the anchor is renewed at every m-th
         estimate. 1 is the exact gradient.
       replacement: Python `bool`: draw examples independently, so that one may
         be drawn twice.
       share_minibatch: Python `bool`: all chains see one minibatch. Each has its
         own anchor in any case.
-      chunk_size: Python `int`: how many examples a pass over all the data takes
-        at a time. It bounds memory, and changes nothing else.
+      rows_per_chunk: Python `int`: how many examples a pass over all the
+        data takes at a time. It bounds memory, and changes nothing else.
 
     Raises:
-      ValueError: If `batch_size`, `refresh_every` or `chunk_size` is not
+      ValueError: If `batch_size`, `steps_per_anchor` or `rows_per_chunk` is not
         positive.
       TypeError: If one of these is not an integer.
     """
     super().__init__(
         batch_size, replacement=replacement, share_minibatch=share_minibatch,
-        chunk_size=chunk_size)
+        rows_per_chunk=rows_per_chunk)
     self._refresh_every = checks.positive_integer(
-        'refresh_every', refresh_every)
+        'steps_per_anchor', steps_per_anchor)
 
   def bootstrap_results(self, target, state_parts):
     # The first estimate sets the anchor.

@@ -21,7 +21,7 @@ from tfp_sgmcmc.keras.model.losses import NegativeLogLikelihood
 from tfp_sgmcmc.keras.model.losses import StudentTLikelihood
 from tfp_sgmcmc.keras.model.priors import he_normal
 from tfp_sgmcmc.keras.model.scale_mixture import learned_scale
-from tfp_sgmcmc.keras.several_chains import sample_chains
+from tfp_sgmcmc.keras.several_chains import fit_chains
 
 __all__ = [
     'CalibratedPosterior',
@@ -45,5 +45,5 @@ __all__ = [
     'late_in_cycle',
     'learned_scale',
     'prior_around',
-    'sample_chains',
+    'fit_chains',
 ]

@@ -33,12 +33,12 @@ from tfp_sgmcmc.keras.fitting import checkpoint
 from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.model import network
 
-__all__ = ['sample_chains']
+__all__ = ['fit_chains']
 
 Arguments = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
 
 
-def sample_chains(
+def fit_chains(
     make_model: Callable[[], keras.Model],
     fit: Arguments,
     sampling: Arguments | None = None,
@@ -124,7 +124,7 @@ def sample_chains(
   ...   return model
   >>> x = np.random.default_rng(0).normal(size=[200, 3])
   >>> y = np.sum(x, axis=-1, keepdims=True)
-  >>> posterior = sgmcmc.keras.sample_chains(
+  >>> posterior = sgmcmc.keras.fit_chains(
   ...     make_model, dict(x=x, y=y, batch_size=50, epochs=10), num_chains=2,
   ...     executor=concurrent.futures.ThreadPoolExecutor(1), seed=1)
   >>> posterior.num_chains, posterior.predict(x).shape
@@ -255,7 +255,7 @@ def _run(job: _Job) -> _Outcome:
     raise ValueError(
         'fit has the callback BackupAndRestore, with one place for all chains: '
         'a chain would go on from the weights of another. Leave it out; with '
-        'sample_chains(directory=...) each chain goes on by itself.')
+        'fit_chains(directory=...) each chain goes on by itself.')
   with starts.initialisers_seed(job.seed):
     model = make_model()
   if _digest(model.non_trainable_weights) != job.digest:
@@ -357,7 +357,7 @@ def _check_arguments(name, value, ours):
     if key in value:
       raise ValueError(
           f'{name} holds {key!r}, which each chain has of its own: pass it to '
-          'sample_chains.')
+          'fit_chains.')
   for key in _OF_EXAMPLES if name == 'fit' else ():
     leaves = keras.tree.flatten(value.get(key))
     if any(isinstance(leaf, (bool, int, float, str)) for leaf in leaves):

@@ -102,11 +102,11 @@ class PDMPKernel(kernel.GradientKernel):
 
     Args:
       parameters: The arguments of the subclass's constructor, by name; among
-        them `refresh_rate`, `refresh_share` and `temperature`.
+        them `refresh_rate`, `refresh_fraction` and `temperature`.
     """
     checks.numeric('refresh_rate', parameters['refresh_rate'], 0., strict=False)
     checks.scalar('refresh_rate', parameters['refresh_rate'])
-    checks.positive_share('refresh_share', parameters['refresh_share'])
+    checks.positive_share('refresh_fraction', parameters['refresh_fraction'])
     checks.positive_number('temperature', parameters['temperature'])
     super().__init__(parameters)
 
@@ -125,7 +125,7 @@ class PDMPKernel(kernel.GradientKernel):
   def _refresh(self, velocity, is_refreshed, seed):
     """The velocity, drawn anew in the chains where `is_refreshed`."""
     refreshed = refresh_velocity(
-        self._velocity_law, velocity, self._parameters['refresh_share'],
+        self._velocity_law, velocity, self._parameters['refresh_fraction'],
         is_refreshed.shape.rank, seed)
     return states.select(is_refreshed, refreshed, velocity)
 
@@ -209,12 +209,12 @@ def draw_velocity(
 
 
 def refresh_velocity(
-    law: str, velocity: Sequence[tf.Tensor], refresh_share: hints.TensorLike,
+    law: str, velocity: Sequence[tf.Tensor], refresh_fraction: hints.TensorLike,
     chain_rank: int, seed: tf.Tensor,
 ) -> list[tf.Tensor]:
   """A new velocity: a share of the old one's variance is replaced.
 
-    gaussian:  v' = sqrt(1 - s) v + sqrt(s) xi,  s = refresh_share
+    gaussian:  v' = sqrt(1 - s) v + sqrt(s) xi,  s = refresh_fraction
     sphere:    the same with sqrt(d) v, and then v' / |v'|
     signs:     each is drawn anew with probability s
 
@@ -227,7 +227,7 @@ def refresh_velocity(
     return [
         tf.where(
             random.uniform(compat.shape(v), seed, v.dtype, stream)
-            < states.cast(refresh_share, v.dtype), new, v)
+            < states.cast(refresh_fraction, v.dtype), new, v)
         for stream, (v, new) in enumerate(zip(velocity, fresh))]
   scale = 1.
   if law == 'sphere':
@@ -235,7 +235,7 @@ def refresh_velocity(
         states.num_coordinates(velocity, chain_rank), tf.float64))
   mixed = []
   for v, xi in zip(velocity, random.normal_like(velocity, seed)):
-    r = states.cast(refresh_share, v.dtype)
+    r = states.cast(refresh_fraction, v.dtype)
     mixed.append(
         tf.sqrt(1. - r) * tf.cast(scale, v.dtype) * v + tf.sqrt(r) * xi)
   return _normalize(mixed, chain_rank) if law == 'sphere' else mixed

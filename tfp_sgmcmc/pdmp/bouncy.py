@@ -96,7 +96,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       refresh_rate: hints.TensorLike = 1.,
-      refresh_share: hints.TensorLike = 1.,
+      refresh_fraction: hints.TensorLike = 1.,
       velocity: str = 'sphere',
       temperature: hints.Schedule = 1.,
       name: str | None = None,
@@ -118,8 +118,9 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       refresh_rate: Refreshments in a unit of time, a number, at least 0. On
         some targets (a standard normal one) 0 never reaches all of the space;
         many times the rate of bounces makes the path a random walk.
-      refresh_share: Number in (0, 1], the share of the velocity's variance that
-        is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a new draw.
+      refresh_fraction: Number in (0, 1], the fraction of the velocity's
+        variance that is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a
+        new draw.
       velocity: "sphere" (|v| = 1) or "gaussian" (N(0, I)), the law of v.
       temperature: T, a positive number: the law is that of density^(1/T).
       name: Python `str`, the name of the operations.
@@ -135,7 +136,7 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
         rate_bound=rate_bound,
         gradient_estimator=gradient_estimator,
         refresh_rate=refresh_rate,
-        refresh_share=refresh_share,
+        refresh_fraction=refresh_fraction,
         velocity=velocity,
         temperature=temperature,
         name=name))

@@ -194,7 +194,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       confidence: hints.TensorLike = 3.,
       refresh_rate: hints.TensorLike = 1.,
-      refresh_share: hints.TensorLike = 1.,
+      refresh_fraction: hints.TensorLike = 1.,
       velocity: str = 'sphere',
       preconditioner: preconditioners.Preconditioner | None = None,
       decay: hints.TensorLike = 1.,
@@ -220,8 +220,9 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         some targets (a standard normal one without noise) 0 never reaches all
         of the space; many times the rate of bounces makes the path a random
         walk. |v| = 1 moves one unit of the parameters in a unit of time.
-      refresh_share: Number in (0, 1], the share of the velocity's variance that
-        is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a new draw.
+      refresh_fraction: Number in (0, 1], the fraction of the velocity's
+        variance that is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a
+        new draw.
       velocity: "sphere" (|v| = 1) or "gaussian" (N(0, I)), the law of v.
       preconditioner: None, or `preconditioners.RMSProp(normalize=True)` for
         pSBPS. It is shown the gradient over N of each event (equation 17),
@@ -251,7 +252,7 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
         gradient_estimator=gradient_estimator,
         confidence=confidence,
         refresh_rate=refresh_rate,
-        refresh_share=refresh_share,
+        refresh_fraction=refresh_fraction,
         velocity=velocity,
         preconditioner=preconditioner,
         decay=decay,

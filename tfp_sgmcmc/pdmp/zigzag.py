@@ -95,7 +95,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
       *,
       gradient_estimator: gradients_lib.GradientEstimator | None = None,
       refresh_rate: hints.TensorLike = 0.,
-      refresh_share: hints.TensorLike = 1.,
+      refresh_fraction: hints.TensorLike = 1.,
       temperature: hints.Schedule = 1.,
       name: str | None = None,
   ):
@@ -114,8 +114,8 @@ class ZigZagSampler(thinning.ThinnedKernel):
         independent from event to event (which that of `Stream`, going through
         the data in epochs, is not); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0.
-      refresh_share: Number in (0, 1]: the probability with which each sign is
-        drawn anew at a refreshment.
+      refresh_fraction: Number in (0, 1]: the probability with which each sign
+        is drawn anew at a refreshment.
       temperature: T, a positive number: the law is that of density^(1/T).
       name: Python `str`, the name of the operations.
 
@@ -129,7 +129,7 @@ class ZigZagSampler(thinning.ThinnedKernel):
         rate_bound=rate_bound,
         gradient_estimator=gradient_estimator,
         refresh_rate=refresh_rate,
-        refresh_share=refresh_share,
+        refresh_fraction=refresh_fraction,
         temperature=temperature,
         name=name))
 

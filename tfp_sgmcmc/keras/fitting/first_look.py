@@ -5,6 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
@@ -14,7 +15,7 @@ from tfp_sgmcmc.keras.model import replicas
 __all__ = ['FirstLook', 'whole_batch']
 
 
-def whole_batch(model: keras.Model, data: Any) -> Any:
+def whole_batch(model: keras.Model, data: hints.Data) -> Any:
   """A batch in one piece, without Keras' empty `Optional`s."""
   return replicas.whole(
       model.distribute_strategy, network.without_optionals(data))
@@ -42,7 +43,7 @@ class FirstLook:
     self._likelihood = likelihood
     self._is_checked = False
 
-  def needs_a_batch(self, element_spec: Any) -> bool:
+  def needs_a_batch(self, element_spec: hints.Nested) -> bool:
     """Checks what the spec of the batches tells, once in a `fit`.
 
     The model and the likelihood are traced for batches of the spec, and not run
@@ -82,7 +83,7 @@ class FirstLook:
     self.check_weights()
     return found[0]
 
-  def look(self, data: Any) -> None:
+  def look(self, data: hints.Data) -> None:
     """Looks at the model's outputs on a batch.
 
     Args:
@@ -96,7 +97,12 @@ class FirstLook:
         whole_batch(self._model, data))
     self.look_at(y, self._forward(x), sample_weight)
 
-  def look_at(self, y: Any, outputs: Any, sample_weight: Any) -> None:
+  def look_at(
+      self,
+      y: hints.Data,
+      outputs: hints.Nested,
+      sample_weight: hints.Nested,
+  ) -> None:
     """The same of outputs, where none have been looked at in this `fit`."""
     if not self._has_looked:
       inspection.look(self._likelihood, y, outputs, sample_weight)

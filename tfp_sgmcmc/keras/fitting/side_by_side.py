@@ -137,7 +137,7 @@ class SideBySide:
     raise ValueError(
         "temperature='validation' predicts with one set of moving statistics "
         f'(BatchNormalization), and each of {self.num_chains} chains has its '
-        'own: take sgmcmc.keras.sample_chains, which gives each chain a fit '
+        'own: take sgmcmc.keras.fit_chains, which gives each chain a fit '
         'of its own, or give the temperature as a number.')
 
   def begin(self, element_spec: hints.Nested, is_resumed: bool = False) -> None:
@@ -159,7 +159,7 @@ class SideBySide:
       raise TypeError(
           'The data are sparse tensors, whose rows cannot be dealt out to '
           'several chains: make them dense (tf.sparse.to_dense), or take '
-          'sgmcmc.keras.sample_chains, which gives each chain a fit of its '
+          'sgmcmc.keras.fit_chains, which gives each chain a fit of its '
           'own.')
     inputs, changing = _look(self._model, element_spec)
     variables = [*self._model.trainable_variables, *changing]
@@ -439,7 +439,7 @@ def check(make_kernel: kernel_maker.KernelMaker) -> None:
     raise ValueError(
         f'num_chains is above 1, and {make_kernel.name} moves in continuous '
         'time: the draws of each chain fall into other steps. Take '
-        'sgmcmc.keras.sample_chains, which gives each chain a fit of its own.')
+        'sgmcmc.keras.fit_chains, which gives each chain a fit of its own.')
 
 
 def check_replicas(num_chains: int) -> None:
@@ -455,7 +455,7 @@ def check_replicas(num_chains: int) -> None:
     raise ValueError(
         f'num_chains is {num_chains}, and the model was built under a strategy '
         'of several replicas, which share out the batch of one chain: build it '
-        'outside the strategy, or take sgmcmc.keras.sample_chains.')
+        'outside the strategy, or take sgmcmc.keras.fit_chains.')
 
 
 def _look(model, element_spec):

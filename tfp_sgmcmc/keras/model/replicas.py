@@ -44,7 +44,7 @@ def check(model: keras.Model) -> None:
     raise ValueError(
         'The model was built under MultiWorkerMirroredStrategy, under which '
         "Keras' own fit fails. For several machines take "
-        'sgmcmc.keras.sample_chains, a chain on each, or sgmcmc.shard and '
+        'sgmcmc.keras.fit_chains, a chain on each, or sgmcmc.shard and '
         'sgmcmc.sample, which share out the data.')
   if model.jit_compile and is_several and isinstance(
       strategy, tf.distribute.MirroredStrategy):
