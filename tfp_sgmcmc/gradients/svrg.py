@@ -109,7 +109,7 @@ class SVRG(anchored.AnchoredEstimator):
     super().__init__(
         batch_size, replacement=replacement, share_minibatch=share_minibatch,
         rows_per_chunk=rows_per_chunk)
-    self._refresh_every = checks.positive_integer(
+    self._steps_per_anchor = checks.positive_integer(
         'steps_per_anchor', steps_per_anchor)
 
   def bootstrap_results(self, target, state_parts):
@@ -126,6 +126,6 @@ class SVRG(anchored.AnchoredEstimator):
           anchor=self._anchor(target, state_parts))
 
     results = tf.cond(
-        results.num_estimates % self._refresh_every == 0,
+        results.num_estimates % self._steps_per_anchor == 0,
         renewed, lambda: results)
     return results._replace(num_estimates=results.num_estimates + 1)
