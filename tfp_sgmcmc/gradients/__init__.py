@@ -13,17 +13,17 @@ from tfp_sgmcmc.gradients.base import count as count
 from tfp_sgmcmc.gradients.base import no_gradients as no_gradients
 from tfp_sgmcmc.gradients.control_variate import ControlVariate
 from tfp_sgmcmc.gradients.control_variate import ControlVariateResults
-from tfp_sgmcmc.gradients.deal import Reshuffled
 from tfp_sgmcmc.gradients.exact import Exact
 from tfp_sgmcmc.gradients.exponentially_weighted import ExponentiallyWeighted
 from tfp_sgmcmc.gradients.exponentially_weighted import (
     ExponentiallyWeightedResults,
 )
+from tfp_sgmcmc.gradients.gaussian_noise import GaussianNoise
 from tfp_sgmcmc.gradients.index_sets import IndexSetEstimator
 from tfp_sgmcmc.gradients.index_sets import IndexSets
 from tfp_sgmcmc.gradients.minibatch import MinibatchEstimator
-from tfp_sgmcmc.gradients.noisy import GaussianNoise
 from tfp_sgmcmc.gradients.preferential import preferential_probabilities
+from tfp_sgmcmc.gradients.reshuffled import Reshuffled
 from tfp_sgmcmc.gradients.saga import SAGA
 from tfp_sgmcmc.gradients.saga import SAGAResults
 from tfp_sgmcmc.gradients.stratified import Stratified
