@@ -331,7 +331,8 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
      ValueError, 'holds for every minibatch'),
     (lambda: BPS(
         posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
-        gradient_estimator=sgmcmc.gradients.GaussianNoise(1.)), ValueError, 'no bound'),
+        gradient_estimator=sgmcmc.gradients.GaussianNoise(1.)),
+     ValueError, 'no bound'),
     (lambda: BPS(
         posterior(), pdmp.LogisticRegressionBound(np.ones([3, 3]), 1.),
         gradient_estimator=sgmcmc.gradients.SVRG(1, 5)),

@@ -131,7 +131,8 @@ class SGHMC(base.LangevinKernel):
         broadcasts with each part of the state, or a callable of the step
         counter (an `int64` scalar), such as a Keras schedule.
       friction: gamma, per unit of time: a positive number, or a tensor that
-        broadcasts with each part of the state.
+        broadcasts with each part of the state. The noise balances it, so it
+        is what `SGNHT` calls `diffusion`.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
         gradient.
       integrator: "euler", "baoab" or "explicit_euler".

@@ -196,7 +196,8 @@ class SGNHT(base.LangevinKernel):
         broadcasts with each part of the state, or a callable of the step
         counter (an `int64` scalar), such as a Keras schedule.
       diffusion: A, per unit of time: a number of at least zero; the noise that
-        is added, and the friction at the start.
+        is added, and the friction at the start. `SGHMC` has the same number
+        for both and calls it `friction`; here the thermostat moves the latter.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
         gradient.
       thermostat: "scalar" (one friction a chain), "part" (one for each part of
