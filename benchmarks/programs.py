@@ -181,7 +181,7 @@ CASES = (
     Case('perceptron, SBPS', perceptron, 104,
          sgmcmc.StochasticBouncyParticleSampler, dict(
              num_steps_between_results=sgmcmc.keras.DrawSchedule(
-                 draw_interval=0.01))),
+                 interval=0.01))),
     Case('perceptron, EWSG', perceptron, 104, functools.partial(
         sgmcmc.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
             base=sgmcmc.gradients.Reshuffled()))),

@@ -42,7 +42,7 @@ def classifier(**compile_arguments):
 def at_times(interval):
   """The arguments for draws along a path, so much time apart."""
   return dict(num_steps_between_results=sgmcmc.keras.DrawSchedule(
-      draw_interval=interval))
+      interval=interval))
 
 
 def starting_from(weights):

@@ -180,7 +180,7 @@ def test_nan_stops_a_fit_that_runs_eagerly_too():
     ('pass the time between two draws', dict()),
     ('num_steps_between_results is 3',
      dict(num_steps_between_results=sgmcmc.keras.DrawSchedule(
-         3, draw_interval=1.))),
+         3, interval=1.))),
     ('continuous time', dict(**models.at_times(1.), learning_rate=0.1)),
     ('does not move', dict(**models.at_times(1.), kernel=models.SGHMC)),
     ('come from Keras', dict(

@@ -49,7 +49,7 @@ def test_a_draw_before_the_last_step_interrupts(step, num_steps):
 @pytest.mark.parametrize('step, num_steps, expected', [
     (4, 1, False), (0, 3, False), (0, 4, True), (7, 2, True)])
 def test_segments_after_burnin_interrupt(step, num_steps, expected):
-  schedule = continuous(num_burnin_steps=2, draw_interval=1.)
+  schedule = continuous(num_burnin_steps=2, interval=1.)
   assert schedule.interrupts(step, num_steps, 0) == expected
 
 
@@ -58,7 +58,7 @@ def test_draws_along_a_path_are_at_equal_times(max_results):
   durations = np.random.default_rng(0).exponential(size=40)
   num_burnin_steps, interval = 5, 0.7
   schedule = continuous(
-      num_burnin_steps=num_burnin_steps, draw_interval=interval,
+      num_burnin_steps=num_burnin_steps, interval=interval,
       max_results=max_results)
   times, now = [], -np.sum(durations[:num_burnin_steps])
   for step, duration in enumerate(durations, start=1):
@@ -71,14 +71,14 @@ def test_draws_along_a_path_are_at_equal_times(max_results):
 
 
 def test_what_keep_draw_passes_over_takes_its_time_too():
-  schedule = continuous(draw_interval=1., keep_draw=lambda step: step != 1)
+  schedule = continuous(interval=1., keep_draw=lambda step: step != 1)
   assert schedule.along_segment(1, 1.5, 0) == []
   np.testing.assert_allclose(schedule.along_segment(2, 2., 0), [0.75, 0.25])
 
 
 def test_first_due():
   assert make(num_burnin_steps=6).first_due() == 'at step 7'
-  schedule = continuous(draw_interval=2.)
+  schedule = continuous(interval=2.)
   schedule.along_segment(1, 0.5, 0)
   assert '1.5 units of time' in schedule.first_due()
 
@@ -113,10 +113,10 @@ def test_late_in_cycle(t_mul, fraction, kept):
     (dict(num_steps_between_results=0.5), 'num_steps_between_results is 0.5'),
     (dict(max_results=0), 'max_results is 0'),
     (dict(keep_draw=3), 'keep_draw is 3'),
-    (dict(draw_interval=1.), 'does not move in continuous time'),
+    (dict(interval=1.), 'does not move in continuous time'),
     (dict(is_continuous=True), 'pass the time between two draws'),
-    (dict(is_continuous=True, draw_interval=0.), 'draw_interval is 0'),
-    (dict(is_continuous=True, draw_interval=[1., 2.]), 'draw_interval'),
+    (dict(is_continuous=True, interval=0.), 'interval is 0'),
+    (dict(is_continuous=True, interval=[1., 2.]), 'interval'),
 ])
 def test_wrong_arguments(arguments, message):
   with pytest.raises((TypeError, ValueError), match=message):

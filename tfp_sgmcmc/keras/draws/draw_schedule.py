@@ -20,7 +20,7 @@ class DrawSchedule:
 
     t = B + 1 + j (k + 1),  j = 0, 1, ...,  where keep_draw(t);
 
-  of a kernel in continuous time, those at the times j `draw_interval`,
+  of a kernel in continuous time, those at the times j `interval`,
   j = 1, 2, ..., after event B.
 
   Attributes:
@@ -30,7 +30,7 @@ class DrawSchedule:
       are kept only where it is true. See `late_in_cycle`.
     max_results: None, or the number of draws of each chain after which no more
       are kept. A run that goes on from a directory may change it.
-    draw_interval: Positive number, the time between two draws, of a kernel in
+    interval: Positive number, the time between two draws, of a kernel in
       continuous time, which needs it; None for others.
 
   Raises:
@@ -48,7 +48,7 @@ class DrawSchedule:
   _: dataclasses.KW_ONLY
   keep_draw: Callable[[int], bool] | None = None
   max_results: int | None = None
-  draw_interval: float | None = None
+  interval: float | None = None
 
   def __post_init__(self):
     if self.num_steps_between_results is not None:
@@ -60,8 +60,8 @@ class DrawSchedule:
       raise TypeError(
           f'keep_draw is {self.keep_draw!r}: it has to be a function of the '
           'step.')
-    if self.draw_interval is not None:
-      checks.positive_number('draw_interval', self.draw_interval)
+    if self.interval is not None:
+      checks.positive_number('interval', self.interval)
 
 
 def to_schedule(value: 'DrawSchedule | int | None') -> DrawSchedule:

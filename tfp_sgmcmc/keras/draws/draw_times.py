@@ -23,7 +23,7 @@ class DrawTimes:
     t = B + 1 + j (k + 1),  j = 0, 1, ...,  where keep_draw(t).
 
   Of a kernel in continuous time, whose steps are the events of a path, the
-  times j `draw_interval`, j = 1, 2, ..., after event B. The object counts the
+  times j `interval`, j = 1, 2, ..., after event B. The object counts the
   time that has passed: it is told of each segment of the path once, in order.
 
   #### Examples
@@ -68,7 +68,7 @@ class DrawTimes:
       self._set(*self._given)
     self._max_results = schedule.max_results
     self._keep_draw = schedule.keep_draw
-    self._interval = self._until_draw = schedule.draw_interval
+    self._interval = self._until_draw = schedule.interval
 
   def _set(self, num_burnin_steps, num_steps_between_results=0):
     """Sets B and k; None for a B that is not known yet."""
@@ -236,11 +236,11 @@ class DrawTimes:
 def _check_units(is_continuous, schedule):
   """Raises where draws are to be spaced in other units than the kernel's."""
   interval, spacing = (
-      schedule.draw_interval, schedule.num_steps_between_results)
+      schedule.interval, schedule.num_steps_between_results)
   if not is_continuous:
     if interval is not None:
       raise ValueError(
-          f'draw_interval is {interval!r}, and the kernel does not move in '
+          f'interval is {interval!r}, and the kernel does not move in '
           'continuous time: space its draws by num_steps_between_results.')
     return
   if interval is None:
@@ -248,11 +248,11 @@ def _check_units(is_continuous, schedule):
         'The kernel moves in continuous time, and its events are no draws at '
         'equal weights: pass the time between two draws, '
         'num_steps_between_results=sgmcmc.keras.DrawSchedule('
-        'draw_interval=...).')
+        'interval=...).')
   if spacing:
     raise ValueError(
         f'num_steps_between_results is {spacing}, and the kernel moves in '
-        'continuous time: its draws are spaced by draw_interval alone.')
+        'continuous time: its draws are spaced by the interval alone.')
 
 
 class Plan(NamedTuple):

@@ -201,7 +201,7 @@ def resolve(
       kernel=kernel, num_examples=num_examples, prior=prior,
       num_burnin_steps=num_burnin_steps,
       num_steps_between_results=schedule.num_steps_between_results,
-      keep_draw=schedule.keep_draw, draw_interval=schedule.draw_interval,
+      keep_draw=schedule.keep_draw, interval=schedule.interval,
       start_epoch=start_epoch, temperature=temperature, seed=seed,
       momentum=momentum,
       learning_rate=learning_rate if rate is None else 'temperature',
