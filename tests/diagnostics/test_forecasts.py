@@ -90,6 +90,21 @@ def test_levels_are_uniform_where_the_forecast_is_right():
       heights[1], np.histogram(narrow, 10, (0., 1.))[0] / 4000)
 
 
+def test_coverage_of_all_levels():
+  """The curve is the coverage of the intervals of each level."""
+  rng = np.random.default_rng(0)
+  y = rng.normal(size=500)
+  law = tfd.Normal(0.5 * np.ones(500), 0.7)
+  axes = plots.coverage(matplotlib.figure.Figure().subplots(), {
+      'narrow': diagnostics.pit(law, y)})
+  levels, shares = axes.lines[0].get_data()
+  for level, share in list(zip(levels, shares))[5::10]:
+    interval = np.stack([
+        law.quantile((1. - level) / 2.), law.quantile((1. + level) / 2.)])
+    assert share == diagnostics.coverage(interval, y)
+  assert share < level - 0.1
+
+
 def test_coverage_and_interval_score():
   rng = np.random.default_rng(0)
   y = rng.normal(size=[50, 2])

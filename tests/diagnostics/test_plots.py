@@ -50,6 +50,7 @@ def test_plots_are_imported_where_they_are_used(monkeypatch):
      r'steps has shape \(1,\)'),
     ('kinetic_temperature', [[1., 2.], 1., None, 0], ValueError, 'window is 0'),
     ('r_hat', [np.zeros([2, 20, 0])], ValueError, r'\[chain, draw, ...\]'),
+    ('coverage', [[0.5]], TypeError, 'a dictionary by name'),
     ('pit', [[0.5]], TypeError, 'a dictionary by name'),
     ('pit', [{}], ValueError, 'one at least'),
     ('pit', [{'a': [1.5]}], ValueError, r"levels\['a'\] has to hold"),
@@ -67,8 +68,8 @@ def test_wrong_arguments(name, arguments, error, message):
 
 
 @pytest.mark.parametrize('name', [
-    'reliability', 'risk_coverage', 'kinetic_temperature', 'pit', 'r_hat',
-    'shifts'])
+    'coverage', 'reliability', 'risk_coverage', 'kinetic_temperature', 'pit',
+    'r_hat', 'shifts'])
 def test_axes_are_one(name):
   axes = matplotlib.figure.Figure().subplots(1, 2)
   with pytest.raises(TypeError, match='axes is of type ndarray'):

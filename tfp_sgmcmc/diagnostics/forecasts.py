@@ -89,8 +89,24 @@ def interval_score(
   """
   lower, upper, y = _check_interval(interval, y)
   checks.level(level)
+  return float(np.mean(interval_scores((lower, upper), y, level)))
+
+
+def interval_scores(
+    interval: hints.TensorLike, y: np.ndarray, level: float) -> np.ndarray:
+  """The `interval_score` of each target.
+
+  Args:
+    interval: `[2, n, ...]`, the lower and the upper ends.
+    y: Targets `[n, ...]`.
+    level: Python `float`.
+
+  Returns:
+    scores: Array `[n, ...]`.
+  """
+  lower, upper = interval
   outside = np.maximum(lower - y, 0.) + np.maximum(y - upper, 0.)
-  return float(np.mean(upper - lower + 2. / (1. - level) * outside))
+  return upper - lower + 2. / (1. - level) * outside
 
 
 def pit(predictive: Any, y: hints.Data) -> np.ndarray:
@@ -175,15 +191,27 @@ def crps(predictive: Any, y: hints.Data) -> float:
     loc, scale, shares = parts
     return float(np.mean(_score_of_normal_mixture(loc, scale, shares, y)))
   samples, y = _check_samples(predictive, y)
-  number = len(samples)
-  if number < 2:
+  if len(samples) < 2:
     raise ValueError('There is one sample for each target: two are needed.')
+  return float(np.mean(crps_of_samples(samples, y)))
+
+
+def crps_of_samples(samples: np.ndarray, y: np.ndarray) -> np.ndarray:
+  """The `crps` of each target, by samples.
+
+  Args:
+    samples: Array `[m, n, ...]`, m at least 2.
+    y: Targets `[n, ...]`.
+
+  Returns:
+    scores: Array `[n, ...]`.
+  """
+  number = len(samples)
   # Of sorted samples sum_jk |x_j - x_k| / 2 = sum_k (2 k - m + 1) x_k.
   factors = 2. * np.arange(number) - number + 1.
   between = np.tensordot(factors, np.sort(samples, axis=0), 1)
-  return float(np.mean(
-      np.mean(np.abs(samples - y), axis=0)
-      - between / (number * (number - 1.))))
+  return np.mean(np.abs(samples - y), axis=0) - between / (
+      number * (number - 1.))
 
 
 def _score_of_normal_mixture(loc, scale, shares, y):

@@ -22,10 +22,11 @@ except ImportError as error:
       'pip install "tfp_sgmcmc[plots]".') from error
 
 __all__ = [
-    'kinetic_temperature', 'pit', 'r_hat', 'reliability', 'risk_coverage',
-    'shifts']
+    'coverage', 'kinetic_temperature', 'pit', 'r_hat', 'reliability',
+    'risk_coverage', 'shifts']
 
 _GREY: dict[str, Any] = dict(color='0.6', linewidth=1, linestyle='--', zorder=1)
+_NUM_LEVELS = 101
 # Of R-hat: for how many n, and of how many predicted numbers.
 _NUM_POINTS, _MOST_NUMBERS = 12, 50
 
@@ -122,18 +123,8 @@ def pit(
   """
   _check_axes(axes)
   num_bins = checks.positive_integer('num_bins', num_bins)
-  if not isinstance(levels, Mapping):
-    raise TypeError(
-        f'levels is of type {type(levels).__name__}: a dictionary by name is '
-        'needed, of what diagnostics.pit gives.')
-  if not levels:
-    raise ValueError('levels is empty: one at least is needed.')
   edges, fewest = np.linspace(0., 1., num_bins + 1), np.inf
-  for k, (name, u) in enumerate(levels.items()):
-    u = checks.real_array(f'levels[{name!r}]', u).ravel()
-    if not u.size or not np.all((u >= 0.) & (u <= 1.)):
-      raise ValueError(
-          f'levels[{name!r}] has to hold numbers in [0, 1], one at least.')
+  for k, (name, u) in enumerate(_check_levels(levels).items()):
     fewest = min(fewest, u.size)
     share = np.histogram(u, edges)[0] / u.size
     axes.stairs(share, edges, color=f'C{k}', linewidth=1.2, label=name)
@@ -146,6 +137,59 @@ def pit(
       xlim=(0., 1.), ylim=(0., None),
       xlabel='predicted quantile of the target', ylabel='share of targets')
   axes.legend(edgecolor='none')
+  return axes
+
+
+def coverage(
+    axes: matplotlib.axes.Axes,
+    levels: Mapping[str, Any],
+) -> matplotlib.axes.Axes:
+  """Draws the share of targets in their intervals, of all levels.
+
+  Of level a the interval lies between the quantiles (1 - a) / 2 and (1 + a) /
+  2. Of a calibrated prediction the curve is the diagonal, up to the grey band,
+  which holds each of its points in 95 of 100 cases for as many independent
+  targets. A curve below it says that intervals are too short.
+
+  Args:
+    axes: Matplotlib axes.
+    levels: Numbers in [0, 1] of `diagnostics.pit`, by the name that the legend
+      gives them.
+
+  Returns:
+    axes: The same.
+
+  Raises:
+    TypeError: If these are no axes, or no dictionary.
+    ValueError: If there are no numbers, or some are not in [0, 1].
+
+  #### Examples
+
+  >>> import matplotlib.figure
+  >>> from tfp_sgmcmc.diagnostics import plots
+  >>> u = sgmcmc.diagnostics.pit(tfd.Normal(0., 1.), 0.5)
+  >>> axes = plots.coverage(
+  ...     matplotlib.figure.Figure().subplots(), {'model': [u]})
+  >>> axes.get_ylabel()
+  'share of targets inside'
+  """
+  _check_axes(axes)
+  wanted, fewest = np.linspace(0., 1., _NUM_LEVELS), np.inf
+  for k, (name, u) in enumerate(_check_levels(levels).items()):
+    fewest = min(fewest, u.size)
+    # The least level whose interval holds the target.
+    least = np.sort(np.abs(2. * u - 1.))
+    axes.plot(
+        wanted, np.searchsorted(least, wanted, side='right') / u.size,
+        color=f'C{k}', linewidth=1.5, label=name)
+  half = 1.96 * np.sqrt(wanted * (1. - wanted) / fewest)
+  axes.fill_between(
+      wanted, wanted - half, wanted + half, color='0.9', linewidth=0., zorder=0)
+  axes.plot([0, 1], [0, 1], **_GREY)
+  axes.set(
+      xlim=(0., 1.), ylim=(0., 1.), aspect='equal', xlabel='level of intervals',
+      ylabel='share of targets inside')
+  axes.legend(loc='upper left', edgecolor='none')
   return axes
 
 
@@ -399,6 +443,24 @@ def _check_axes(axes):
     raise TypeError(
         f'axes is of type {type(axes).__name__}: the axes of one picture are '
         'needed, such as matplotlib.pyplot.subplots()[1].')
+
+
+def _check_levels(levels):
+  """Arrays `[n]` by name, or an error."""
+  if not isinstance(levels, Mapping):
+    raise TypeError(
+        f'levels is of type {type(levels).__name__}: a dictionary by name is '
+        'needed, of what diagnostics.pit gives.')
+  if not levels:
+    raise ValueError('levels is empty: one at least is needed.')
+  found = {}
+  for name, u in levels.items():
+    u = checks.real_array(f'levels[{name!r}]', u).ravel()
+    if not u.size or not np.all((u >= 0.) & (u <= 1.)):
+      raise ValueError(
+          f'levels[{name!r}] has to hold numbers in [0, 1], one at least.')
+    found[name] = u
+  return found
 
 
 def _check_curves(curves, kind):

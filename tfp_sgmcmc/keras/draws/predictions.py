@@ -25,8 +25,10 @@ __all__ = [
     'Predictor', 'are_of_elements', 'batches', 'example_weights', 'inputs',
     'is_stream', 'length']
 
-# Inputs and targets that are held in memory while all draws are used on them.
+# Inputs, targets and what is stacked of all draws, that are held in memory
+# while all draws are used on a block.
 _BLOCK_BYTES = 2**28
+_BYTES_OF_ROW = 8
 
 Batch = tuple[Any, Any, Any]
 
@@ -67,10 +69,11 @@ class Predictor:
       fn: Callable[[Any, Batch], list[Any]],
       data: Iterator[Batch],
       read_draws: Callable[[], Iterator[list[np.ndarray]]],
-      reduce_draws: Sequence[np.ufunc] | None,
+      reduce_draws: Sequence[np.ufunc | None] | None,
       extras: Sequence[keras.Variable] = (),
       check: Callable[[Any, Batch], None] = lambda outputs, batch: None,
       draw_weights: np.ndarray | None = None,
+      num_draws: int = 0,
   ) -> Iterator[tuple[Batch, list[Any]]]:
     """Applies `fn` to the outputs of all draws on all batches.
 
@@ -84,12 +87,15 @@ class Predictor:
         time, each a list of stacked weights, and after them of the extras. It
         is called once for each block.
       reduce_draws: How to reduce each result over the draws, such as
-        `[np.add, np.logaddexp]`; None to keep the draws apart.
+        `[np.add, np.logaddexp]`; None to keep the draws apart, in all results
+        or in one.
       extras: The variables, beside weights, that draws have values of.
       check: Callable of the specs of the model's outputs and of a batch; called
         before `fn` runs on the batch, to raise where it should not.
       draw_weights: The weight of each draw, by which sums (`np.add`,
         `np.logaddexp`) multiply its results; None for 1.
+      num_draws: Python `int`, how many draws are kept apart: a block has the
+        fewer batches, the more there are.
 
     Yields:
       batch: A batch.
@@ -102,7 +108,7 @@ class Predictor:
     """
     run = self._function(name, fn, list(extras))
     number = 0
-    for block in _blocks(data):
+    for block in _blocks(data, num_draws):
       results = [[] for _ in block]
       first = 0
       for part, weights in enumerate(read_draws()):
@@ -191,7 +197,7 @@ def _reduce(results, ways, draw_weights):
     return keras.tree.map_structure(np.asarray, results)
   return [
       keras.tree.map_structure(
-          lambda t, way=way: way.reduce(
+          lambda t, way=way: np.asarray(t) if way is None else way.reduce(
               weighted(np.asarray(t, np.float64), way), axis=0), result)
       for way, result in zip(ways, results)]
 
@@ -203,7 +209,9 @@ def _join(found, ways):
         lambda *arrays: np.concatenate(arrays), *found)
   return [
       keras.tree.map_structure(
-          lambda *arrays, way=way: way.reduce(arrays, axis=0), *parts)
+          lambda *arrays, way=way: (
+              np.concatenate(arrays) if way is None else way.reduce(
+                  arrays, axis=0)), *parts)
       for way, parts in zip(ways, zip(*found))]
 
 
@@ -329,14 +337,20 @@ def _to_tensors(structure):
   return network.map_leaves(tf.convert_to_tensor, structure)
 
 
-def _blocks(data):
+def _bytes(structure):
+  return sum(
+      leaf.dtype.size * int(tf.size(leaf))
+      for leaf in keras.tree.flatten(structure) if leaf is not None)
+
+
+def _blocks(data, num_draws):
   """Lists of batches, as many as fit in memory."""
   block, size = [], 0
   for batch in data:
     block.append(batch)
-    size += sum(
-        leaf.dtype.size * int(tf.size(leaf))
-        for leaf in keras.tree.flatten(batch) if leaf is not None)
+    x, y, _ = (_bytes(part) for part in batch)
+    # Two numbers a target, the most common, or a row where there is none.
+    size += x + y + num_draws * max(2 * y, _BYTES_OF_ROW * length(batch))
     if size >= _BLOCK_BYTES:
       yield block
       block, size = [], 0

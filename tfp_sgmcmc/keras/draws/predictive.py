@@ -17,14 +17,14 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
-from tfp_sgmcmc.keras.draws import scores
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import losses as losses_lib
 
 __all__ = [
-    'COUNTS', 'between', 'class_distribution', 'is_distribution', 'join',
-    'levels_of_targets', 'mixture', 'quantiles', 'sample',
-    'shortest_interval', 'spread', 'standard_deviation']
+    'COUNTS', 'FEW_HALVINGS', 'between', 'class_distribution', 'entropy',
+    'is_distribution', 'join', 'levels_of_targets', 'mixture',
+    'mixture_or_none', 'quantiles', 'sample', 'shortest_interval', 'spread',
+    'standard_deviation']
 
 tfd = tfp.distributions
 
@@ -38,8 +38,8 @@ _MAX_DOUBLINGS, _MAX_HALVINGS = 1030, 200
 # The lower end of a shortest interval, as a share of what it may leave out.
 _GRID = np.concatenate([[1e-6], np.linspace(0., 1., 17)[1:-1], [1. - 1e-6]])
 _NUM_REFINEMENTS = 4
-# Halvings while the shortest interval is looked for: 1e-6 of the bracket.
-_FEW_HALVINGS = 20
+# Where 1e-6 of the bracket is exact enough.
+FEW_HALVINGS = 20
 
 
 class Variances(NamedTuple):
@@ -119,6 +119,23 @@ def mixture(
   Raises:
     ValueError: If the distribution cannot be stacked.
   """
+  mixed = mixture_or_none(term, y_pred, log_weights, of_elements)
+  if mixed is None:
+    raise ValueError(
+        f'{term.loss.name}: the draws\' distributions cannot be stacked to a '
+        'mixture. What can be is a distribution whose batch shape begins with '
+        'the axis of examples and whose parameters are tensors or such '
+        'distributions. Use sample(x, n), or predict(x, return_std=True).')
+  return mixed
+
+
+def mixture_or_none(
+    term: likelihood_lib.Term,
+    y_pred: tf.Tensor,
+    log_weights: hints.TensorLike,
+    of_elements: bool = False,
+) -> tfp.distributions.MixtureSameFamily | None:
+  """As `mixture`; None where the distribution cannot be stacked."""
   y_pred = tf.convert_to_tensor(y_pred)
   number, rows = y_pred.shape[:2]
   components = of_draw(term, _rows(y_pred))
@@ -129,12 +146,7 @@ def mixture(
       components, number, rows,
       tf.float64 if of_elements else None) if is_of_rows else None
   if stacked is None:
-    raise ValueError(
-        f'{term.loss.name}: the draws\' distributions {components} cannot be '
-        'stacked to a mixture. What can be is a distribution whose batch shape '
-        'begins with the axis of examples and whose parameters are tensors or '
-        'such distributions. Use sample(x, n), or predict(x, '
-        'return_std=True).')
+    return None
   dtype = stacked.dtype if stacked.dtype.is_floating else tf.float32
   if log_weights is None:
     log_weights = np.zeros(number)
@@ -164,12 +176,20 @@ def spread(term: likelihood_lib.Term, y_pred: tf.Tensor) -> Any:
     spread: For classes the entropy, else `Variances`.
   """
   if term.is_classification:
-    return scores.entropy(term.probabilities(y_pred))
+    return entropy(term.probabilities(y_pred))
   distribution = of_draw(term, y_pred)
   # The square of a mean in float32 has as many digits again in float64.
   return Variances(
       tf.square(tf.cast(distribution.mean(), tf.float64)),
       distribution.variance())
+
+
+def entropy(p: hints.TensorLike) -> tf.Tensor:
+  """Entropy over the last axis; of one probability, of it and its rest."""
+  p = tf.convert_to_tensor(p)
+  if p.shape[-1] == 1:
+    p = tf.concat([p, 1. - p], axis=-1)
+  return -tf.reduce_sum(tf.math.xlogy(p, p), axis=-1)
 
 
 def levels_of_targets(
@@ -288,7 +308,7 @@ def shortest_interval(
       outside * _GRID.reshape([-1] + [1] * len(shape)), [len(_GRID), *shape])
   for _ in range(_NUM_REFINEMENTS + 1):
     low, high = np.split(quantiles(
-        term, mixed, np.concatenate([below, below + level]), _FEW_HALVINGS), 2)
+        term, mixed, np.concatenate([below, below + level]), FEW_HALVINGS), 2)
     best = np.argmin(high - low, axis=0)[np.newaxis]
     found, first, last = (np.take_along_axis(
         below, np.clip(best + by, 0, len(below) - 1), axis=0)

@@ -809,6 +809,7 @@ class PosteriorSamples:
       brier = mean_i sum_k (p_ik - [y_i = k])^2
       ece   = sum over 15 bins of share of examples |accuracy - confidence|
       coverage_90 = share of targets between the quantiles 0.05 and 0.95
+      interval_score_90, crps: as in `diagnostics`
 
     beside the compiled metrics, which see the mean of the predictive
     distribution: for classes the mean probabilities (their logarithms, where
@@ -835,8 +836,10 @@ class PosteriorSamples:
     Returns:
       scores: Dict of floats: the compiled metrics, `nll` in nats an example,
         for classes `brier` and `ece`, and for continuous targets whose
-        distribution has a cdf in TFP `coverage_90` (after the output's name
-        and `_` where there are several outputs).
+        distribution has a cdf in TFP `coverage_90`, and in units of the targets
+        `interval_score_90` and `crps`, the latter by 1,000 samples of each
+        target (after the output's name and `_` where there are several
+        outputs).
 
     Raises:
       ValueError: As for `predict`; or if there are no targets, or two kinds of
@@ -860,10 +863,11 @@ class PosteriorSamples:
           term.index: predictive_lib.levels_of_targets(
               term, likelihood.target(y, outputs, term), flat[term.index])
           for term in likelihood.terms(outputs)}
+      levels = {k: level for k, level in levels.items() if level is not None}
       return [
           likelihood.map_outputs(scores_lib.pooled, outputs),
-          scores_lib.masks(likelihood, outputs), log_likelihood,
-          {k: level for k, level in levels.items() if level is not None}]
+          scores_lib.masks(likelihood, outputs), log_likelihood, levels,
+          {k: flat[k] for k in levels}]
 
     def check(outputs, batch):
       inspection.check_sample_weight(batch[2])
@@ -872,7 +876,8 @@ class PosteriorSamples:
     return scores_lib.scores(self._model, likelihood, self._over_batches(
         'scores', scores, likelihood,
         predictions.batches(x, batch_size, steps), draw_batch_size,
-        [np.add, np.minimum, np.logaddexp, np.add], check))
+        [np.add, np.minimum, np.logaddexp, np.add, None], check),
+        self._shares())
 
   def calibrated(
       self, x: hints.Data, y: hints.Data, batch_size: int = 128,
@@ -1265,7 +1270,7 @@ class PosteriorSamples:
     """`PredictiveEntropy` or `PredictiveVariance` of one output."""
     own = spread[term.index]
     if term.is_classification:
-      entropy = scores_lib.entropy(mean).numpy()
+      entropy = predictive_lib.entropy(mean).numpy()
       return PredictiveEntropy(entropy, own, entropy - own)
     between = predictive_lib.between(mean, own)
     return PredictiveVariance(own.within + between, own.within, between)
@@ -1285,8 +1290,9 @@ class PosteriorSamples:
       check=lambda outputs, batch: None):
     """`(batch, results)` for each batch, the results means over all draws.
 
-    Where `reduce_draws` is None they are stacked; a reduction by `logaddexp` is
-    the logarithm of a mean. Predictions that mean nothing are an error.
+    Where `reduce_draws` is None, or its entry for a result, they are stacked; a
+    reduction by `logaddexp` is the logarithm of a mean. Predictions that mean
+    nothing are an error.
     """
     self._check_weights()
     size = checks.positive_integer('draw_batch_size', draw_batch_size)
@@ -1306,7 +1312,7 @@ class PosteriorSamples:
     ways = None if reduce_draws is None else [np.maximum, *reduce_draws]
     for batch, (faults, *results) in self._predictor.over_batches(
         name, with_faults, data, read_draws, ways, self._draws.extras, check,
-        draw_weights):
+        draw_weights, len(self) if ways is None or None in ways else 0):
       inspection.check_faults(faults, likelihood, batch[0])
       if reduce_draws is not None:
         results = [
@@ -1336,7 +1342,7 @@ def _show(variables):
 
 
 def _over_number(total, how, number):
-  """The mean over draws of a sum, or its logarithm; a minimum as it is."""
+  """The mean over draws of a sum, or its logarithm; others as they are."""
   if how is np.logaddexp:
     return total - np.log(number)
   return total / number if how is np.add else total

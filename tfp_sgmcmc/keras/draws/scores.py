@@ -11,11 +11,12 @@ import tensorflow as tf
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.draws import number_scores
 from tfp_sgmcmc.keras.draws import predictions
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 
-__all__ = ['entropy', 'masks', 'pooled', 'scores']
+__all__ = ['masks', 'pooled', 'scores']
 
 _NUM_BINS = 15
 
@@ -24,16 +25,18 @@ def scores(
     model: keras.Model,
     likelihood: likelihood_lib.Likelihood,
     results: Iterable[tuple[Any, Any]],
+    shares: np.ndarray,
 ) -> dict[str, float]:
   """All scores of `PosteriorSamples.evaluate`.
 
   Args:
     model: Compiled `keras.Model`, whose metrics are used, and reset.
     likelihood: Its `Likelihood`.
-    results: For each batch the batch, and four results: the means over draws
+    results: For each batch the batch, and five results: the means over draws
       of `pooled`, the masks, the logarithm of the mean of the likelihoods,
-      `[n]`, and the means of `predictive.levels_of_targets` by the numbers of
-      the outputs that have some.
+      `[n]`, the means of `predictive.levels_of_targets` by the numbers of
+      the outputs that have some, and these outputs of all draws.
+    shares: The weight of each draw, `[draws]`, with a sum of 1.
 
   Returns:
     scores: Dict of floats.
@@ -44,7 +47,7 @@ def scores(
   """
   model.reset_metrics()
   weights, nll, metrics, classes, numbers = [], [], {}, {}, {}
-  for batch, (outputs, of_masks, log_likelihood, levels) in results:
+  for batch, (outputs, of_masks, log_likelihood, levels, each) in results:
     x, y, sample_weight = batch
     inspection.check_log_likelihood(log_likelihood, y)
     each_mask = map(of_masks.get, itertools.count())
@@ -63,9 +66,11 @@ def scores(
             of_masks.get(term.index),
             likelihood.weight(sample_weight, outputs, term)))
       elif term.index in levels:
-        numbers.setdefault(term, []).append(_inside(
-            levels[term.index], of_masks.get(term.index),
-            likelihood.weight(sample_weight, outputs, term)))
+        numbers.setdefault(
+            term, number_scores.NumberScores(term, shares)).add(
+                likelihood.target(y, outputs, term), each[term.index],
+                levels[term.index], of_masks.get(term.index),
+                likelihood.weight(sample_weight, outputs, term))
   model.reset_metrics()
   found = {
       name: float(value) for name, value in metrics.items()
@@ -82,11 +87,10 @@ def scores(
         (float(calibration.brier_score(p, labels)), float(
             calibration.expected_calibration_error(p, labels, _NUM_BINS)))
         if len(p) else (np.nan, np.nan))
-  for term, pairs in numbers.items():
+  for term, of_term in numbers.items():
     prefix = '' if term.name is None else f'{term.name}_'
-    is_inside, of_targets = map(np.concatenate, zip(*pairs))
-    found[f'{prefix}coverage_90'] = float(np.average(
-        is_inside, weights=of_targets)) if np.any(of_targets) else np.nan
+    found.update(
+        {f'{prefix}{name}': value for name, value in of_term.means().items()})
   return found
 
 
@@ -117,14 +121,6 @@ def pooled(term: likelihood_lib.Term, output: hints.TensorLike) -> Any:
   return term.predictive_mean(output)
 
 
-def entropy(p: hints.TensorLike) -> tf.Tensor:
-  """Entropy over the last axis; of one probability, of it and its rest."""
-  p = tf.convert_to_tensor(p)
-  if p.shape[-1] == 1:
-    p = tf.concat([p, 1. - p], axis=-1)
-  return -tf.reduce_sum(tf.math.xlogy(p, p), axis=-1)
-
-
 def _unlink(term, output, mask):
   """Pooled probabilities in the form of the model's own outputs."""
   output = tf.cast(output, keras.config.floatx())
@@ -134,18 +130,6 @@ def _unlink(term, output, mask):
     if term.is_binary:
       output -= tf.math.log(tf.clip_by_value(1. - p, 1e-30, 1.))
   return compat.with_mask(output, None if mask is None else mask > 0.)
-
-
-def _inside(levels, mask, sample_weight):
-  """Whether targets that count lie in the interval of 0.9; their weights."""
-  kept = inspection.counted(levels.shape, mask, sample_weight)
-  weights = np.ones(kept.shape)
-  if sample_weight is not None:
-    own = np.asarray(sample_weight)
-    while own.ndim > weights.ndim:
-      own = own[..., 0]
-    weights *= np.reshape(own, [*own.shape, *[1] * (weights.ndim - own.ndim)])
-  return (np.abs(2. * levels - 1.) <= 0.9)[kept], weights[kept]
 
 
 def _classes(term, y, p, mask, sample_weight):
