@@ -12,6 +12,7 @@ import itertools
 import pathlib
 from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +20,24 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import array_files
 from tfp_sgmcmc.internal import fingerprint
 
-__all__ = ['Chunks', 'InFile', 'InMemory', 'spec_difference', 'spec_of']
+__all__ = [
+    'Chunks', 'InFile', 'InMemory', 'Readable', 'spec_difference', 'spec_of']
+
+
+class Readable(Protocol):
+  """Draws that can be read, wherever they are."""
+
+  @property
+  def specs(self) -> dict[str, tf.TensorSpec]:
+    """The `TensorSpec` of each array of a draw."""
+
+  def __len__(self) -> int:
+    """The number of draws."""
+
+  def read(
+      self, indices: Sequence[int], names: Sequence[str] | None = None,
+  ) -> dict[str, np.ndarray]:
+    """Some draws: see `Chunks.read`."""
 
 
 class Chunks:

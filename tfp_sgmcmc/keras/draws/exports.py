@@ -17,7 +17,7 @@ __all__ = ['save', 'to_arviz', 'weights_files']
 
 def save(
     model: keras.Model,
-    draws: Any,
+    draws: draws_lib.ModelDraws,
     indices: Sequence[int],
     directory: hints.Path,
 ) -> None:
@@ -25,7 +25,7 @@ def save(
 
   Args:
     model: The model of the draws.
-    draws: `ModelDraws` or `JoinedDraws`.
+    draws: `ModelDraws`.
     indices: Which of them.
     directory: Path of a directory without draws.
   """
@@ -42,7 +42,7 @@ def save(
 
 def weights_files(
     model: keras.Model,
-    draws: Any,
+    draws: draws_lib.ModelDraws,
     indices: Sequence[int],
     directory: hints.Path,
 ) -> list[str]:
@@ -50,7 +50,7 @@ def weights_files(
 
   Args:
     model: The model of the draws.
-    draws: `ModelDraws` or `JoinedDraws`.
+    draws: `ModelDraws`.
     indices: Which of them.
     directory: Path.
 

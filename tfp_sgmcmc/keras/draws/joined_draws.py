@@ -6,130 +6,104 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.model import model_record
 
-__all__ = ['JoinedDraws', 'check_models']
+__all__ = ['JoinedChunks', 'check_models', 'join']
+
+Part = tuple[draws_lib.ModelDraws, Sequence[int]]
 
 
-class JoinedDraws:
+def join(
+    model: keras.Model, parts: Sequence[Part], has_weights: bool = True,
+) -> draws_lib.ModelDraws:
   """The draws of several chains, one chain after the other.
 
-  They have the interface of `ModelDraws`, and stay where they are: what is on
-  disk is read as it is used.
+  They stay where they are: what is on disk is read as it is used.
+
+  Args:
+    model: The model of the first chain.
+    parts: For each chain the `ModelDraws`, and the indices of those to take.
+      The weights of all have the shapes of the first's, in its order.
+    has_weights: Python `bool`: False to let all draws count the same, also
+      where they have weights.
+
+  Returns:
+    draws: `ModelDraws`, which take no further draws.
+
+  Raises:
+    ValueError: If the draws hold other weights, or other moving statistics.
+  """
+  first = parts[0][0]
+  for draws, _ in parts[1:]:
+    _check_alike(first, draws)
+  return draws_lib.ModelDraws(
+      model, JoinedChunks(parts, has_weights), start=lambda: _start(parts))
+
+
+class JoinedChunks:
+  """Draws at several places, read like `Chunks`.
+
+  The arrays have the names of the first chain's. `chain` is the number of the
+  chain in the list, and `log_weight` is 0 for a chain without weights.
   """
 
-  def __init__(
-      self,
-      parts: Sequence[tuple[Any, Sequence[int]]],
-      has_weights: bool = True,
-  ):
-    """Joins draws.
-
-    Args:
-      parts: For each chain the draws, `ModelDraws` or `JoinedDraws`, and the
-        indices of those to take. The weights of all have the shapes of the
-        first's, in its order.
-      has_weights: Python `bool`: False to let all draws count the same, also
-        where they have weights.
-
-    Raises:
-      ValueError: If the draws hold other weights, or other moving statistics.
-    """
+  def __init__(self, parts: Sequence[Part], has_weights: bool):
+    """See `join`."""
     self._parts = [draws for draws, _ in parts]
-    self._indices = [list(indices) for _, indices in parts]
-    self._has_weights = has_weights
     self._places = [
         (k, index) for k, (_, indices) in enumerate(parts) for index in indices]
-    for draws in self._parts[1:]:
-      _check_alike(self._parts[0], draws)
+    # The names of each chain's arrays, by those of the first.
+    names = [[*draws.names, *draws.extra_names, 'step']
+             for draws in self._parts]
+    self._own_names = [dict(zip(names[0], own)) for own in names]
+    specs = [draws.chunks.specs for draws in self._parts]
+    self._specs = {name: specs[0][name] for name in names[0]}
+    self._specs['chain'] = tf.TensorSpec([], tf.int64)
+    weighted = [s['log_weight'] for s in specs if 'log_weight' in s]
+    if has_weights and weighted:
+      self._specs['log_weight'] = weighted[0]
+      for own, of_part in zip(self._own_names, specs):
+        if 'log_weight' in of_part:
+          own['log_weight'] = 'log_weight'
 
   @property
-  def names(self) -> list[str]:
-    """The names of the weights' arrays: those of the first chain."""
-    return self._parts[0].names
-
-  @property
-  def extra_names(self) -> list[str]:
-    """The names of the moving statistics' arrays: those of the first chain."""
-    return self._parts[0].extra_names
-
-  @property
-  def extras(self) -> list[keras.Variable]:
-    """The first model's variables that the draws have values of."""
-    return self._parts[0].extras
-
-  @property
-  def steps(self) -> list[int]:
-    """The number of each draw's step in its chain."""
-    steps = [draws.steps for draws in self._parts]
-    return [steps[k][index] for k, index in self._places]
-
-  @property
-  def chain_numbers(self) -> list[int]:
-    """The number of each draw's chain, from 0."""
-    return [k for k, _ in self._places]
-
-  @property
-  def log_weights(self) -> np.ndarray | None:
-    """The logarithm of each draw's weight; of chains without weights, 0.
-
-    None where all draws count the same.
-    """
-    found = [draws.log_weights for draws in self._parts]
-    if not self._has_weights or all(values is None for values in found):
-      return None
-    return np.concatenate([
-        np.zeros(len(indices), np.float32) if values is None
-        else values[indices] for values, indices in zip(found, self._indices)])
-
-  @property
-  def start(self) -> dict[str, np.ndarray]:
-    """The weights before sampling of each chain; empty if one's are unknown."""
-    starts = [draws.start for draws in self._parts]
-    if not all(starts):
-      return {}
-    # Those of a part with several chains hold all of them.
-    chains = [
-        _rows_of_chain(start, draws.chain_numbers[indices[0]])
-        for start, draws, indices in zip(starts, self._parts, self._indices)]
-    names = [name for name in chains[0] if name not in ('step', 'chain')]
-    columns = [
-        [chain[name] for name in chain if name not in ('step', 'chain')]
-        for chain in chains]
-    arrays = dict(zip(names, map(np.concatenate, zip(*columns))))
-    return draws_lib.to_arrays(
-        arrays, {}, [0] * len(chains), range(len(chains)))
+  def specs(self) -> dict[str, tf.TensorSpec]:
+    """The `TensorSpec` of each array of a draw."""
+    return dict(self._specs)
 
   def __len__(self) -> int:
+    """The number of draws."""
     return len(self._places)
 
-  def read(self, indices: Sequence[int]) -> list[np.ndarray]:
-    """Some draws: one array `[len(indices), ...]` for each trainable weight."""
-    return self._read('read', indices)
-
-  def read_extras(self, indices: Sequence[int]) -> list[np.ndarray]:
-    """Some draws: one array `[len(indices), ...]` for each of `extras`."""
-    return self._read('read_extras', indices)
-
-  def arrays(self, indices: Sequence[int]) -> dict[str, np.ndarray]:
-    """All that some draws hold, by name."""
-    steps, chains = self.steps, self.chain_numbers
-    log_weights = self.log_weights
-    return draws_lib.to_arrays(
-        dict(zip(self.names, self.read(indices))),
-        dict(zip(self.extra_names, self.read_extras(indices))),
-        [steps[i] for i in indices], [chains[i] for i in indices],
-        None if log_weights is None else log_weights[list(indices)])
-
-  def _read(self, method, indices):
+  def read(
+      self, indices: Sequence[int], names: Sequence[str] | None = None,
+  ) -> dict[str, np.ndarray]:
+    """Some draws: see `Chunks.read`."""
+    names = list(self._specs) if names is None else list(names)
+    places = [self._places[i] for i in indices]
     pieces = [
-        getattr(self._parts[k], method)([index for _, index in group])
-        for k, group in itertools.groupby(
-            (self._places[i] for i in indices), key=lambda place: place[0])]
-    pieces = pieces or [getattr(self._parts[0], method)([])]
-    return [np.concatenate(arrays) for arrays in zip(*pieces)]
+        self._read(k, [index for _, index in group], names)
+        for k, group in itertools.groupby(places, key=lambda place: place[0])]
+    pieces = pieces or [self._read(0, [], names)]
+    return {name: np.concatenate([piece[name] for piece in pieces])
+            for name in names}
+
+  def _read(self, k, indices, names):
+    """Some draws of a chain, by the names of the first chain's arrays."""
+    own = self._own_names[k]
+    found = self._parts[k].chunks.read(
+        indices, [own[name] for name in names if name in own])
+    arrays = {name: found[own[name]] for name in names if name in own}
+    # What the chain itself does not hold.
+    others = {'chain': k, 'log_weight': 0.}
+    return {
+        name: arrays[name] if name in own else np.full(
+            [len(indices)], others[name],
+            self._specs[name].dtype.as_numpy_dtype)
+        for name in names}
 
 
 def check_models(model: keras.Model, other: keras.Model, extras: Any) -> None:
@@ -160,6 +134,24 @@ def check_models(model: keras.Model, other: keras.Model, extras: Any) -> None:
           f'The chains are of models that differ in {ours.path!r}, which is '
           'not sampled: predictions use that of one model for all draws. Give '
           'the models the same frozen weights (by a seed, or load_weights).')
+
+
+def _start(parts):
+  """The weights before sampling of each chain; empty if one's are unknown."""
+  starts = [draws.start for draws, _ in parts]
+  if not all(starts):
+    return {}
+  # Those of a part with several chains hold all of them.
+  chains = [
+      _rows_of_chain(start, draws.chain_numbers[indices[0]])
+      for start, (draws, indices) in zip(starts, parts)]
+  names = [name for name in chains[0] if name not in ('step', 'chain')]
+  columns = [
+      [chain[name] for name in chain if name not in ('step', 'chain')]
+      for chain in chains]
+  arrays = dict(zip(names, map(np.concatenate, zip(*columns))))
+  return draws_lib.to_arrays(
+      arrays, {}, [0] * len(chains), range(len(chains)))
 
 
 def _rows_of_chain(start, chain):

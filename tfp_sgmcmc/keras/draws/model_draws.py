@@ -41,7 +41,7 @@ class ModelDraws:
   def __init__(
       self,
       model: keras.Model,
-      chunks: chunks_lib.Chunks | None = None,
+      chunks: chunks_lib.Readable | None = None,
       store: store_lib.Store | None = None,
       start: Callable[[], dict[str, np.ndarray]] = dict,
   ):
@@ -49,7 +49,8 @@ class ModelDraws:
 
     Args:
       model: The model.
-      chunks: The draws; by default none yet.
+      chunks: The draws, of one chain or several (`joined_draws.join`); by
+        default none yet.
       store: An open `Store` with the draws, in place of `chunks`. By default
         new draws stay in memory.
       start: Callable that returns what `start` is to be.
@@ -67,7 +68,7 @@ class ModelDraws:
       self._names = _match(self.chunks.specs, model)
 
   @property
-  def chunks(self) -> chunks_lib.Chunks:
+  def chunks(self) -> chunks_lib.Readable:
     """The draws, with all arrays that they have."""
     return self._chunks if self._store is None else self._store.draws
 
@@ -186,7 +187,7 @@ class ModelDraws:
       log_weights: The logarithm of the weight of each of these draws; None
         where all draws count the same.
     """
-    keeper = self._chunks if self._store is None else self._store
+    keeper: Any = self._chunks if self._store is None else self._store
     keeper.append(self._now(step, chains, log_weights))
 
   def _now(self, step, chains, log_weights=None):

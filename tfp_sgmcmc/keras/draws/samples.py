@@ -100,7 +100,7 @@ class PosteriorSamples:
   def __init__(
       self,
       model: keras.Model,
-      draws: draws_lib.ModelDraws | joined_draws.JoinedDraws,
+      draws: draws_lib.ModelDraws,
       *,
       indices: Sequence[int] | None = None,
       predictor: predictions.Predictor | None = None,
@@ -109,7 +109,7 @@ class PosteriorSamples:
 
     Args:
       model: The model. It is left as it is.
-      draws: `ModelDraws`, or the `JoinedDraws` of several chains.
+      draws: `ModelDraws`, of one chain or several.
       indices: The draws to take; None for all, also those to come.
       predictor: What has been compiled for other draws of the model; None to
         compile as it is needed.
@@ -251,11 +251,12 @@ class PosteriorSamples:
     chains = [part for chain in chains for part in chain.chains]
     if not chains:
       raise ValueError('There are no draws in the list: nothing to pool.')
-    draws = joined_draws.JoinedDraws(
-        [(chain._draws, chain._all()) for chain in chains])
     model = chains[0].model
     for chain in chains:
       chain._check_weights()
+    draws = joined_draws.join(
+        model, [(chain._draws, chain._all()) for chain in chains])
+    for chain in chains:
       joined_draws.check_models(model, chain.model, draws.extras)
     return cls(model, draws)
 
@@ -353,7 +354,8 @@ class PosteriorSamples:
       every = chain._all()
       parts.append((chain._draws, [every[i] for i in index]))
     samples = PosteriorSamples(
-        self._model, joined_draws.JoinedDraws(parts, has_weights=False),
+        self._model,
+        joined_draws.join(self._model, parts, has_weights=False),
         predictor=self._predictor)
     samples._variables = self._variables
     return samples
