@@ -91,7 +91,7 @@ def program_of_fit(kernel, num_parameters=30_000, epochs=1, **arguments):
       **arguments})
   x, y = tf.zeros([8, 10]), tf.zeros([8], tf.int32)
   model.fit(x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[sampling])
-  return program(lambda *batch: sampling._chain.train_step(batch), x, y)
+  return program(lambda *batch: sampling._chain._step.train_step(batch), x, y)
 
 
 @pytest.mark.slow

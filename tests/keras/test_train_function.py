@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import models
+from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import train_function
 
 
@@ -13,9 +14,7 @@ def swapped(execute):
   model = models.classifier(run_eagerly=True)
   model.make_train_function()
   own = model.train_function
-  function = train_function.TrainFunction(
-      model, lambda data: {'rows': tf.shape(data[0])[0]}, execute)
-  assert model.train_function is own and 'train_step' not in vars(model)
+  function = train_function.TrainFunction(model, execute)
   model.history = object()  # Each fit has one of its own.
   function.begin_fit()
   function.swap_in()
@@ -25,8 +24,14 @@ def swapped(execute):
 
 def test_an_execution_runs_the_step_and_takes_itself_out():
   x, y = models.classes()
-  model, own, _ = swapped(lambda iterator, function: function.on_batches(
-      iterator))
+
+  def execute(iterator):
+    step = compiled_step.CompiledStep(
+        model, lambda data: {'rows': tf.shape(data[0])[0]})
+    assert model.train_function is own and 'train_step' not in vars(model)
+    return step.on_batches(iterator)
+
+  model, own, _ = swapped(execute)
   logs = model.train_function(iter([(x[:7], y[:7])]))
   assert int(dict(logs)['rows']) == 7
   assert model.train_function is own and int(model.optimizer.iterations) == 0
@@ -36,7 +41,7 @@ def test_an_execution_runs_the_step_and_takes_itself_out():
     RuntimeError('stop'), KeyboardInterrupt(), StopIteration()], ids=repr)
 def test_an_exception_leaves_the_model_its_own(error):
 
-  def execute(iterator, function):
+  def execute(iterator):
     assert model.train_function is own
     raise error
 
@@ -65,9 +70,11 @@ def test_one_left_behind_runs_the_models_own():
 def test_stale_after_compile():
   model, _, function = swapped(None)
   assert not function.is_stale()  # And puts back what was left behind.
+  step = compiled_step.CompiledStep(model, lambda data: {})
+  assert not step.is_stale()
   model.compile('sgd', model.loss)
   model.make_train_function()
-  assert function.is_stale()
+  assert function.is_stale() and step.is_stale()
 
 
 def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
@@ -78,7 +85,7 @@ def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
     return list(sampling.posterior.weights.values())
 
   given = draws()
-  monkeypatch.setattr(train_function, '_STEPS_A_WEIGHT', 1)
+  monkeypatch.setattr(compiled_step, 'STEPS_A_WEIGHT', 1)
   for ours, theirs in zip(given, draws()):
     np.testing.assert_array_equal(ours, theirs)
 

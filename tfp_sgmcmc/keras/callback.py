@@ -308,7 +308,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._resumption.begin_fit(model, self._chain, self.params['epochs'])
     if self._train_function is None or self._train_function.is_stale():
       self._train_function = train_function.TrainFunction(
-          model, self._chain.train_step, self._execute)
+          model, self._execute)
     self._train_function.begin_fit()
     self._settings.examples.begin_fit()
     self._is_checked = False
@@ -455,17 +455,17 @@ class PosteriorSampling(keras.callbacks.Callback):
       said = f'how good the draws are is not judged: {error}'
     self._say(said)
 
-  def _execute(self, iterator, function):
+  def _execute(self, iterator):
     """An execution: the first of a fit, or one of the chain's."""
     if self._settings.examples.wants_to_look:
       self._settings.examples.look(iterator)
     if not self._is_sampling:
-      return self._chain.train(iterator, function)
+      return self._chain.train(iterator)
     variables = self.model.trainable_variables
     if self._is_swapped:
       network.assign(variables, self._last_weights)
       self._is_swapped = False
-    logs = self._chain.execute(iterator, function)
+    logs = self._chain.execute(iterator)
     if network.has_moving_average(self.model.optimizer):
       # Of tensors, which later assignments leave as they are.
       self._last_weights = [tf.convert_to_tensor(v) for v in variables]
@@ -494,7 +494,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     self._chain = chain_lib.Chain(
         model, settings, draws_lib.ModelDraws(model, store=store),
         are_weights_checked=is_built, say=self._say)
-    self._posterior, self._train_function = None, None
+    self._posterior = None
 
   def _check_reachable(self, epoch):
     """Raises where this `fit` cannot make a draw."""

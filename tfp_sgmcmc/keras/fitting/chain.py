@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 import itertools
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import errors
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.internal import hints
-from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
@@ -22,8 +22,10 @@ from tfp_sgmcmc.keras.fitting import progress as progress_lib
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import step as step_lib
+from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
+from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import model_record
@@ -31,7 +33,6 @@ from tfp_sgmcmc.keras.model import moving_statistics
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
 from tfp_sgmcmc.keras.model import replicas
-from tfp_sgmcmc.keras.model import train_function
 from tfp_sgmcmc.keras.model import training_parts
 
 __all__ = ['Chain']
@@ -77,23 +78,25 @@ class Chain:
         model, settings.schedule, settings.search, settings.found_step,
         say,
         self._smaller_steps)
-    self._likelihood, self._step, self._inputs = None, None, None
-    # The model's weights from before sampling, as long as there is no draw.
-    self._before = []
+    self._before = weights_before.WeightsBefore(model)
+    self._step: side_by_side.StepOfChains | None = None
+    self._compiled: compiled_step.CompiledStep | None = None
+    self._inputs = None
     # The state of an earlier process, until the first batch.
-    self._resumed = None
+    self._resumed: Mapping[str, np.ndarray] | None = None
     if draws.store is not None and not draws.store.is_new:
-      self._resume()
-      checkpoint_lib.assign(self._resumed, rate=self._optimizers_rate())
+      self.load_state(draws.store.checkpoint())
+      settings.make_kernel.load_state(self._resumed)
     self._chains = side_by_side.SideBySide(
         model, settings.chains, self._progress.seed)
 
   @property
   def _parts(self) -> list[checkpoint_lib.Part]:
-    """What has a state of its own beside the model and the step."""
+    """What has a state of its own beside the model, its rate and the step."""
     settings = self._settings
-    parts = [self._draws, self._progress, settings.examples, settings.schedule,
-             settings.search, settings.found_step]
+    parts = [
+        self._before, self._draws, self._progress, settings.examples,
+        settings.schedule, settings.search, settings.found_step]
     return [part for part in parts if part is not None]
 
   @property
@@ -145,23 +148,19 @@ class Chain:
     Raises:
       ValueError: If other weights are trainable than when the chain began.
     """
-    self._likelihood = likelihood
     self._first_look.begin_fit(likelihood)
     self._ahead.clear()
     self._judge.begin_fit()
     if self._step is not None:
       self._step.set_likelihood(likelihood)
 
-  def train(
-      self, iterator: tf.data.Iterator, function: train_function.TrainFunction,
-  ) -> dict[str, Any]:
+  def train(self, iterator: tf.data.Iterator) -> dict[str, Any]:
     """An execution of the compiled optimizer, before the chain begins.
 
     The first one of a `fit` is checked for what would stop the chain.
 
     Args:
       iterator: The dataset's iterator that `fit` passes.
-      function: `TrainFunction`.
 
     Returns:
       logs: The model's metrics.
@@ -177,7 +176,7 @@ class Chain:
       first = next(iterator)
       self._first_look.look(first)
       batches = itertools.chain([first], iterator)
-    return self._chains.train(batches, spec, function)
+    return self._chains.train(batches, spec)
 
   def begin_epoch(
       self,
@@ -201,11 +200,12 @@ class Chain:
       store = self._draws.store
       if epoch < self.position.epoch and epoch in store.marks:
         store.rewind(epoch)
-        self._resume()
+        self.load_state(store.checkpoint())
       if epoch == self.position.epoch:
         num_to_skip = self.position.batch
     self._progress.begin_epoch(
         progress_lib.Position(fit, epoch), horizon, num_to_skip)
+    self._judge.begin_epoch(self.num_steps)
     if self._step is not None:
       self._plan()
 
@@ -276,20 +276,13 @@ class Chain:
     if self._step is not None:
       self._commit(mark)
     if self.why_stopped is not None:
-      self._put_back_before()
+      self._before.put_back()
 
-  def train_step(self, data: hints.Data) -> dict[str, Any]:
-    """A training step: see `StepOfChains.train_step`."""
-    return self._step.train_step(data)
-
-  def execute(
-      self, iterator: tf.data.Iterator, function: train_function.TrainFunction,
-  ) -> dict[str, Any]:
+  def execute(self, iterator: tf.data.Iterator) -> dict[str, Any]:
     """What one execution of `fit` does: one or several steps, and draws.
 
     Args:
       iterator: The dataset's iterator.
-      function: `TrainFunction` around `train_step`.
 
     Returns:
       logs: Those of the last step, and the number of draws.
@@ -306,11 +299,12 @@ class Chain:
       first = next(batches)
       if self._step is None:
         self._begin(first, iterator)
-      function.trace(iterator.element_spec)
-      logs = function.on_batches(
+      step = self._compiled_step()
+      step.trace(iterator.element_spec)
+      logs = step.on_batches(
           self._drawing_between(itertools.chain([first], batches)))
     else:
-      logs = function.on_iterator(iterator)
+      logs = self._compiled_step().on_iterator(iterator)
     logs = {**logs, **replicas.metrics(self._model)}
     self._after_step(logs.pop(step_lib.STATUS))
     self._judge.watch(
@@ -319,6 +313,13 @@ class Chain:
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
     return logs
+
+  def _compiled_step(self):
+    """The step as Keras compiles it; made anew for a model compiled anew."""
+    if self._compiled is None or self._compiled.is_stale():
+      self._compiled = compiled_step.CompiledStep(
+          self._model, self._step.train_step)
+    return self._compiled
 
   def judge_epoch(self, loss: float | None) -> None:
     """Says what the epoch's temperature and mean loss mean."""
@@ -342,25 +343,30 @@ class Chain:
   def _commit(self, mark=None):
     """Writes the draws, and the chain as it is, where there is a directory."""
     if self._draws.store is not None:
-      self._draws.store.commit(self.num_steps, self._checkpoint(), mark)
+      self._draws.store.commit(self.num_steps, self.state(), mark)
 
-  def _checkpoint(self):
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes: of the model, of the step, of all parts."""
     state = {
         **checkpoint_lib.of_model(self._model),
         **self._step.state(),
-        **checkpoint_lib.leaves(rate=self._optimizers_rate()),
-        **leaves_lib.named(before=self._before)}
+        **self._settings.make_kernel.state()}
     for part in self._parts:
       state.update(part.state())
     return state
 
-  def _resume(self):
-    """Takes over the chain as it was last committed to the directory."""
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Takes the place of a chain; its step is taken over at the first batch.
+
+    Args:
+      state: Arrays by name, as the directory holds them.
+
+    Raises:
+      ValueError: If that chain is of another model, or failed.
+    """
     store = self._draws.store
-    self._resumed = kept = store.checkpoint()
-    self._progress.num_steps, bad = (
-        int(kept[f'status/{k}']) for k in range(2))
-    self._judge.go_on(self.num_steps)
+    self._resumed = state
+    self._progress.num_steps, bad = step_lib.status_of(state)
     if bad:
       before = (
           'and cannot go on. PosteriorSamples.load(directory, model) reads the '
@@ -370,14 +376,9 @@ class Chain:
           f'The chain in {store.path} became NaN or infinite at step {bad}, '
           f'{before} again with smaller steps give another directory.')
     for part in self._parts:
-      part.load_state(kept)
+      part.load_state(state)
     if network.is_built(self._model):
-      checkpoint_lib.assign_model(self._model, kept, store)
-
-  def _optimizers_rate(self):
-    """The optimizer's learning rate in a list, empty where it has no say."""
-    rate = self._settings.make_kernel.optimizers_rate
-    return [] if rate is None else [rate]
+      checkpoint_lib.assign_model(self._model, state, store)
 
   def _drawing_between(self, batches: Iterable[Any]) -> Iterator[Any]:
     """The batches; between two of them, the draw of the step just made."""
@@ -406,7 +407,7 @@ class Chain:
     self._draws.append(
         self.num_steps, self._chains,
         *self._chains.stacked(log_weight) if log_weight else [])
-    self._before = []
+    self._before.forget()
 
   @property
   def _num_draws(self):
@@ -451,7 +452,7 @@ class Chain:
           f'The {len(self._draws)} draw(s) made before are kept, and the '
           'weights are those of the last (the draws of the steps just before '
           'may be far from the posterior)')
-    self._put_back_before()
+    self._before.put_back()
     self._judge.stop(
         f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
         f'{what_to_do}{self._chains.advice} It may also help to start from a '
@@ -460,73 +461,66 @@ class Chain:
   def _smaller_steps(self):
     return advice.smaller_steps(self._settings)
 
-  def _put_back_before(self):
-    """Gives the model its weights from before sampling, without a draw."""
-    if self._before:
-      network.assign(self._model.weights, self._before)
-
   def _begin(self, data, iterator):
-    """Builds what needs the model's weights, and the first results.
+    """Does what needs a batch, in this order; warnings come in between.
 
-    The model has to have weights, and metrics without this batch, before the
-    chains start; moving statistics and N before the first gradient.
+    1. The model gets weights and metrics. All else needs them.
+    2. The weights from before sampling are kept, or those of an earlier process
+       put back: before the chains go to their starts.
+    3. The chains go to their starts.
+    4. N and the rows of a batch decide burn-in, draws and the step size.
+    5. Moving statistics are estimated, at each chain's start.
+    6. The starts are kept with the draws: with these statistics.
+    7. The step makes the kernel's first results, for which it needs N, and the
+       statistics; or takes those of an earlier process.
+    8. The judge begins: it needs N.
     """
-    model = self._model
-    batch = first_look.whole_batch(model, data)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    self._inputs = x
-    self._build(x, y, sample_weight)
+    first = first_look.first_batch(self._model, data, iterator)
+    self._inputs = first.x
+    self._build(first)
     prior = priors.chosen(
         self._settings.prior, self._settings.has_default_prior,
-        bool(model.losses), self._say)
-    network.build_moving_average(model)
-    self._take_start()
-    self._chains.begin(iterator.element_spec, self.is_resumed)
-    for _ in self._chains.one_by_one():
-      network.check_finite(model)
-    self._take_numbers(int(network.num_rows(batch)))
-    training_parts.warn_of_what_stops(model)
-    training_parts.warn_of_randomness(model, x)
-    self._fix_statistics(x, iterator)
-    self._weigh(sample_weight, iterator)
+        bool(self._model.losses), self._say)
+    self._take_weights()
+    self._start_chains(first)
+    self._take_numbers(first)
+    self._warn(first)
+    self._fix_statistics(first)
+    self._weigh(first)
     if not self.is_resumed:
       self._draws.keep_start(self._chains)
-    step = self._chains.around(step_lib.SamplingStep(
-        model, self._settings.make_kernel,
-        priors.WeightPrior(prior, model.trainable_variables),
-        self._likelihood, self._settings.examples.number,
-        self._chains.seed_of_turn))
-    step.bootstrap(network.without_optionals(data))
+    self._step = self._first_step(first, prior)
     self._judge.begin(self._heat_record)
-    if self.is_resumed:
-      step.load_state(self._resumed)
-      if self._progress.skips:  # Callbacks have begun this epoch once more.
-        checkpoint_lib.assign(self._resumed, rate=self._optimizers_rate())
-    self._step, self._resumed = step, None
+    self._resumed = None
 
-  def _build(self, x, y, sample_weight):
+  def _build(self, first):
     """Gives the model its weights and metrics, and checks them."""
-    model = self._model
-    y_pred = model(x)
-    self._first_look.look_at(y, y_pred, sample_weight)
-    model.compute_loss(x, y, y_pred, sample_weight)
-    model.compute_metrics(x, y, y_pred, sample_weight)
+    model, y_pred = self._model, self._model(first.x)
+    self._first_look.look_at(first.y, y_pred, first.sample_weight)
+    model.compute_loss(first.x, first.y, y_pred, first.sample_weight)
+    model.compute_metrics(first.x, first.y, y_pred, first.sample_weight)
     model.reset_metrics()
     self._first_look.check_weights()
+    network.build_moving_average(model)
 
-  def _take_start(self):
+  def _take_weights(self):
     """Takes the weights from before sampling; those of the earlier process."""
     if not self.is_resumed:
-      self._before = network.values(self._model.weights)
+      self._before.keep()
       return
     store = self._draws.store
     checkpoint_lib.assign_model(self._model, self._resumed, store)
     model_record.check_code(store.about, self._model, str(store.path))
-    self._before = leaves_lib.of_group(self._resumed, 'before')
 
-  def _take_numbers(self, num_rows):
+  def _start_chains(self, first):
+    """Puts the chains where they start."""
+    self._chains.begin(first.iterator.element_spec, self.is_resumed)
+    for _ in self._chains.one_by_one():
+      network.check_finite(self._model)
+
+  def _take_numbers(self, first):
     """What N and the rows of a batch decide: burn-in, draws, the step size."""
-    settings = self._settings
+    settings, num_rows = self._settings, first.num_rows
     num_examples = settings.examples.number
     settings.examples.check_batch(self._chains.rows_of(num_rows, self._say))
     self._progress.set_steps_in_epoch(-(-num_examples // num_rows))
@@ -537,50 +531,66 @@ class Chain:
           else settings.search.most_steps)
     settings.make_kernel.set_num_examples(num_examples)
 
+  def _warn(self, first):
+    """Warns of what a step does otherwise than training."""
+    training_parts.warn_of_what_stops(self._model)
+    training_parts.warn_of_randomness(self._model, first.x)
+
+  def _first_step(self, first, prior):
+    """The step, with the kernel's first results or those of before."""
+    settings = self._settings
+    step = self._chains.around(step_lib.SamplingStep(
+        self._model, settings.make_kernel,
+        priors.WeightPrior(prior, self._model.trainable_variables),
+        self._first_look.likelihood, settings.examples.number,
+        self._chains.seed_of_turn))
+    step.bootstrap(first.data)
+    if self.is_resumed:
+      step.load_state(self._resumed)
+      if self._progress.skips:  # Callbacks have begun this epoch once more.
+        settings.make_kernel.load_state(self._resumed)
+    return step
+
   def _heat_record(self):
-    make_kernel, search = self._settings.make_kernel, self._settings.search
+    settings = self._settings
+    make_kernel, search = settings.make_kernel, settings.search
     return heat_record.HeatRecord(
         self._chains.num_chains,
         sum(v.shape.num_elements() for v in self._model.trainable_variables),
-        self._settings.examples.number, self._step_argument,
+        settings.examples.number, settings.step_argument,
         make_kernel.constant_temperature if search is None
         else search.temperature, make_kernel.momentum,
         make_kernel.stores_kicked_momentum)
 
-  @property
-  def _step_argument(self):
-    """The argument that the user may lower; None where the step is found."""
-    if self._settings.finds_step:
-      return None
-    return self._settings.make_kernel.step_argument
-
-  def _fix_statistics(self, x, iterator):
+  def _fix_statistics(self, first):
     """Estimates moving statistics at the weights with which sampling starts."""
-    variables = moving_statistics.moving_variables(self._model, x)
+    variables = moving_statistics.moving_variables(self._model, first.x)
     self._draws.begin(variables)
     if variables and self.is_searching:
       self._chains.check_search()
     if not variables or self.is_resumed:
       return
-    inputs = [x, *(
-        keras.utils.unpack_x_y_sample_weight(
-            first_look.whole_batch(self._model, data))[0]
-        for data in self._ahead.fill(iterator))]
+    inputs = [first.x, *(x for x, _, _ in self._next_batches(first))]
     for _ in self._chains.one_by_one():
       moving_statistics.estimate(self._model, inputs, variables)
 
-  def _weigh(self, sample_weight, iterator):
+  def _weigh(self, first):
     """Warns of sample weights by which N is another number."""
-    mean = self._settings.examples.mean_weight
-    if mean is None and sample_weight is not None:
+    mean, weights = self._settings.examples.mean_weight, first.sample_weight
+    if mean is None and weights is not None:
       # One batch tells little of weights that a few rare examples have.
-      mean, error = inspection.mean_weight([sample_weight])
+      mean, error = inspection.mean_weight([weights])
       if inspection.is_far(mean):
-        mean, error = inspection.mean_weight([sample_weight, *(
-            keras.utils.unpack_x_y_sample_weight(
-                first_look.whole_batch(self._model, data))[2]
-            for data in self._ahead.fill(iterator))])
+        mean, error = inspection.mean_weight([
+            weights, *(w for _, _, w in self._next_batches(first))])
       if not inspection.is_far(mean, error):
         return
     if mean is not None and inspection.is_far(mean):
       inspection.warn_of_mean_weight(mean, self._settings.examples.number)
+
+  def _next_batches(self, first):
+    """Inputs, targets and sample weights of the batches after the first."""
+    return [
+        keras.utils.unpack_x_y_sample_weight(
+            first_look.whole_batch(self._model, data))
+        for data in self._ahead.fill(first.iterator)]

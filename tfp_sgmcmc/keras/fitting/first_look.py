@@ -1,6 +1,8 @@
 """What is wrong with a model or its data, found before the first step."""
 
+from collections.abc import Iterator
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -12,13 +14,43 @@ from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
 from tfp_sgmcmc.keras.model import replicas
 
-__all__ = ['FirstLook', 'whole_batch']
+__all__ = ['FirstBatch', 'FirstLook', 'first_batch', 'whole_batch']
 
 
 def whole_batch(model: keras.Model, data: hints.Data) -> Any:
   """A batch in one piece, without Keras' empty `Optional`s."""
   return replicas.whole(
       model.distribute_strategy, network.without_optionals(data))
+
+
+class FirstBatch(NamedTuple):
+  """The first batch of a chain, and where the next ones come from.
+
+  Attributes:
+    data: The batch as the step gets it, in pieces for several replicas.
+    x: Its inputs, in one piece, as the next two.
+    y: Its targets.
+    sample_weight: Its sample weights.
+    num_rows: Python `int`, the number of its rows.
+    iterator: The dataset's iterator.
+  """
+  data: Any
+  x: Any
+  y: Any
+  sample_weight: Any
+  num_rows: int
+  iterator: Iterator[Any]
+
+
+def first_batch(
+    model: keras.Model, data: hints.Data, iterator: Iterator[Any],
+) -> FirstBatch:
+  """A batch and an iterator over the next ones, as a `FirstBatch`."""
+  batch = whole_batch(model, data)
+  x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+  return FirstBatch(
+      network.without_optionals(data), x, y, sample_weight,
+      int(network.num_rows(batch)), iterator)
 
 
 class FirstLook:
@@ -35,13 +67,18 @@ class FirstLook:
     """
     self._model, self._prior = model, prior
     self._are_weights_checked = are_weights_checked
-    self._likelihood = None
+    self._likelihood: likelihood_lib.Likelihood | None = None
     self._is_checked, self._has_looked = False, False
 
   def begin_fit(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that may have been compiled anew."""
     self._likelihood = likelihood
     self._is_checked = False
+
+  @property
+  def likelihood(self) -> likelihood_lib.Likelihood | None:
+    """That of the present `fit`; None before the first."""
+    return self._likelihood
 
   def needs_a_batch(self, element_spec: hints.Nested) -> bool:
     """Checks what the spec of the batches tells, once in a `fit`.

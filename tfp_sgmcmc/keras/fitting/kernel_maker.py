@@ -13,12 +13,14 @@ and SGLD, which has no momentum, is plain gradient descent with h = l / N.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 import inspect
 import math
 from typing import Any
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -28,6 +30,7 @@ from tfp_sgmcmc import pdmp
 from tfp_sgmcmc import posterior as posterior_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.heat import found_step as found_step_lib
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.mcmc import adaptation
@@ -217,10 +220,20 @@ class KernelMaker:
           'none: it makes no steps while the kernel samples, so its schedule '
           'stands still. Pass the schedule itself, learning_rate=schedule.')
 
-  @property
-  def optimizers_rate(self) -> keras.Variable | None:
-    """The learning rate that the step size follows, if it does."""
-    return self._rate if self.follows_optimizer else None
+  def state(self) -> dict[str, np.ndarray]:
+    """What `load_state` takes: the optimizer's rate, where it is followed."""
+    return checkpoint_lib.leaves(rate=self._followed())
+
+  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+    """Gives the optimizer, where it is followed, the rate of another process.
+
+    Args:
+      state: Arrays by name, those of its `state` among them.
+    """
+    checkpoint_lib.assign(state, rate=self._followed())
+
+  def _followed(self):
+    return [self._rate] if self.follows_optimizer else []
 
   def watch_learning_rate(self) -> None:
     """Warns once where a callback steers an optimizer that stands still.

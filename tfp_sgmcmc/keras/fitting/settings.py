@@ -73,6 +73,11 @@ class Settings:
             and self.found_step.argument == 'step_size')
 
   @property
+  def step_argument(self) -> tuple[str, Any] | None:
+    """The argument for the step size; None where `fit` finds the step."""
+    return None if self.finds_step else self.make_kernel.step_argument
+
+  @property
   def has_default_prior(self) -> bool:
     """Whether `bounded_normal` is the prior of a model without regularisers."""
     return self.chooses and self.prior is None

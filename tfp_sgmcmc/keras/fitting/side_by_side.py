@@ -51,8 +51,8 @@ from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import together
 from tfp_sgmcmc.keras.fitting import turns
+from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import network
-from tfp_sgmcmc.keras.model import train_function
 from tfp_sgmcmc.keras.model import vectorisation
 
 __all__ = [
@@ -233,8 +233,7 @@ class SideBySide:
     return rows
 
   def train(
-      self, iterator: tf.data.Iterator, element_spec: hints.Nested,
-      function: train_function.TrainFunction,
+      self, iterator: Iterator[Any], element_spec: hints.Nested,
   ) -> dict[str, Any]:
     """An execution of the compiled optimizer's steps, one for each chain.
 
@@ -242,14 +241,13 @@ class SideBySide:
       iterator: The dataset's iterator that `fit` passes; or one in Python over
         its batches.
       element_spec: The spec of its batches.
-      function: `TrainFunction`, whose own trains one chain.
 
     Returns:
       logs: The model's metrics: means over chains.
     """
     model = self._model
     if self.num_chains == 1:
-      return function.own(iterator)
+      return model.train_function(iterator)
     self.begin(element_spec)
     if self._train is None or self._train.is_stale():
       self._drop_optimizer()
@@ -260,8 +258,8 @@ class SideBySide:
           v for v in model.optimizer.variables if v is not shared]
       self.turns.add(self._optimizer)
       own = model.train_step
-      self._train = train_function.TrainFunction(
-          model, lambda data: self._optimizer_step(own, data), None)
+      self._train = compiled_step.CompiledStep(
+          model, lambda data: self._optimizer_step(own, data))
       if model.steps_per_execution == 1:
         self._train.trace(element_spec)
     return self._train.on_iterator(iterator)

@@ -26,6 +26,7 @@ from tfp_sgmcmc import kernel as kernel_lib
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.fitting import kernel_maker
@@ -35,7 +36,7 @@ from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
 from tfp_sgmcmc.keras.model import replicas
 
-__all__ = ['STATUS', 'Move', 'SamplingStep', 'first_bad']
+__all__ = ['STATUS', 'Move', 'SamplingStep', 'first_bad', 'status_of']
 
 # The entry of the step's logs with its number and that of the first bad step:
 # two numbers, since to join them would be loops of their own on a TPU.
@@ -351,6 +352,12 @@ def first_bad(
     bad: As the argument.
   """
   return tf.where((bad == 0) & ~is_finite, step, bad)
+
+
+def status_of(state: Mapping[str, np.ndarray]) -> tuple[int, int]:
+  """The number of steps in a `state`; that of the first bad one, 0 for none."""
+  num_steps, bad = leaves_lib.of_group(state, 'status')
+  return int(num_steps), int(bad)
 
 
 def _step_seed(seed, step):

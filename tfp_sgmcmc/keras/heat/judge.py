@@ -59,13 +59,13 @@ class Judge:
     self._why_stopped = None
     self._num_watched, self._epoch_start = 0, 1
 
-  def go_on(self, num_steps: int) -> None:
-    """Takes note that the chain has made steps in an earlier process."""
-    self._num_watched, self._epoch_start = num_steps, num_steps + 1
-
   def begin_fit(self) -> None:
     """Takes note that a `fit` begins, which the one before did not stop."""
     self._why_stopped = None
+
+  def begin_epoch(self, num_steps: int) -> None:
+    """Takes note of an epoch that begins, after so many steps of the chain."""
+    self._num_watched, self._epoch_start = num_steps, num_steps + 1
 
   def begin(self, make_record: Callable[[], heat_record.HeatRecord]) -> None:
     """Begins, with a callable that makes an empty record."""
@@ -149,7 +149,6 @@ class Judge:
       reason = (
           f'the kinetic temperature{self._of_chain(chain)} is '
           f'{hot[chain].value:.3g} times the temperature, and does not fall.')
-    self._epoch_start = num_steps + 1
     if reason is not None:
       kept = NO_DRAW if not num_draws else (
           f'The {num_draws} draw(s) made before are kept, and are not of the '

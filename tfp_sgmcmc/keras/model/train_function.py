@@ -7,54 +7,35 @@ whatever happens then, an exception or an interrupt, leaves the model as it was.
 """
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 
 import keras
-import tensorflow as tf
-
-from tfp_sgmcmc.internal import hints
 
 __all__ = ['TrainFunction']
 
-# After how many steps the program of a step is made anew as one that takes its
-# batch itself. That saves about 0.1 ms a step, and TensorFlow optimizes the new
-# program in about 0.04 s for each weight tensor of a deep network, 6 s for 158:
-# after this many steps the saving outweighs the cost of tracing again.
-_STEPS_A_WEIGHT = 400
-
-
 class TrainFunction:
-  """Runs another training step than the model's, where it is swapped in.
+  """Runs what it is told to, where it is swapped in, for one execution.
 
-  The model's own train function and `train_step` are read once, when the object
-  is made, and put back as they were.
+  The model's own train function is read once, when the object is made, and put
+  back as it was.
   """
 
   def __init__(
       self,
       model: keras.Model,
-      train_step: Callable[[Any], Any],
-      execute: Callable[[Any, 'TrainFunction'], dict[str, Any]],
+      execute: Callable[[Any], dict[str, Any]],
   ):
     """Makes the function, for a model that `fit` is about to run.
 
     Args:
       model: Compiled `keras.Model` whose train function `fit` has made.
-      train_step: Callable of a batch; returns the step's logs. Compiled as the
-        model's own would be.
-      execute: Callable `(iterator, train_function)`, what one execution does;
-        returns its logs. It gets to the compiled steps by `on_iterator` or
-        `on_batches`.
+      execute: Callable of the dataset's iterator, what one execution does;
+        returns its logs. The model's own train function is in its place then.
     """
     self._model = model
     self._execute = execute
     self._own = model.train_function
     self._history = None
-    self._is_traced = False
-    self._num_alone = 0
-    self._on_batches = self._make(train_step)
-    self._on_next = _on_next(self._on_batches)
     self._stand_in = self._run
 
   def is_stale(self) -> bool:
@@ -75,92 +56,13 @@ class TrainFunction:
     if self._model.train_function is self._stand_in:
       self._set(self._own)
 
-  def own(self, iterator: tf.data.Iterator) -> dict[str, Any]:
-    """Runs an execution of the model's own train function."""
-    return self._own(iterator)
-
-  def trace(self, element_spec: hints.Nested) -> None:
-    """Traces the step for the batches of a dataset, whatever their size.
-
-    A batch on its own would be traced for its size, and the first one of
-    another size again. Due before `on_batches`; only the first call traces.
-
-    Args:
-      element_spec: That of the dataset's iterator.
-    """
-    if self._is_traced or self._model.run_eagerly:
-      return
-    self._is_traced = True
-    tf.function(
-        lambda data: self._on_batches([data]), autograph=False,
-        input_signature=[element_spec]).get_concrete_function()
-
-  def on_iterator(self, iterator: tf.data.Iterator) -> dict[str, Any]:
-    """Runs an execution; one of several steps is compiled as a whole.
-
-    A single step gets its batch from here at first, and later takes it itself:
-    see `_STEPS_A_WEIGHT`.
-
-    Args:
-      iterator: The dataset's iterator that `fit` passes.
-
-    Returns:
-      logs: Those of the last step.
-    """
-    model = self._model
-    if model.steps_per_execution > 1:
-      return self._on_batches(iterator)
-    if model.run_eagerly or self._num_alone < _STEPS_A_WEIGHT * len(
-        model.trainable_variables):
-      self._num_alone += 1
-      return self._on_batches([next(iterator)])
-    return self._on_next(iterator)
-
-  def on_batches(self, batches: Iterable[Any]) -> dict[str, Any]:
-    """Runs an execution step by step.
-
-    Args:
-      batches: Iterator over batches: whatever it does between two of them
-        happens between two steps.
-
-    Returns:
-      logs: Those of the last step.
-    """
-    return self._on_batches(batches)
-
   def _run(self, iterator):
     self._set(self._own)
     if self._model.history is not self._history:
       # Left behind by a fit that ended between a batch's beginning and its run.
       return self._own(iterator)
-    return self._execute(iterator, self)
+    return self._execute(iterator)
 
   def _set(self, function):
     """Sets the train function; `setattr` would look for layers to track."""
     vars(self._model)['train_function'] = function
-
-  def _make(self, train_step):
-    """Keras' own train function, around another step."""
-    model = self._model
-    own = vars(model).get('train_step')
-    model.train_step = train_step
-    try:
-      model.make_train_function(force=True)
-      return model.train_function
-    finally:
-      del model.train_step
-      if own is not None:
-        model.train_step = own
-      model.train_function = self._own
-
-
-def _on_next(function):
-  """Keras' train function of a single batch, on a dataset's next one.
-
-  Keras' own returns an Optional, for the end of the data within an execution of
-  several steps. Unwrapping it takes a fifth of the time of a small network's
-  step, and is not needed where there is one.
-  """
-  return tf.function(
-      lambda iterator: function([iterator.get_next()]), autograph=False,
-      reduce_retracing=True)

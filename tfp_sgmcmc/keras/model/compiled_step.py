@@ -1,0 +1,118 @@
+"""Keras' compiled training step, around another step than the model's own."""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import hints
+
+__all__ = ['CompiledStep']
+
+# After how many steps the program of a step is made anew as one that takes its
+# batch itself. That saves about 0.1 ms a step, and TensorFlow optimizes the new
+# program in about 0.04 s for each weight tensor of a deep network, 6 s for 158:
+# after this many steps the saving outweighs the cost of tracing again.
+STEPS_A_WEIGHT = 400
+
+
+class CompiledStep:
+  """A training step, compiled as the model's own would be.
+
+  The model's own train function and `train_step` are left as they were.
+  """
+
+  def __init__(self, model: keras.Model, train_step: Callable[[Any], Any]):
+    """Compiles a step.
+
+    Args:
+      model: Compiled `keras.Model` with its own train function in place.
+      train_step: Callable of a batch; returns the step's logs.
+    """
+    self._model = model
+    self._own = model.train_function
+    self._is_traced = False
+    self._num_alone = 0
+    self._on_batches = self._make(train_step)
+    self._on_next = _on_next(self._on_batches)
+
+  def is_stale(self) -> bool:
+    """Whether the model has another own function now: it was compiled anew."""
+    return self._model.train_function is not self._own
+
+  def trace(self, element_spec: hints.Nested) -> None:
+    """Traces the step for the batches of a dataset, whatever their size.
+
+    A batch on its own would be traced for its size, and the first one of
+    another size again. Due before `on_batches`; only the first call traces.
+
+    Args:
+      element_spec: That of the dataset's iterator.
+    """
+    if self._is_traced or self._model.run_eagerly:
+      return
+    self._is_traced = True
+    tf.function(
+        lambda data: self._on_batches([data]), autograph=False,
+        input_signature=[element_spec]).get_concrete_function()
+
+  def on_iterator(self, iterator: tf.data.Iterator) -> dict[str, Any]:
+    """Runs an execution; one of several steps is compiled as a whole.
+
+    A single step gets its batch from here at first, and later takes it itself:
+    see `STEPS_A_WEIGHT`.
+
+    Args:
+      iterator: The dataset's iterator that `fit` passes.
+
+    Returns:
+      logs: Those of the last step.
+    """
+    model = self._model
+    if model.steps_per_execution > 1:
+      return self._on_batches(iterator)
+    if model.run_eagerly or self._num_alone < STEPS_A_WEIGHT * len(
+        model.trainable_variables):
+      self._num_alone += 1
+      return self._on_batches([next(iterator)])
+    return self._on_next(iterator)
+
+  def on_batches(self, batches: Iterable[Any]) -> dict[str, Any]:
+    """Runs an execution step by step.
+
+    Args:
+      batches: Iterator over batches: whatever it does between two of them
+        happens between two steps.
+
+    Returns:
+      logs: Those of the last step.
+    """
+    return self._on_batches(batches)
+
+  def _make(self, train_step):
+    """Keras' own train function, around another step."""
+    model = self._model
+    own = vars(model).get('train_step')
+    model.train_step = train_step
+    try:
+      model.make_train_function(force=True)
+      return model.train_function
+    finally:
+      del model.train_step
+      if own is not None:
+        model.train_step = own
+      model.train_function = self._own
+
+
+def _on_next(function):
+  """Keras' train function of a single batch, on a dataset's next one.
+
+  Keras' own returns an Optional, for the end of the data within an execution of
+  several steps. Unwrapping it takes a fifth of the time of a small network's
+  step, and is not needed where there is one.
+  """
+  return tf.function(
+      lambda iterator: function([iterator.get_next()]), autograph=False,
+      reduce_retracing=True)
