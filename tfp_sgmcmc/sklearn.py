@@ -3,8 +3,11 @@
 A perceptron of Keras, its weights sampled by `PosteriorSampling` in `fit`, with
 the interface of scikit-learn: `fit`, `predict`, pipelines, cross-validation.
 Columns of the inputs, and targets that are numbers, are scaled to mean 0 and
-variance 1 first. It needs scikit-learn (the extra `sklearn`), and is imported
-by itself: `from tfp_sgmcmc.sklearn import BayesianRegressor`.
+variance 1 first. Of a data frame, such as pandas', the columns of words or
+categories are one-hot encoded, and need no other preparation; a category that
+`fit` has not seen is one of none of them. It needs scikit-learn (the extra
+`sklearn`), and is imported by itself: `from tfp_sgmcmc.sklearn import
+BayesianRegressor`.
 """
 
 from collections.abc import Sequence
@@ -22,6 +25,8 @@ from tfp_sgmcmc.keras.model import losses
 
 try:
   from sklearn import base
+  from sklearn import compose
+  from sklearn import preprocessing
   import sklearn.utils
   from sklearn.utils import multiclass
   from sklearn.utils import validation
@@ -76,6 +81,21 @@ class _Perceptron(base.BaseEstimator):
     self.random_state = random_state
     self.verbose = verbose
 
+  def _numbers(self, X, y, **arguments):
+    """Inputs and targets as `fit` needs them, checked; finds the categories."""
+    columns = _categories(X)
+    self.encoder_ = None
+    if not columns:
+      return validation.validate_data(
+          self, X, y, dtype=np.float64, **arguments)
+    validation.validate_data(self, X, skip_check_array=True)
+    self.encoder_ = compose.ColumnTransformer([(
+        'categories', preprocessing.OneHotEncoder(
+            handle_unknown='ignore', sparse_output=False), columns)],
+        remainder='passthrough')
+    return validation.check_X_y(
+        self.encoder_.fit_transform(X), y, dtype=np.float64, **arguments)
+
   def _fit(self, x, y, num_outputs, loss):
     """Fits a network to scaled inputs and to targets; sets what is fitted."""
     checks.positive_integer('num_steps', self.num_steps)
@@ -84,6 +104,9 @@ class _Perceptron(base.BaseEstimator):
     seed = int(sklearn.utils.check_random_state(self.random_state).randint(
         2**31 - 1))
     self.x_mean_, self.x_scale_ = _moments(x)
+    if self.encoder_ is not None:
+      is_category = self.encoder_.output_indices_['categories']
+      self.x_mean_[is_category], self.x_scale_[is_category] = 0., 1.
     x = self._scaled(x)
     self.model_ = _network(
         x.shape[1], self.hidden_units, self.activation, num_outputs, seed)
@@ -106,8 +129,12 @@ class _Perceptron(base.BaseEstimator):
   def _rows(self, x):
     """Inputs to predict for, scaled and filled up; and how many there are."""
     validation.check_is_fitted(self)
-    x = self._scaled(
-        validation.validate_data(self, x, reset=False, dtype=np.float64))
+    if self.encoder_ is None:
+      x = validation.validate_data(self, x, reset=False, dtype=np.float64)
+    else:
+      validation.validate_data(self, x, reset=False, skip_check_array=True)
+      x = validation.check_array(self.encoder_.transform(x), dtype=np.float64)
+    x = self._scaled(x)
     more = -len(x) % _BATCH_SIZE
     return np.concatenate([x, np.zeros([more, x.shape[1]], x.dtype)]), len(x)
 
@@ -137,7 +164,7 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
     """Samples the posterior of the network's weights.
 
     Args:
-      X: Inputs `[n, features]`, numbers.
+      X: Inputs `[n, features]`, numbers; or a data frame, with categories.
       y: Targets `[n]` or `[n, targets]`.
 
     Returns:
@@ -147,8 +174,7 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
       ValueError: If the data are no finite numbers, or an argument is out of
         its range.
     """
-    x, y = validation.validate_data(
-        self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+    x, y = self._numbers(X, y, multi_output=True, y_numeric=True)
     y = np.asarray(y, np.float64)
     self._is_single = y.ndim == 1
     self.y_mean_, self.y_scale_ = _moments(y)
@@ -224,7 +250,7 @@ class BayesianClassifier(base.ClassifierMixin, _Perceptron):
     """Samples the posterior of the network's weights.
 
     Args:
-      X: Inputs `[n, features]`, numbers.
+      X: Inputs `[n, features]`, numbers; or a data frame, with categories.
       y: Labels `[n]` of two classes at least, numbers or words.
 
     Returns:
@@ -234,7 +260,7 @@ class BayesianClassifier(base.ClassifierMixin, _Perceptron):
       ValueError: If the inputs are no finite numbers, there is one class alone,
         or an argument is out of its range.
     """
-    x, y = validation.validate_data(self, X, y, dtype=np.float64)
+    x, y = self._numbers(X, y)
     multiclass.check_classification_targets(y)
     self.classes_, labels = np.unique(np.asarray(y), return_inverse=True)
     if len(self.classes_) < 2:
@@ -269,6 +295,16 @@ class BayesianClassifier(base.ClassifierMixin, _Perceptron):
     """
     p = self.predict_proba(X)
     return self.classes_[np.argmax(p, axis=-1)]
+
+
+def _categories(x):
+  """The places of a data frame's columns of words or categories."""
+  if not (hasattr(x, 'iloc') and hasattr(x, 'columns')):
+    return []
+  columns = (x.iloc[:, k] for k in range(len(x.columns)))
+  return [
+      k for k, column in enumerate(columns) if column.dtype.kind == 'O' and (
+          column.dtype != object or any(isinstance(v, str) for v in column))]
 
 
 def _moments(values):
