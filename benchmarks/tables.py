@@ -2,12 +2,15 @@
 
   python -m benchmarks.tables --data FOLDER [--sets energy ...] [--splits 2]
       [--epochs 40] [--batch-size 32] [--hidden 50] [--temperature 1]
+      [--likelihood gaussian|one_scale|student_t|mixture]
       [--tiny] [--output benchmarks/results]
 
 For each table and split, a perceptron with hidden layers as given and Keras'
 defaults: Adam for all epochs, and a new network with the same seed for as many
 epochs with `PosteriorSampling()`. Regressions have `GaussianLikelihood()`, so
-that the network learns its own noise; inputs and targets are standardised by
+that the network learns its own noise; or the likelihood that is named: normal
+with a standard deviation of a half, Student's t with 4 degrees of freedom, or a
+mixture of two normals. Inputs and targets are standardised by
 the training rows. The score is the mean negative log likelihood of the test
 rows, in nats, of standardised targets. A network is lost where it is worse
 than a constant prediction (the training rows' mean and variance, or shares of
@@ -18,7 +21,8 @@ OUTPUT/tables.md has the means over splits.
 
 FOLDER has the data sets as `datasets.load_uci_regression` reads them, and
 bde/airfoil.csv.gz and bde/hour.csv.gz as sklearn-contrib-bde's benchmark has
-them. The digits come with scikit-learn.
+them; a9a, Covertype, KOS and MNIST are those of `benchmarks.uncertainty`, with
+the pixels of MNIST as columns. The digits come with scikit-learn.
 """
 
 import argparse
@@ -32,12 +36,18 @@ from typing import NamedTuple
 
 import keras
 import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
 
 from benchmarks import uncertainty
+from benchmarks import uncertainty_data
 from experiments import datasets
 import tfp_sgmcmc as sgmcmc
 
 UCI = ('concrete', 'energy', 'yacht', 'wine', 'protein', 'bike', 'elevators')
+_KEYS = ('set', 'split', 'epochs', 'batch_size', 'hidden', 'temperature',
+         'likelihood', 'tiny')
+_CLASSES = ('digits', 'a9a', 'covertype', 'kos', 'mnist')
 _LEFT_OUT = ('cnt', 'instant', 'dteday', 'casual', 'registered')
 
 
@@ -95,6 +105,20 @@ def digits(folder: pathlib.Path, split: int) -> Table:
   return Table(x[train] / 16., y[train], x[test] / 16., y[test])
 
 
+def a9a(folder: pathlib.Path, split: int) -> Table:
+  del split  # It comes with its own.
+  train, test = datasets.load_a9a(folder)
+  return Table(train.features, train.labels, test.features, test.labels)
+
+
+def classes(name: str) -> Callable[[pathlib.Path, int], Table]:
+  def load(folder, split):
+    task = uncertainty_data.SETS[name](folder, split)
+    (x, y), (x_test, y_test) = task.train, task.tests[uncertainty_data.USUAL]
+    return Table(x, y, x_test, y_test)
+  return load
+
+
 def regression(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray,
 ) -> Table:
@@ -108,7 +132,24 @@ def regression(
 
 SETS = {
     **{name: uci(name) for name in UCI},
-    'airfoil': airfoil, 'hour': hour, 'digits': digits}
+    'airfoil': airfoil, 'hour': hour, 'digits': digits, 'a9a': a9a,
+    **{name: classes(name) for name in ('covertype', 'kos', 'mnist')}}
+
+
+def mixture(outputs: tf.Tensor) -> tfp.distributions.Distribution:
+  """Two normals for each target, from six outputs."""
+  logits, means, scales = tf.split(outputs[..., tf.newaxis, :], 3, axis=-1)
+  return tfp.distributions.MixtureSameFamily(
+      tfp.distributions.Categorical(logits),
+      tfp.distributions.Normal(means, 1e-3 + tf.nn.softplus(scales)))
+
+
+# Each with its number of outputs.
+LIKELIHOODS = {
+    'gaussian': (sgmcmc.keras.GaussianLikelihood, 2),
+    'one_scale': (lambda: sgmcmc.keras.GaussianLikelihood(scale=0.5), 1),
+    'student_t': (lambda: sgmcmc.keras.StudentTLikelihood(df=4.), 2),
+    'mixture': (lambda: sgmcmc.keras.DistributionLoss(mixture), 6)}
 
 
 def constant_nll(table: Table) -> float:
@@ -125,16 +166,16 @@ def fit(
     callback: sgmcmc.keras.PosteriorSampling | None = None) -> keras.Model:
   """A network, fitted."""
   keras.utils.set_random_seed(seed)
-  classes = table.num_classes
+  num_classes = table.num_classes
+  make_loss, num_outputs = LIKELIHOODS[arguments.likelihood]
   model = keras.Sequential([
       keras.Input(table.x.shape[1:]),
       *(keras.layers.Dense(units, activation='relu')
         for units in arguments.hidden),
-      keras.layers.Dense(classes, activation='softmax') if classes
-      else keras.layers.Dense(2)])
+      keras.layers.Dense(num_classes, activation='softmax') if num_classes
+      else keras.layers.Dense(num_outputs)])
   model.compile('adam', (
-      'sparse_categorical_crossentropy' if classes
-      else sgmcmc.keras.GaussianLikelihood()))
+      'sparse_categorical_crossentropy' if num_classes else make_loss()))
   model.fit(
       table.x, table.y, batch_size=arguments.batch_size,
       epochs=arguments.epochs, verbose=0,
@@ -164,26 +205,40 @@ def scores(
       posterior_seconds=round(end - middle, 1))
 
 
+def _likelihood(line):
+  return '' if line['set'] in _CLASSES else line.get('likelihood', 'gaussian')
+
+
+def _place(item):
+  name, epochs, batch, hidden, temperature, likelihood = item[0]
+  return list(SETS).index(name), likelihood, hidden, batch, epochs, -temperature
+
+
 def report(lines: Sequence[dict[str, Any]]) -> str:
   """The means over splits, in Markdown."""
   groups = {}
   for line in lines:
     key = (line['set'], line['epochs'], line['batch_size'],
-           tuple(line['hidden']), line['temperature'])
+           tuple(line['hidden']), line['temperature'], _likelihood(line))
     groups.setdefault(key, []).append(line)
-  rows = [['table', 'epochs', 'batch', 'hidden', 'T', 'splits', 'constant',
-           'Adam', 'posterior', 'lost']]
+  rows = [['table', 'likelihood', 'epochs', 'batch', 'hidden', 'T', 'splits',
+           'constant', 'Adam', 'posterior', 'lost', 'over Adam']]
   rows.append(['---'] * len(rows[0]))
-  for (name, epochs, batch, hidden, temperature), group in groups.items():
-    lost = sum(not line['posterior'] < line['constant'] for line in group)
+  for key, group in sorted(groups.items(), key=_place):
+    name, epochs, batch, hidden, temperature, likelihood = key
+    lost, worse = (
+        sum(not line['posterior'] < line[other] for line in group)
+        for other in ('constant', 'adam'))
     rows.append([
-        name, str(epochs), str(batch), '-'.join(map(str, hidden)),
+        name, likelihood, str(epochs), str(batch), '-'.join(map(str, hidden)),
         f'{temperature:g}', str(len(group)), *(
             uncertainty.cell([line[what] for line in group])
-            for what in ('constant', 'adam', 'posterior')), str(lost)])
+            for what in ('constant', 'adam', 'posterior')),
+        str(lost), str(worse)])
   return (
       '# Tables by defaults\n\nNegative log likelihood of test rows, mean ± '
-      'standard error over splits; see `python -m benchmarks.tables --help`.'
+      'standard error over splits. Lost: worse than a constant. Over Adam: splits '
+      'where Adam was better. See `python -m benchmarks.tables --help`.'
       f'\n\n{uncertainty.table(rows)}\n')
 
 
@@ -198,6 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--batch-size', type=int, default=32)
   parser.add_argument('--hidden', type=int, nargs='+', default=[50])
   parser.add_argument('--temperature', type=float, default=1.)
+  parser.add_argument(
+      '--likelihood', default='gaussian', choices=LIKELIHOODS)
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
       '--output', type=pathlib.Path,
@@ -208,12 +265,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   about = dict(
       epochs=arguments.epochs, batch_size=arguments.batch_size,
       hidden=arguments.hidden, temperature=arguments.temperature,
+      **({} if arguments.likelihood == 'gaussian'
+         else {'likelihood': arguments.likelihood}),
       **({'tiny': True} if arguments.tiny else {}))
   for name in arguments.sets:
     for split in range(arguments.splits):
       key = dict(set=name, split=split, **about)
-      if any(key == {k: line.get(k) for k in key} and (
-          'tiny' in line) == arguments.tiny for line in uncertainty.read(path)):
+      if any(key == {k: line[k] for k in _KEYS if k in line}
+             for line in uncertainty.read(path)):
         continue
       table = SETS[name](arguments.data, split)
       if arguments.tiny:
