@@ -237,8 +237,8 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         str(lost), str(worse)])
   return (
       '# Tables by defaults\n\nNegative log likelihood of test rows, mean ± '
-      'standard error over splits. Lost: worse than a constant. Over Adam: splits '
-      'where Adam was better. See `python -m benchmarks.tables --help`.'
+      'standard error over splits. Lost: worse than a constant. Over Adam: '
+      'splits where Adam was better. See `python -m benchmarks.tables --help`.'
       f'\n\n{uncertainty.table(rows)}\n')
 
 
