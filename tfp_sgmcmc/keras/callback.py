@@ -171,8 +171,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         num_steps_between_results=num_steps_between_results,
         num_chains=num_chains, directory=directory, seed=seed)
     self._resumption = resumption.Resumption()
-    self._chain = None
-    self._posterior = None
+    self._chain: chain_lib.Chain | None = None
+    self._posterior: samples.PosteriorSamples | None = None
     self._train_function = None
     self._is_checked = False
     self._is_sampling = False
@@ -258,7 +258,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       ValueError: If there are fewer than 12 draws.
     """
     rows = diagnostics.summary(self.posterior, x, y).rows
-    heat = self._chain.heat
+    heat = None if self._chain is None else self._chain.heat
     if heat is not None:
       rows += heat,
     return verdicts.Summary(
@@ -492,7 +492,7 @@ class PosteriorSampling(keras.callbacks.Callback):
           settings.directory,
           {**settings.given, 'likelihood': likelihood.parameters})
     self._chain = chain_lib.Chain(
-        model, settings, draws_lib.ModelDraws(model, store=store),
+        model, settings, draws_lib.ModelDraws(model, store=store), likelihood,
         are_weights_checked=is_built, say=self._say)
     self._posterior = None
 

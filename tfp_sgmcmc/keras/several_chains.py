@@ -161,7 +161,7 @@ def fit_chains(
       for k in range(num_chains)]
   return samples.PosteriorSamples.concatenate([
       samples.PosteriorSamples.load(job.directory.path, model)
-      if arrays is None else samples.PosteriorSamples(
+      if job.directory is not None else samples.PosteriorSamples(
           model, draws_lib.in_memory(model, arrays))
       for job, arrays in zip(jobs, _run_all(jobs, executor))])
 

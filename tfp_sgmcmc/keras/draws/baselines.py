@@ -68,8 +68,8 @@ def row(
   """
   ours = _pooled(log_likelihood)
   constant = constant_log_likelihood(runs[0], x, y)
-  starts = [run.start for run in runs]
-  start = None if None in starts else _pooled(np.concatenate(
+  starts = [run.start for run in runs if run.start is not None]
+  start = None if len(starts) < len(runs) else _pooled(np.concatenate(
       [some.log_likelihood(x, y) for some in starts]))
   others = {'by a constant prediction': constant,
             'by the weights before sampling': start}

@@ -63,12 +63,14 @@ class DrawTimes:
       checks.non_negative_integer('num_burnin_steps', num_burnin_steps)
     _check_units(is_continuous, schedule)
     self._given = num_burnin_steps, schedule.num_steps_between_results
-    self._num_burnin_steps, self._spacing = None, 1
+    self._num_burnin_steps: int | None = None
+    self._spacing = 1
     if not is_after_search and None not in self._given:
       self._set(*self._given)
     self._max_results = schedule.max_results
     self._keep_draw = schedule.keep_draw
-    self._interval = self._until_draw = schedule.interval
+    self._interval = schedule.interval
+    self._until_draw = schedule.interval or 0.
 
   def _set(self, num_burnin_steps, num_steps_between_results=0):
     """Sets B and k; None for a B that is not known yet."""
@@ -93,7 +95,7 @@ class DrawTimes:
     Returns:
       num_burnin_steps: Python `int`.
     """
-    if self.is_planned:
+    if self._num_burnin_steps is not None:
       return self._num_burnin_steps
     return plan(num_steps, 0, *self._given).num_burnin_steps
 
@@ -122,7 +124,7 @@ class DrawTimes:
     plan = [self.num_burnin_steps, self.num_steps_between_results]
     return {
         'plan': np.array(plan if self.is_planned else [], np.int64),
-        'until_draw': np.array(self._until_draw or 0.)}
+        'until_draw': np.array(self._until_draw)}
 
   def load_state(self, state: Mapping[str, np.ndarray]) -> None:
     """Goes on where another object stood.
@@ -144,7 +146,7 @@ class DrawTimes:
     Returns:
       is_due: Python `bool`.
     """
-    if not self.is_planned:
+    if self._num_burnin_steps is None:
       return False
     excess = step - self._num_burnin_steps - 1
     if excess < 0 or excess % self._spacing:
@@ -168,6 +170,8 @@ class DrawTimes:
     Returns:
       interrupts: Python `bool`.
     """
+    if self._num_burnin_steps is None:
+      return False
     if self.is_continuous:
       return num_steps > 1 and step + num_steps > self._num_burnin_steps + 1
     return any(
@@ -186,19 +190,20 @@ class DrawTimes:
       shares: List of numbers in [0, 1), in the order of the draws: the share of
         the segment that lies after the draw, 0 for one at its end.
     """
-    if step <= self._num_burnin_steps:
+    burnin, interval = self._num_burnin_steps, self._interval
+    if burnin is None or interval is None or step <= burnin:
       return []
     self._until_draw -= duration
     shares = []
     while self._until_draw <= 0.:
       if self.is_due(step, num_draws + len(shares)):
         shares.append(-self._until_draw / duration)
-      self._until_draw += self._interval
+      self._until_draw += interval
     return shares
 
   def first_due(self) -> str:
     """When the first draw is due, in words."""
-    if not self.is_planned:
+    if self._num_burnin_steps is None:
       return 'after the temperature has been chosen'
     if not self.is_continuous:
       return f'at step {self._num_burnin_steps + 1}'
@@ -219,7 +224,7 @@ class DrawTimes:
       ValueError: If none of its steps makes a draw.
     """
     number = max(0, epochs - epoch) * steps
-    first = self._num_burnin_steps + 1  # No step before is due.
+    first = (self._num_burnin_steps or 0) + 1  # No step before is due.
     if any(self.is_due(step, 0) for step in range(
         max(first, num_steps + 1), num_steps + number + 1)):
       return

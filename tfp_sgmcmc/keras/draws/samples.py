@@ -346,13 +346,14 @@ class PosteriorSamples:
     Returns:
       samples: `PosteriorSamples`, as many; these where they have no weights.
     """
-    if self.log_weights is None or not len(self):
+    log_weights = self._draws.log_weights
+    if log_weights is None or not len(self):
       return self
     parts = []
     for k, chain in enumerate(self.chains):
-      index = resampling.systematic(chain.log_weights, [seed, k])
       every = chain._all()
-      parts.append((chain._draws, [every[i] for i in index]))
+      index = resampling.systematic(log_weights[every], [seed, k])
+      parts.append((self._draws, [every[i] for i in index]))
     samples = PosteriorSamples(
         self._model,
         joined_draws.join(self._model, parts, has_weights=False),
@@ -678,7 +679,8 @@ class PosteriorSamples:
     number = checks.positive_integer('num_samples', num_samples)
     seed = checks.non_negative_integer('seed', seed)
     index = np.random.default_rng(seed).choice(
-        len(self), size=number, p=self._shares()) if len(self) else None
+        len(self), size=number, p=self._shares()) if len(self) else np.array(
+            [], int)
     found = []
     for k, (likelihood, outputs) in enumerate(
         self._outputs(x, batch_size, draw_batch_size, steps)):

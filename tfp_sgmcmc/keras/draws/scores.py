@@ -53,8 +53,8 @@ def scores(
     each_mask = map(of_masks.get, itertools.count())
     metrics = model.compute_metrics(
         x, y, likelihood.map_outputs(
-            lambda term, output, each_mask=each_mask: _unlink(
-                term, output, next(each_mask)), outputs),
+            lambda term, output, each_mask=each_mask: (  # type: ignore[misc]
+                _unlink(term, output, next(each_mask))), outputs),
         sample_weight)
     weights.append(predictions.example_weights(batch))
     nll.append(-log_likelihood)

@@ -269,9 +269,9 @@ def _(first: samples_lib.PosteriorSamples, runs, x, y=None):
       run.log_likelihood(x, y) for run in runs])
   rows = rows_of_chains(
       np.stack([_predictions(run, x) for run in runs]),
-      None if y is None else np.mean(values, axis=2, keepdims=True),
+      None if values is None else np.mean(values, axis=2, keepdims=True),
       np.stack([_weights(run) for run in runs]),
       sum(len(v.shape) > 1 for v in first.model.trainable_variables) > 1)
-  if y is not None:
+  if values is not None:
     rows.append(baselines.row(runs, np.concatenate(values), x, y))
   return verdicts.Summary(tuple(rows))

@@ -1,8 +1,6 @@
 """The chain that `fit` runs, and the draws made on its way."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Mapping
 import itertools
 from typing import Any
@@ -25,6 +23,7 @@ from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
+from tfp_sgmcmc.keras.heat import temperature_search
 from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
@@ -49,6 +48,7 @@ class Chain:
       model: keras.Model,
       settings: settings_lib.Settings,
       draws: draws_lib.ModelDraws,
+      likelihood: likelihood_lib.Likelihood,
       are_weights_checked: bool,
       say: Callable[[str], None] = lambda text: None,
   ):
@@ -59,6 +59,7 @@ class Chain:
       settings: `Settings`.
       draws: `ModelDraws` that takes the draws; where it has those of an earlier
         process, the chain goes on with that process' chain.
+      likelihood: `Likelihood` of the model.
       are_weights_checked: Python `bool`, whether the weights and their prior
         have been checked.
       say: Callable of a sentence, to show it.
@@ -72,7 +73,7 @@ class Chain:
     self._say = say
     self._progress = progress_lib.Progress(settings.seed)
     self._first_look = first_look.FirstLook(
-        model, settings.prior, are_weights_checked)
+        model, settings.prior, likelihood, are_weights_checked)
     self._ahead = lookahead.Lookahead()
     self._judge = judge.Judge(
         model, settings.schedule, settings.search, settings.found_step,
@@ -85,8 +86,9 @@ class Chain:
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
     if draws.store is not None and not draws.store.is_new:
-      self.load_state(draws.store.checkpoint())
-      settings.make_kernel.load_state(self._resumed)
+      kept = draws.store.checkpoint()
+      self.load_state(kept)
+      settings.make_kernel.load_state(kept)
     self._chains = side_by_side.SideBySide(
         model, settings.chains, self._progress.seed)
 
@@ -94,7 +96,7 @@ class Chain:
   def _parts(self) -> list[checkpoint_lib.Part]:
     """What has a state of its own beside the model, its rate and the step."""
     settings = self._settings
-    parts = [
+    parts: list[checkpoint_lib.Part | None] = [
         self._before, self._draws, self._progress, settings.examples,
         settings.schedule, settings.search, settings.found_step]
     return [part for part in parts if part is not None]
@@ -196,8 +198,8 @@ class Chain:
         that of the steps in each, None where it is not known yet.
     """
     num_to_skip = 0
-    if goes_on:
-      store = self._draws.store
+    store = self._draws.store
+    if goes_on and store is not None:
       if epoch < self.position.epoch and epoch in store.marks:
         store.rewind(epoch)
         self.load_state(store.checkpoint())
@@ -212,8 +214,13 @@ class Chain:
   @property
   def is_searching(self) -> bool:
     """Whether the temperature has still to be chosen."""
+    return self._search is not None
+
+  @property
+  def _search(self) -> temperature_search.TemperatureSearch | None:
+    """The search for the temperature, as long as it goes on."""
     search = self._settings.search
-    return search is not None and not search.is_over
+    return None if search is None or search.is_over else search
 
   @property
   def why_stopped(self) -> str | None:
@@ -232,12 +239,13 @@ class Chain:
 
   def end_trial(self) -> None:
     """Scores the temperature of a trial, at an epoch's end."""
-    if not self.is_searching or self._model.stop_training:
+    search = self._search
+    if search is None or self._model.stop_training:
       return
-    said = self._settings.search.end_epoch(self._model, self._chains.assign)
+    said = search.end_epoch(self._model, self._chains.assign)
     if said is not None:
       self._say(said)
-    if self._settings.search.is_over:
+    if search.is_over:
       self._judge.forget()  # The heat of the trials is no verdict.
 
   def _plan(self):
@@ -289,10 +297,10 @@ class Chain:
     """
     if self._progress.skips:
       return self._skip(iterator)
-    before = self.num_steps
+    before, search = self.num_steps, self._search
     interrupted = self._settings.schedule.interrupts(
         before, self._model.steps_per_execution, self._num_draws) or (
-            self.is_searching and self._settings.search.interrupts(
+            search is not None and search.interrupts(
                 before, self._model.steps_per_execution))
     if interrupted or self._ahead or self._step is None:
       batches = self._ahead.then(iterator)
@@ -349,7 +357,7 @@ class Chain:
     """What `load_state` takes: of the model, of the step, of all parts."""
     state = {
         **checkpoint_lib.of_model(self._model),
-        **self._step.state(),
+        **({} if self._step is None else self._step.state()),
         **self._settings.make_kernel.state()}
     for part in self._parts:
       state.update(part.state())
@@ -364,23 +372,31 @@ class Chain:
     Raises:
       ValueError: If that chain is of another model, or failed.
     """
-    store = self._draws.store
     self._resumed = state
     self._progress.num_steps, bad = step_lib.status_of(state)
     if bad:
-      before = (
-          'and cannot go on. PosteriorSamples.load(directory, model) reads the '
-          'draws before; to try' if store.num_draws else
-          'before its first draw, and cannot go on. To try')
-      raise ValueError(
-          f'The chain in {store.path} became NaN or infinite at step {bad}, '
-          f'{before} again with smaller steps give another directory.')
+      self._refuse(bad)
     for part in self._parts:
       part.load_state(state)
     if network.is_built(self._model):
-      checkpoint_lib.assign_model(self._model, state, store)
+      self._load_model(state)
 
-  def _drawing_between(self, batches: Iterable[Any]) -> Iterator[Any]:
+  def _refuse(self, bad):
+    """Raises for a chain that failed in an earlier process."""
+    store = self._draws.store
+    before = (
+        'and cannot go on. PosteriorSamples.load(directory, model) reads the '
+        'draws before; to try' if store.num_draws else
+        'before its first draw, and cannot go on. To try')
+    raise ValueError(
+        f'The chain in {store.path} became NaN or infinite at step {bad}, '
+        f'{before} again with smaller steps give another directory.')
+
+  def _load_model(self, state):
+    """Gives the model the weights of a state, where they are its weights."""
+    checkpoint_lib.assign_model(self._model, state, self._draws.store)
+
+  def _drawing_between(self, batches):
     """The batches; between two of them, the draw of the step just made."""
     for k, data in enumerate(batches):
       if k:
@@ -509,7 +525,7 @@ class Chain:
       self._before.keep()
       return
     store = self._draws.store
-    checkpoint_lib.assign_model(self._model, self._resumed, store)
+    self._load_model(self._resumed)
     model_record.check_code(store.about, self._model, str(store.path))
 
   def _start_chains(self, first):

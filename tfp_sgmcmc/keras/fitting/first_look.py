@@ -56,18 +56,25 @@ def first_batch(
 class FirstLook:
   """Checks a model on the first batch of a `fit`; changes no weight."""
 
-  def __init__(self, model: keras.Model, prior: Any, are_weights_checked: bool):
+  def __init__(
+      self,
+      model: keras.Model,
+      prior: Any,
+      likelihood: likelihood_lib.Likelihood,
+      are_weights_checked: bool,
+  ):
     """Makes the object, before any batch.
 
     Args:
       model: Compiled `keras.Model`.
       prior: As `WeightPrior` takes it.
+      likelihood: `Likelihood` of the model.
       are_weights_checked: Python `bool`, whether the weights and their prior
         have been checked.
     """
     self._model, self._prior = model, prior
     self._are_weights_checked = are_weights_checked
-    self._likelihood: likelihood_lib.Likelihood | None = None
+    self._likelihood = likelihood
     self._is_checked, self._has_looked = False, False
 
   def begin_fit(self, likelihood: likelihood_lib.Likelihood) -> None:
@@ -76,8 +83,8 @@ class FirstLook:
     self._is_checked = False
 
   @property
-  def likelihood(self) -> likelihood_lib.Likelihood | None:
-    """That of the present `fit`; None before the first."""
+  def likelihood(self) -> likelihood_lib.Likelihood:
+    """That of the present `fit`."""
     return self._likelihood
 
   def needs_a_batch(self, element_spec: hints.Nested) -> bool:

@@ -36,7 +36,8 @@ class Progress:
     self.num_steps = 0
     self.position = Position()
     self._num_to_skip = 0
-    self._epochs, self._steps = 1, None
+    self._epochs = 1
+    self._steps: int | None = None
 
   @property
   def skips(self) -> bool:

@@ -112,7 +112,7 @@ class ExampleCount:
     Raises:
       ValueError: If N is smaller.
     """
-    if num_rows > self._number:
+    if self._number is not None and num_rows > self._number:
       raise ValueError(
           f'num_examples is {self._number}, and a batch has {num_rows} rows: '
           'it is the number of all training examples. Leave it out to have '

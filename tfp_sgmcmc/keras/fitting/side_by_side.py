@@ -83,9 +83,10 @@ class SideBySide:
     self._model = model
     self._seed = seed
     self._initial_weights = chains.initial_weights
-    self._variables = None
+    self._variables: list[Any] | None = None
     self._turns_seed = None
-    self._optimizer, self._train = [], None
+    self._optimizer = []
+    self._train: compiled_step.CompiledStep | None = None
     self.num_chains = chains.num_chains
     self.advice = ''
     self.turns = turns.Turns(self.num_chains)
@@ -120,7 +121,7 @@ class SideBySide:
     model = self._model
     if self.num_chains == 1:
       return False
-    of_chains = {id(variable) for variable in self._variables}
+    of_chains = {id(variable) for variable in self._variables or ()}
     has_statistics = any(
         id(weight) in of_chains for weight in model.non_trainable_weights)
     return not has_statistics and vectorisation.may_be(model)

@@ -24,9 +24,10 @@ __all__ = [
 
 
 _LOCK = threading.RLock()
+_GENERATOR = python_random.random.__self__  # type: ignore[attr-defined]
 _FUNCTIONS = [
     name for name, function in vars(python_random).items()
-    if getattr(function, '__self__', None) is python_random.random.__self__]
+    if getattr(function, '__self__', None) is _GENERATOR]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -90,7 +90,7 @@ class SamplingStep:
     self._seed = seed
     if not isinstance(seed, tf.Variable):
       self._seed = tf.get_static_value(seed)  # A constant of the program.
-    self._results = None
+    self._results: list[tf.Variable] = []
     self._structure = None
     self._segment_start = []
     self._strategy = model.distribute_strategy
@@ -174,7 +174,7 @@ class SamplingStep:
       bootstrap = tf.function(
           bootstrap, autograph=False).get_concrete_function()
     results = bootstrap()
-    if self._results is not None:
+    if self._results:
       network.assign(self._results, tf.nest.flatten(results))
       return
     self._structure = results

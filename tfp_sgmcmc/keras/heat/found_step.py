@@ -152,9 +152,10 @@ class FoundStep:
     # A search for T may end after the last step of the adaptation.
     if not 0 < self._num_steps <= step:
       return None
-    is_new, self._found = self._found is None, logs[self._way.argument]
+    is_new, found = self._found is None, logs[self._way.argument]
+    self._found = found
     return self._way.said.format(
-        value=float(self._found), num_steps=self._num_steps) if is_new else None
+        value=float(found), num_steps=self._num_steps) if is_new else None
 
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""

@@ -100,7 +100,7 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
     self._temperature = temperature
     self._momentum = momentum
     self._steps, self._ratios, self._waiting = [], [], []
-    self._first_loss = None
+    self._first_loss: float | None = None
     self._losses = []
 
   @property
@@ -183,7 +183,8 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
 
   def row_of_loss(self, loss: float) -> verdicts.Row:
     """The row of an epoch's mean loss."""
-    return temperatures.growth_of_loss(loss, self._first_loss, self._spread)
+    first = loss if self._first_loss is None else self._first_loss
+    return temperatures.growth_of_loss(loss, first, self._spread)
 
   def _cause(self, ratios, since, loss):
     """Why a chain is not at T, and what to do."""

@@ -24,8 +24,7 @@ class Judge:
   """Warns of a chain that is too hot, and stops one that leaves the posterior.
 
   It reads the rows of a `HeatRecord` at the right times, and does what follows.
-  `begin` comes before the first `watch`; until then the ends of epochs and of
-  `fit` say nothing.
+  Before `begin` it says nothing.
   """
 
   def __init__(
@@ -53,10 +52,10 @@ class Judge:
     self._found_step = found_step
     self._say = say
     self._advice = advice
-    self._make_record = None
+    self._make_record: Callable[[], heat_record.HeatRecord] | None = None
     self._heat: heat_record.HeatRecord | None = None
     self._has_warned_of_loss = False
-    self._why_stopped = None
+    self._why_stopped: str | None = None
     self._num_watched, self._epoch_start = 0, 1
 
   def begin_fit(self) -> None:
@@ -74,16 +73,17 @@ class Judge:
 
   def forget(self) -> None:
     """Leaves out of all verdicts the temperatures up to now."""
-    self._heat = self._make_record()
+    if self._make_record is not None:
+      self._heat = self._make_record()
     self._has_warned_of_loss = False
 
   @property
   def heat(self) -> verdicts.Row | None:
     """The row of the hottest chain after burn-in; None if it is not known."""
-    if self._heat is None or not self._schedule.is_planned:
+    burnin = self._schedule.num_burnin_steps
+    if self._heat is None or burnin is None:
       return None
-    rows = self._heat.rows(
-        self._schedule.num_burnin_steps + 1, is_judged=self._search is None)
+    rows = self._heat.rows(burnin + 1, is_judged=self._search is None)
     return max(rows, key=lambda row: row.value, default=None)
 
   @property
@@ -109,6 +109,8 @@ class Judge:
       logs: The step's.
     """
     before, self._num_watched = self._num_watched, num_steps
+    if self._heat is None:
+      return
     if not self._heat.has_begun:
       self._heat.add_loss(float(logs['loss']))
     if 'kinetic_temperature' in logs:
@@ -163,9 +165,9 @@ class Judge:
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
-    if self._heat is not None and self._schedule.is_planned and (
-        not self._why_stopped):
-      self._warn_of_heat('after burn-in', self._schedule.num_burnin_steps + 1)
+    burnin = self._schedule.num_burnin_steps
+    if self._heat is not None and burnin is not None and not self._why_stopped:
+      self._warn_of_heat('after burn-in', burnin + 1)
 
   def _warn_of_heat(self, which, since, loss=None):
     """Warns of the first chain that is too hot, and names the others."""

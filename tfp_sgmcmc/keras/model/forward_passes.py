@@ -52,7 +52,7 @@ class ForwardPasses:
     self._make_pass = make_pass
     self._rows = tf.range(num_rows)
     self._graph = _graph()
-    self._whole = None
+    self._whole: network.ForwardPass | None = None
     self._parts = []
 
   @property

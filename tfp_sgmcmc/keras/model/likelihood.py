@@ -68,7 +68,7 @@ class Term(NamedTuple):
     weight: Number by which Keras weighs it, 1 by default.
   """
   name: str | None
-  index: int
+  index: int  # type: ignore[assignment]
   loss: keras.losses.Loss
   weight: float
 
@@ -321,6 +321,7 @@ class Likelihood:
 
   def output_names(self, y_pred: hints.Nested) -> list[str | None]:
     """The name of each of the flat outputs, None where none is known."""
+    names: list[str | None] | None
     if isinstance(y_pred, dict):
       names = list(y_pred)
     elif isinstance(y_pred, (list, tuple)):

@@ -186,7 +186,7 @@ def _users_parts(layer) -> dict[str, Any]:
   attributes = {
       name: value for name, value in vars(layer).items()
       if not name.startswith('_') and name not in _of_all_layers()}
-  found = {}
+  found: dict[str, Any] = {}
   if fingerprint.is_users(type(layer)):
     found['class'] = type(layer)
     found.update({

@@ -98,18 +98,19 @@ def estimate(
          for v in (layer.moving_mean, layer.moving_variance)]
         for layer in layers]
 
-  if not model.run_eagerly:
-    moments = tf.function(moments, autograph=False, reduce_retracing=True)
-  number, sums = 0, None
+  program: Any = moments if model.run_eagerly else tf.function(
+      moments, autograph=False, reduce_retracing=True)
+  number = 0
+  sums: list[Any] = []
   for x in inputs:
     if number == 0 and not model.run_eagerly:  # Once, whatever the batch size.
-      moments.get_concrete_function(
+      program.get_concrete_function(
           tf.nest.map_structure(network.of_any_length, x))
     found = [
         [np.asarray(mean, np.float64), np.asarray(variance, np.float64)]
-        for mean, variance in moments(x)]
+        for mean, variance in program(x)]
     terms = [[mean, variance + mean**2] for mean, variance in found]
-    sums = terms if sums is None else [
+    sums = terms if not number else [
         [a + b for a, b in zip(*pair)] for pair in zip(sums, terms)]
     number += 1
   for layer, (mean, square) in zip(layers, sums):
