@@ -1,11 +1,15 @@
 """The pages of documentation, as a browser shows them at three widths.
 
 Needs the extra `docs`, and Chromium (on Debian: apt-get install chromium).
+After a change that is meant, `UPDATE_SCREENSHOTS=1 pytest tests/test_site.py -m
+slow` writes the pictures anew that pages are compared with.
 """
 
 import contextlib
 import functools
 import http.server
+import io
+import json
 import os
 import pathlib
 import shutil
@@ -13,11 +17,19 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 WIDTHS = [1280, 768, 390]
 CHROMIUM = shutil.which('chromium') or shutil.which('chromium-browser')
+SCREENSHOTS = pathlib.Path(__file__).parent / 'screenshots'
+# By name a page, and the first element there of this kind.
+SHOWN = {
+    'formula': ('tutorials/6_hierarchical_model', '.katex-display'),
+    'table': ('scaling', '.md-content table'),
+    'code': ('tour', '.md-content pre'),
+    'header': ('tour', '.md-header')}
 
 # What is wider than the page, and where it sticks out.
 OVERFLOW = """() => {
@@ -166,3 +178,59 @@ def test_the_version_is_shown(site, browser):
   page.goto(f'{address}/index.html', wait_until='load')
   assert '0.' in page.inner_text('.md-header__title')
   page.close()
+
+
+def drawn_with():
+  """What letters look like depends on these."""
+  font = subprocess.run(
+      ['fc-match', 'sans-serif'], capture_output=True, text=True, check=False)
+  version = subprocess.run(
+      [CHROMIUM, '--version'], capture_output=True, text=True, check=True)
+  return dict(
+      browser=version.stdout.split('.')[0], font=font.stdout.split(':')[0])
+
+
+def shares_of_other_pixels(one, other):
+  """The share of pixels that differ by more than a quarter of full scale."""
+  from PIL import Image
+
+  one, other = (
+      np.asarray(Image.open(io.BytesIO(data)).convert('L'), np.float32)
+      for data in (one, other))
+  if one.shape != other.shape:
+    return 1.
+  return np.mean(np.abs(one - other) > 64.)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('width', WIDTHS)
+def test_screenshots(site, browser, width):
+  """A formula, a table, code and the header look as they did."""
+  address, _ = site
+  about = SCREENSHOTS / 'drawn_with.json'
+  is_update = 'UPDATE_SCREENSHOTS' in os.environ
+  if is_update:
+    SCREENSHOTS.mkdir(exist_ok=True)
+    about.write_text(json.dumps(drawn_with()) + '\n')
+  elif json.loads(about.read_text()) != drawn_with():
+    pytest.skip(
+        f'The pictures are by {about.read_text().strip()}; here is '
+        f'{drawn_with()}.')
+  page = browser.new_page(viewport=dict(width=width, height=900))
+  found = {}
+  for name, (path, selector) in SHOWN.items():
+    page.goto(f'{address}/{path}.html', wait_until='networkidle')
+    element = page.query_selector(selector)
+    picture = element.screenshot(animations='disabled')
+    file = SCREENSHOTS / f'{name}_{width}.png'
+    if is_update:
+      file.write_bytes(picture)
+    found[name] = shares_of_other_pixels(picture, file.read_bytes())
+    if name == 'formula':
+      # Planted: its source in place of the formula.
+      element.evaluate(
+          'e => { e.textContent = e.querySelector("annotation").textContent }')
+      assert shares_of_other_pixels(
+          element.screenshot(animations='disabled'), file.read_bytes()) > 0.01
+  page.close()
+  assert all(share < 0.002 for share in found.values()), found
