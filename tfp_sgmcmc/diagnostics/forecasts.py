@@ -14,6 +14,7 @@ level)` and `posterior.predictive(x)` are such predictions.
      2006.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -87,13 +88,16 @@ def interval_score(
   >>> interval_score([[0., 0.], [1., 1.]], [0.5, 1.25], level=0.5)
   1.5
   """
-  lower, upper, y = _check_interval(interval, y)
+  lower, upper, targets = _check_interval(interval, y)
   checks.level(level)
-  return float(np.mean(interval_scores((lower, upper), y, level)))
+  return float(np.mean(interval_scores((lower, upper), targets, level)))
 
 
 def interval_scores(
-    interval: hints.TensorLike, y: np.ndarray, level: float) -> np.ndarray:
+    interval: Sequence[np.ndarray] | np.ndarray,
+    y: np.ndarray,
+    level: float,
+) -> np.ndarray:
   """The `interval_score` of each target.
 
   Args:
@@ -190,10 +194,10 @@ def crps(predictive: Any, y: hints.Data) -> float:
           'it, such as predictive.sample(100).')
     loc, scale, shares = parts
     return float(np.mean(_score_of_normal_mixture(loc, scale, shares, y)))
-  samples, y = _check_samples(predictive, y)
+  samples, targets = _check_samples(predictive, y)
   if len(samples) < 2:
     raise ValueError('There is one sample for each target: two are needed.')
-  return float(np.mean(crps_of_samples(samples, y)))
+  return float(np.mean(crps_of_samples(samples, targets)))
 
 
 def crps_of_samples(samples: np.ndarray, y: np.ndarray) -> np.ndarray:
