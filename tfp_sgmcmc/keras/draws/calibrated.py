@@ -39,7 +39,6 @@ from tfp_sgmcmc.diagnostics import forecasts
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.draws import predictive as predictive_lib
-from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 
 __all__ = ['CalibratedPosterior', 'conformal_bound', 'temperature']
 
@@ -89,7 +88,7 @@ class CalibratedPosterior:
     self._posterior, self._batch_size = posterior, batch_size
     self._x, self._bounds = x, {}
     p = posterior.predict(x, batch_size)
-    self._term = _term(posterior.model, p)
+    self._term = predictive_lib.only_term(posterior.model, p)
     if not self._term.is_classification:
       self._temperature = None
       self._y = _targets(y, p.shape)
@@ -280,21 +279,6 @@ def conformal_bound(scores: np.ndarray, level: float) -> float:
   # Less rounding: 10 * 0.9 is to be 9.
   rank = math.ceil((len(scores) + 1) * level - 1e-9)
   return float(scores[rank - 1]) if rank <= len(scores) else math.inf
-
-
-def _term(model, predictions):
-  """The loss of the model's only output."""
-  if isinstance(predictions, (dict, list, tuple)):
-    raise ValueError(
-        f'The model has {len(predictions)} outputs, and predictions of one are '
-        'calibrated: use posterior.interval(x) and the held-out data of each.')
-  term, = likelihood_lib.Likelihood(model).terms(predictions)
-  if not predictive_lib.is_distribution(term):
-    raise ValueError(
-        f'The loss {term.loss.name!r} does not say what the distribution of '
-        'the targets is: compile with a crossentropy, GaussianLikelihood or '
-        'DistributionLoss.')
-  return term
 
 
 def _scaled(p, by):

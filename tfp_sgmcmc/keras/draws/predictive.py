@@ -23,8 +23,8 @@ from tfp_sgmcmc.keras.model import losses as losses_lib
 __all__ = [
     'COUNTS', 'FEW_HALVINGS', 'between', 'class_distribution', 'entropy',
     'is_distribution', 'join', 'levels_of_targets', 'mixture',
-    'mixture_or_none', 'quantiles', 'sample', 'shortest_interval', 'spread',
-    'standard_deviation']
+    'mixture_or_none', 'only_term', 'quantiles', 'sample', 'shortest_interval',
+    'spread', 'standard_deviation']
 
 tfd = tfp.distributions
 
@@ -82,6 +82,32 @@ def of_draw(
       'Compile with GaussianLikelihood, LaplaceLikelihood, StudentTLikelihood '
       'or DistributionLoss(lambda outputs: tfd.<Distribution>(...)), or use '
       'predict(x, return_samples=True), the outputs of each draw.')
+
+
+def only_term(model: keras.Model, outputs: hints.Nested) -> likelihood_lib.Term:
+  """The loss of a model's only output.
+
+  Args:
+    model: Compiled `keras.Model`.
+    outputs: Its outputs, or predictions in their structure.
+
+  Returns:
+    term: `Term`.
+
+  Raises:
+    ValueError: If there are several outputs, or the loss is no distribution.
+  """
+  if isinstance(outputs, (dict, list, tuple)):
+    raise ValueError(
+        f'The model has {len(outputs)} outputs, and this is for models with '
+        'one.')
+  term, = likelihood_lib.Likelihood(model).terms(outputs)
+  if not is_distribution(term):
+    raise ValueError(
+        f'The loss {term.loss.name!r} does not say what the distribution of '
+        'the targets is: compile with a crossentropy, GaussianLikelihood or '
+        'DistributionLoss.')
+  return term
 
 
 def is_distribution(term: likelihood_lib.Term) -> bool:

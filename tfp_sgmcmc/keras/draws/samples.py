@@ -18,6 +18,7 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import resampling
 from tfp_sgmcmc.keras.draws import calibrated as calibrated_lib
+from tfp_sgmcmc.keras.draws import distillation
 from tfp_sgmcmc.keras.draws import exports
 from tfp_sgmcmc.keras.draws import joined_draws
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
@@ -32,6 +33,8 @@ from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import network
 
 __all__ = ['PosteriorSamples', 'PredictiveEntropy', 'PredictiveVariance']
+
+_BATCH_SIZE = 128
 
 
 class PredictiveEntropy(NamedTuple):
@@ -1097,6 +1100,73 @@ class PosteriorSamples:
         self._shares(), outputs, _probabilities('quantiles', quantiles), dtype,
         input_signature)
 
+  def distill(
+      self,
+      student: keras.Model,
+      x: hints.Data,
+      *,
+      loss: keras.losses.Loss | None = None,
+      optimizer: Any = 'adam',
+      num_samples: int = 10,
+      **fit_arguments: Any,
+  ) -> keras.callbacks.History:
+    """Teaches one network to predict as all draws do together.
+
+    It minimises E[-log q(y | x)], y by the mixture over the draws: of classes
+    the labels are the mixture's probabilities, and of a `GaussianLikelihood` it
+    learns the mixture's mean and variance. The inputs need no targets, so
+    that perturbed ones can be among them: what it predicts far from all of them
+    is its own.
+
+    Where the student has a second output, of non-negative numbers, that learns
+    the epistemic part, by squared error: of classes the mutual information, in
+    nats `[n, 1]`; of numbers the standard deviation of the draws' means, in the
+    shape of the targets.
+
+    Args:
+      student: `keras.Model` whose output is that of the model's loss, or of
+        `loss`; or which returns a list of that and of the second output. It is
+        trained as it is, from its present weights, and compiled with that loss.
+      x: Inputs, arrays in the model's structure.
+      loss: The student's loss, such as `GaussianLikelihood()` where the model's
+        has a fixed scale; None for that of the model.
+      optimizer: As for `student.compile`.
+      num_samples: Python `int`, samples of each target, where the law is
+        neither normal nor one of classes.
+      **fit_arguments: Of `student.fit`, such as `epochs`.
+
+    Returns:
+      history: What `student.fit` returns.
+
+    Raises:
+      ValueError: If the model has several outputs, the student others than it
+        may have, its loss does not fit, and as for `predict`.
+      TypeError: If the student is no `keras.Model`, or x no arrays.
+
+    #### Examples
+
+    The draws have slopes 0 and 2 and noise of standard deviation 1:
+
+    >>> model = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
+    >>> model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=1.))
+    >>> posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
+    ...     model, [tf.constant([[[0.]], [[2.]]])])
+    >>> student = keras.Sequential([
+    ...     keras.Input([1]), keras.layers.Dense(2, use_bias=False)])
+    >>> history = posterior.distill(
+    ...     student, np.ones([2000, 1]), optimizer=keras.optimizers.Adam(0.02),
+    ...     loss=sgmcmc.keras.GaussianLikelihood(), epochs=5, verbose=0)
+    >>> law = student.loss.distribution(student(np.ones([1, 1])))
+    >>> bool(abs(law.mean() - 1.) < 0.1), bool(abs(law.variance() - 2.) < 0.2)
+    (True, True)
+    """
+    number = checks.positive_integer('num_samples', num_samples)
+    return distillation.distill(
+        self, student, x, loss=loss, optimizer=optimizer,
+        sample=lambda: self._independent_samples(x, number),
+        fit_arguments=fit_arguments)
+
   def to_arviz(
       self,
       x: hints.Data = None,
@@ -1187,6 +1257,18 @@ class PosteriorSamples:
         'outputs', outputs_of, likelihood,
         predictions.inputs(x, batch_size, steps), draw_batch_size, None):
       yield likelihood, outputs
+
+  def _independent_samples(self, x, number):
+    """Targets `[number, n, ...]` of the only output, each of its own draw."""
+    generator, found = np.random.default_rng(0), []
+    for likelihood, outputs in self._outputs(x, _BATCH_SIZE, 8, None):
+      term, = likelihood.terms(outputs)
+      index = generator.choice(
+          len(self), size=[number, outputs.shape[1]], p=self._shares())
+      found.append(predictive_lib.sample(
+          term, outputs[index, np.arange(outputs.shape[1])], np.arange(number),
+          generator.integers(2**31 - 1, size=2, dtype=np.int32)))
+    return predictive_lib.join(found, axis=1)
 
   def _of_mixtures(self, fn, axis, x, batch_size, draw_batch_size, steps):
     """`fn(term, mixture)` of each output that has quantiles, joined."""
