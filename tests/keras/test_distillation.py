@@ -12,7 +12,7 @@ import scipy.special
 import tfp_sgmcmc as sgmcmc
 
 ROWS = 3
-TOLERANCE = 0.02
+TOLERANCE = 1e-3
 
 
 def posterior_of(loss, units, seed=0, num_draws=4):
@@ -26,11 +26,11 @@ def posterior_of(loss, units, seed=0, num_draws=4):
 
 def table(units, has_head=False):
   inputs = keras.Input([ROWS])
-  dense = lambda units, *args: keras.layers.Dense(
-      units, *args, use_bias=False)(inputs)
+  dense = lambda units: keras.layers.Dense(
+      units, use_bias=False)(inputs)
   outputs = dense(units)
   return keras.Model(
-      inputs, [outputs, dense(1, 'softplus')] if has_head else outputs)
+      inputs, [outputs, dense(1)] if has_head else outputs)
 
 
 def teach(posterior, student, **arguments):
@@ -58,7 +58,7 @@ def test_classes_are_the_mean_of_the_probabilities(is_sparse):
   np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
   # And not the probabilities of the mean logits.
   wrong = scipy.special.softmax(weights.mean(axis=0), axis=-1)
-  assert np.max(np.abs(wrong - wanted)) > 4. * TOLERANCE
+  assert np.max(np.abs(wrong - wanted)) > 50. * TOLERANCE
   # Compiled with the loss of the model.
   y = np.zeros(ROWS) if is_sparse else np.eye(3)[[0] * ROWS]
   np.testing.assert_allclose(
