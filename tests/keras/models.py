@@ -1,9 +1,11 @@
 """Small models and data for the tests."""
 
+import contextlib
 import functools
 
 import keras
 import numpy as np
+import pytest
 import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
@@ -37,6 +39,20 @@ def classifier(**compile_arguments):
       metrics=['accuracy'])
   model.compile(**{**arguments, **compile_arguments})
   return model
+
+
+@contextlib.contextmanager
+def made_by(module, name):
+  """A list of what a class or function of a module makes from here on."""
+  make, made = getattr(module, name), []
+
+  def recorded(*args, **kwargs):
+    made.append(make(*args, **kwargs))
+    return made[-1]
+
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    monkeypatch.setattr(module, name, recorded)
+    yield made
 
 
 def at_times(interval):

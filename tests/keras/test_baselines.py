@@ -172,7 +172,7 @@ def test_judgement(of_constant, of_start, verdict, said):
   ours, *others = (
       None if mean is None else mean + sign * noise for mean, sign in (
           (-0.5, 1.), (of_constant, -1.), (of_start, -1.)))
-  found, advice = baselines._judge(ours, *others)
+  found, advice = baselines.judge(ours, *others)
   assert found == verdict and said in advice
 
 @pytest.mark.parametrize('num_chains', [

@@ -19,6 +19,8 @@ from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.fitting import advice
+from tfp_sgmcmc.keras.fitting import settings
+from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.heat import found_step
 from tfp_sgmcmc.keras.heat import temperature_search
 
@@ -161,8 +163,9 @@ def test_what_guards_the_chain_is_a_row_of_the_summary():
 def test_advice_where_the_step_is_found():
   """No number, and no argument that was not given."""
   for arguments in ({}, dict(temperature='validation'), dict(num_chains=2)):
-    sampling = sgmcmc.keras.PosteriorSampling(**arguments)
-    said = advice.smaller_steps(sampling._settings)
+    with models.made_by(settings, 'resolve') as made:
+      sgmcmc.keras.PosteriorSampling(**arguments)
+    said = advice.smaller_steps(*made)
     assert 'start_epoch' in said and 'larger batches' in said
     assert 'or give a learning_rate.' in said
     assert 'step_size=' not in said and 'temperature' not in said
@@ -212,23 +215,23 @@ def fit_classifier(**arguments):
   sampling = sgmcmc.keras.PosteriorSampling(
       seed=0, num_examples=models.NUM_EXAMPLES, num_burnin_steps=20,
       start_epoch=0, **arguments)
-  models.fit(model, sampling, epochs=8)
-  return model, sampling
+  with models.made_by(step_lib, 'SamplingStep') as made:
+    models.fit(model, sampling, epochs=8)
+  return model, sampling, made[-1]
 
 
-def blow_up(sampling):
+def blow_up(sampling, step):
   """Gives the chain a momentum with which it has to go back."""
   for p in sampling.kernel_results.inner_results.momentum:
     assert np.all(np.isfinite(p))
-  step = sampling._chain._step._step
   momentum = step.packed(step.result_variables).inner_results.momentum
   momentum[0].assign(tf.fill(momentum[0].shape, 1e6))
 
 
 def test_the_settings_tell_of_a_step_that_is_halved_later():
-  model, sampling = fit_classifier()
+  model, sampling, step = fit_classifier()
   before = sampling.settings['step_size']
-  blow_up(sampling)
+  blow_up(sampling, step)
   models.fit(model, sampling, epochs=1)
   assert sampling.kernel_results.num_late_returns > 0
   found = float(sampling.kernel_results.step_size)
@@ -237,12 +240,12 @@ def test_the_settings_tell_of_a_step_that_is_halved_later():
 
 
 def test_weights_that_were_set_are_what_the_guard_goes_back_to():
-  model, sampling = fit_classifier(temperature=1.)
+  model, sampling, step = fit_classifier(temperature=1.)
   placed = [w + 5. for w in model.get_weights()]
   model.set_weights(placed)
   models.fit(model, sampling, epochs=1)  # Three steps of it.
   near = model.get_weights()
-  blow_up(sampling)
+  blow_up(sampling, step)
   models.fit(
       model, sampling, epochs=1, x=models.classes()[0][:20],
       y=models.classes()[1][:20])
@@ -265,8 +268,8 @@ def test_a_search_that_goes_back_leaves_the_heat_of_the_hot_trial(monkeypatch):
 
     def on_train_batch_end(self, batch, logs=None):
       del batch
-      search = sampling._settings.search
-      if search.is_over and 'kinetic_temperature' in logs:
+      is_over = sampling.settings['temperature'] != 'validation'
+      if is_over and 'kinetic_temperature' in logs:
         seen.append(heat_of(sampling))
 
   sampling = sgmcmc.keras.PosteriorSampling(

@@ -8,6 +8,7 @@ import tensorflow_probability as tfp
 from tests.keras import test_predictive
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.diagnostics import forecasts
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.draws import number_scores
 from tfp_sgmcmc.keras.draws import predictions
 
@@ -91,9 +92,9 @@ def test_blocks_are_smaller_where_draws_are_kept_apart(monkeypatch):
   posterior = linear(test_predictive.GAUSSIAN)
   whole = posterior.evaluate(x, y, batch_size=10)
   reads = []
-  read = type(posterior._draws).read
+  read = draws_lib.ModelDraws.read
   monkeypatch.setattr(
-      type(posterior._draws), 'read',
+      draws_lib.ModelDraws, 'read',
       lambda self, *args: reads.append(1) or read(self, *args))
   for size, wanted in ((2**28, 1), (10 * (4 + 8 + 3 * 16) + 1, 2), (1, 4)):
     reads.clear()

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.keras import models
+from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import train_function
 
@@ -92,9 +93,9 @@ def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
 
 def test_many_chains_in_one_program_are_not_warned_of(caplog):
   """TensorFlow warns of tracing after five calls that trace."""
-  sampling = models.make_sampling()
-  models.fit(models.classifier(), sampling, epochs=1)
+  with models.made_by(step_lib, 'SamplingStep') as made:
+    models.fit(models.classifier(), models.make_sampling(), epochs=1)
   x, y = models.classes()
   for _ in range(6):
-    sampling._chain._step.bootstrap((tf.constant(x), tf.constant(y)))
+    made[-1].bootstrap((tf.constant(x), tf.constant(y)))
   assert 'bootstrap' not in caplog.text

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import together
 
 NUM_CHAINS = 3
@@ -19,6 +20,7 @@ PSGLD = functools.partial(
     sgmcmc.SGLD, step_size=1e-4,
     preconditioner=sgmcmc.preconditioners.RMSProp())
 SGNHT = functools.partial(sgmcmc.SGNHT, step_size=0.01, diffusion=3.)
+IS_VECTORISED = {}  # By the callback: whether its chains stepped together.
 
 
 def run(how, monkeypatch, kernel=PSGLD, make_model=models.classifier, x=None,
@@ -30,8 +32,10 @@ def run(how, monkeypatch, kernel=PSGLD, make_model=models.classifier, x=None,
   model = make_model(jit_compile=jit_compile)
   sampling = models.make_sampling(kernel, **{
       **dict(num_chains=NUM_CHAINS), **arguments})
-  history = models.fit(
-      model, sampling, epochs=epochs, x=x, y=y, callbacks=callbacks).history
+  with models.made_by(together, 'Together') as made:
+    history = models.fit(
+        model, sampling, epochs=epochs, x=x, y=y, callbacks=callbacks).history
+  IS_VECTORISED[sampling] = made[-1].is_possible
   return sampling, history
 
 
@@ -58,10 +62,6 @@ def whole_run(how):
 def made_by(how):
   _, made, history = whole_run(how)
   return made, history
-
-
-def is_vectorised(sampling):
-  return sampling._chain._step._together.is_possible
 
 
 def assert_same(ours, theirs, rtol=2e-5, atol=2e-6):
@@ -100,7 +100,7 @@ def test_the_chains_are_those_of_turns(
         run(how, monkeypatch, kernel, jit_compile=jit_compile)
         for how in ('together', 'turns'))
     sampling, _ = ours
-  assert is_vectorised(sampling)
+  assert IS_VECTORISED[sampling]
   assert_same(ours, theirs)
 
 
@@ -111,7 +111,7 @@ def test_the_chains_of_all_that_is_chosen(monkeypatch):
       run(how, monkeypatch, sgmcmc.SGHMC, learning_rate='temperature',
           num_burnin_steps=100, epochs=36, prior=None)
       for how in ('together', 'turns'))
-  assert is_vectorised(ours[0])
+  assert IS_VECTORISED[ours[0]]
   assert_same(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
@@ -119,22 +119,19 @@ def test_the_chains_of_all_that_is_chosen(monkeypatch):
     'seed', pytest.param('rows', marks=pytest.mark.slow)])
 def test_what_is_not_of_each_chain_is_found(planted, monkeypatch):
   """All chains with the seed of chain 0, or with its rows."""
-  advance, each = together.Together._advance, together.Together.each
+  advance, each = step_lib.SamplingStep.advance, together.Together.each
 
-  def with_one_seed(self, values, leaves, batches):
-    values = [
-        tf.convert_to_tensor(self._step.seed) if v.dtype == tf.int32 else v
-        for v in values]
-    return advance(self, values, leaves, batches)
+  def with_one_seed(self, start, results, seed, data):
+    return advance(self, start, results, tf.convert_to_tensor(self.seed), data)
 
   if planted == 'seed':
-    monkeypatch.setattr(together.Together, '_advance', with_one_seed)
+    monkeypatch.setattr(step_lib.SamplingStep, 'advance', with_one_seed)
   else:
     monkeypatch.setattr(
         together.Together, 'each',
         lambda self, rows: each(self, lambda chains: rows(0 * chains)))
   ours = run('together', monkeypatch, models.SGHMC)
-  assert is_vectorised(ours[0])
+  assert IS_VECTORISED[ours[0]]
   with pytest.raises(AssertionError, match='Not equal to tolerance'):
     assert_same(ours, made_by('turns'))
 
@@ -223,7 +220,7 @@ def test_what_takes_turns(make_model, kernel, monkeypatch):
       run(how, monkeypatch, kernel, make_model=make_model, x=x, y=y, epochs=2,
           num_chains=2)
       for how in ('together', 'turns'))
-  assert not is_vectorised(ours[0])
+  assert not IS_VECTORISED[ours[0]]
   assert_same(ours, theirs, rtol=1e-7, atol=0.)
 
 
@@ -257,7 +254,7 @@ def test_a_model_of_several_inputs_and_outputs_is_vectorised(monkeypatch):
   ours, theirs = (
       run(how, monkeypatch, models.SGHMC, make_model=two_inputs, x=x, y=y)
       for how in ('together', 'turns'))
-  assert is_vectorised(ours[0])
+  assert IS_VECTORISED[ours[0]]
   assert_same(ours, theirs, rtol=2e-4, atol=2e-5)
 
 

@@ -15,6 +15,7 @@ from tests.keras import test_heat_record
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.fitting import advice
+from tfp_sgmcmc.keras.fitting import settings
 
 tfd = models.tfd
 SGHMC, SGLD = sgmcmc.SGHMC, sgmcmc.SGLD
@@ -166,8 +167,9 @@ def test_the_draws_last_weights_stay_within_an_execution():
 ])
 def test_the_advice_has_no_number_that_the_user_did_not_give(
     arguments, wanted):
-  sampling = models.make_sampling(**{'kernel': SGHMC, **arguments})
-  said = advice.smaller_steps(sampling._settings)
+  with models.made_by(settings, 'resolve') as made:
+    models.make_sampling(**{'kernel': SGHMC, **arguments})
+  said = advice.smaller_steps(*made)
   assert wanted in said
   given = arguments.get('learning_rate', 0.3)
   for number in re.findall(r'\d[\d.e+-]*', said):

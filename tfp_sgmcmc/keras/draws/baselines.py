@@ -36,7 +36,7 @@ from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import losses as losses_lib
 from tfp_sgmcmc.keras.model import network
 
-__all__ = ['constant_log_likelihood', 'row']
+__all__ = ['constant_log_likelihood', 'judge', 'row']
 
 # Nats an example by which the weights before sampling may be better.
 _TOLERANCE = 0.01
@@ -76,7 +76,7 @@ def row(
   meaning = ' and '.join(
       f'{-np.mean(values):.4g} {name}'
       for name, values in others.items() if values is not None)
-  verdict, advice = _judge(ours, constant, start)
+  verdict, advice = judge(ours, constant, start)
   return verdicts.Row(
       verdicts.NLL, -float(np.mean(ours)),
       float(np.std(ours) / len(ours)**0.5), verdict,
@@ -85,8 +85,22 @@ def row(
           'There is nothing known to compare it with.', advice])))
 
 
-def _judge(ours, constant, start):
-  """The verdict, and what to try."""
+def judge(
+    ours: np.ndarray,
+    constant: np.ndarray | None,
+    start: np.ndarray | None,
+) -> tuple[str, str]:
+  """The verdict on the posterior's predictions, and what to try.
+
+  Args:
+    ours: The posterior's log likelihood of each example, `[n]`.
+    constant: That of the constant prediction; None where there is none.
+    start: That of the weights before sampling; None where it is not known.
+
+  Returns:
+    verdict: As in `Row`.
+    advice: A sentence; empty where all is fine.
+  """
   if constant is not None:
     low, high = verdicts.interval(constant - ours)
     if low > 0.:
