@@ -179,9 +179,9 @@ class FoundStep:
 
   def _number(self):
     """The number of steps, which a search for T may change."""
-    if tf.executing_eagerly():
-      return self._num_steps
-    if self._variable is None:  # With a variable it cannot be pickled.
+    # With a variable it cannot be pickled. The chain's first results ask for
+    # it; made in the trace of a step it would have TensorFlow trace that again.
+    if self._variable is None:
       with tf.init_scope():
         self._variable = tf.Variable(
             self._num_steps, trainable=False, dtype=tf.int64,
