@@ -111,12 +111,12 @@ def late_in_cycle(
   length, factor = config['first_decay_steps'], config['t_mul']
 
   def keep_draw(step):
-    position = step - 1  # The schedule's argument at the step's beginning.
+    count = step - 1  # The schedule's argument at the step's beginning.
     if factor == 1.:
-      return (position % length) / length >= fraction
+      return (count % length) / length >= fraction
     cycle = math.floor(
-        math.log(1. - position / length * (1. - factor), factor) + 1e-9)
+        math.log(1. - count / length * (1. - factor), factor) + 1e-9)
     start = length * (1. - factor**cycle) / (1. - factor)
-    return (position - start) / (length * factor**cycle) >= fraction
+    return (count - start) / (length * factor**cycle) >= fraction
 
   return keep_draw

@@ -53,7 +53,7 @@ class Variances(NamedTuple):
   within: Any
 
 
-def of_draw(
+def distribution_of_draw(
     term: likelihood_lib.Term, y_pred: tf.Tensor,
 ) -> tfp.distributions.Distribution:
   """The distribution of the targets by outputs of one draw.
@@ -164,7 +164,7 @@ def mixture_or_none(
   """As `mixture`; None where the distribution cannot be stacked."""
   y_pred = tf.convert_to_tensor(y_pred)
   number, rows = y_pred.shape[:2]
-  components = of_draw(term, _rows(y_pred))
+  components = distribution_of_draw(term, _rows(y_pred))
   while of_elements and isinstance(components, tfd.Independent):
     components = components.distribution
   is_of_rows = components.batch_shape[:1] == [number * rows]
@@ -186,7 +186,7 @@ def sample(
 ) -> np.ndarray:
   """Targets `[num, n, ...]`, the k-th of the draw `index[k]`."""
   y_pred = tf.gather(y_pred, index)
-  y = of_draw(term, _rows(y_pred)).sample(seed=tf.constant(seed))
+  y = distribution_of_draw(term, _rows(y_pred)).sample(seed=tf.constant(seed))
   return tf.reshape(
       y, tf.concat([tf.shape(y_pred)[:2], tf.shape(y)[1:]], axis=0)).numpy()
 
@@ -203,7 +203,7 @@ def spread(term: likelihood_lib.Term, y_pred: tf.Tensor) -> Any:
   """
   if term.is_classification:
     return entropy(term.probabilities(y_pred))
-  distribution = of_draw(term, y_pred)
+  distribution = distribution_of_draw(term, y_pred)
   # The square of a mean in float32 has as many digits again in float64.
   return Variances(
       tf.square(tf.cast(distribution.mean(), tf.float64)),
@@ -234,7 +234,7 @@ def levels_of_targets(
   """
   if term.is_classification or not is_distribution(term):
     return None
-  distribution = of_draw(term, y_pred)
+  distribution = distribution_of_draw(term, y_pred)
   while isinstance(distribution, tfd.Independent):
     distribution = distribution.distribution
   if distribution.event_shape.rank or isinstance(distribution, COUNTS) or (

@@ -1249,8 +1249,8 @@ class PosteriorSamples:
       del batch
       # Raises early where a loss is no distribution.
       likelihood.map_outputs(lambda term, output: (
-          None if term is None else predictive_lib.of_draw(term, output)),
-                             outputs)
+          None if term is None else
+          predictive_lib.distribution_of_draw(term, output)), outputs)
       return [outputs]
 
     for _, (outputs,) in self._over_batches(

@@ -320,7 +320,7 @@ class _Output:
       raise _NotThere(
           f'the loss {self._term.loss.name!r} does not say what the '
           'distribution of the targets is.')
-    distribution = predictive_lib.of_draw(self._term, self._rows())
+    distribution = predictive_lib.distribution_of_draw(self._term, self._rows())
     inner = distribution
     while isinstance(inner, tfd.Independent):
       inner = inner.distribution

@@ -35,8 +35,8 @@ def smaller_steps(settings: settings_lib.Settings) -> str:
   "Take a smaller learning rate, such as learning_rate=0.05 (it is 0.5), or \
 learning_rate='temperature', which finds a rate in burn-in."
   """
-  rate = settings.given['learning_rate']
-  if isinstance(rate, str) and rate == 'temperature':
+  learning_rate = settings.given['learning_rate']
+  if isinstance(learning_rate, str) and learning_rate == 'temperature':
     return (
         "learning_rate='temperature' has to start near the posterior: train "
         'longer with the optimizer first (start_epoch), or give the learning '
@@ -44,7 +44,7 @@ learning_rate='temperature', which finds a rate in burn-in."
   if settings.finds_step:
     return _WHERE_FOUND
   name, value = settings.make_kernel.step_argument
-  if isinstance(rate, str):
+  if isinstance(learning_rate, str):
     said = (
         'Lower the learning rate of the optimizer before sampling begins, '
         "which learning_rate='optimizer' follows")
@@ -77,7 +77,8 @@ def _may_be_found(settings):
     kernel_maker.KernelMaker(
         given['kernel'] or mcmc.SGHMC, given['num_examples'],
         found_step.START, given['momentum'], given['temperature'],
-        found_step.by_temperature(found_step.RateByTemperature()))
+        found_step.by_temperature(
+            found_step.RateByTemperature().target_excess))
   except (TypeError, ValueError):
     return False
   return True

@@ -84,8 +84,8 @@ class KernelMaker:
     self._momentum = momentum
     self._temperature = temperature
     self._found_step = found_step
-    self._rate = None
-    self._rate_seen = None
+    self._optimizers_rate = None
+    self._rate_of_last_epoch = None
     self._has_warned = False
     self._check()
     first = 1e-3 if learning_rate == 'optimizer' else None
@@ -211,9 +211,9 @@ class KernelMaker:
     Raises:
       ValueError: If its learning rate is to be followed and nobody sets it.
     """
-    self._rate = network.learning_rate(optimizer)
-    self._rate_seen = None
-    if self.follows_optimizer and self._rate is None:
+    self._optimizers_rate = network.learning_rate(optimizer)
+    self._rate_of_last_epoch = None
+    if self.follows_optimizer and self._optimizers_rate is None:
       raise ValueError(
           "learning_rate='optimizer' follows a learning rate that callbacks "
           f'set, and the optimizer {optimizer!r} has a schedule of its own or '
@@ -233,21 +233,23 @@ class KernelMaker:
     checkpoint_lib.assign(state, rate=self._followed())
 
   def _followed(self):
-    return [self._rate] if self.follows_optimizer else []
+    return [self._optimizers_rate] if self.follows_optimizer else []
 
   def watch_learning_rate(self) -> None:
     """Warns once where a callback steers an optimizer that stands still.
 
     Due at the beginning of each epoch that samples.
     """
-    if self.follows_optimizer or self._rate is None or self._has_warned:
+    if (self.follows_optimizer or self._optimizers_rate is None
+        or self._has_warned):
       return
-    before, self._rate_seen = self._rate_seen, float(self._rate.numpy())
-    if before is not None and before != self._rate_seen:
+    before, now = self._rate_of_last_epoch, float(self._optimizers_rate.numpy())
+    self._rate_of_last_epoch = now
+    if before is not None and before != now:
       self._has_warned = True
       warnings.warn(
           f"The optimizer's learning rate was changed from {before:g} to "
-          f'{self._rate_seen:g} while the kernel samples. This has no effect: '
+          f'{now:g} while the kernel samples. This has no effect: '
           'the kernel takes its steps without the optimizer. For '
           'LearningRateScheduler or ReduceLROnPlateau to steer it, pass '
           "learning_rate='optimizer'; else leave such callbacks out, or pass "
@@ -266,7 +268,7 @@ class KernelMaker:
     """
     learning_rate = None
     if self.follows_optimizer:
-      learning_rate = tf.convert_to_tensor(self._rate)
+      learning_rate = tf.convert_to_tensor(self._optimizers_rate)
     kernel = self._make(posterior, step, learning_rate)
     if self._found_step is not None:
       kernel = self._found_step.around(kernel)

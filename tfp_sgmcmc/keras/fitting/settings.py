@@ -173,8 +173,9 @@ def resolve(
   examples = examples_lib.ExampleCount(num_examples)
   chooses = kernel is None
   schedule = draw_schedule.to_schedule(num_steps_between_results)
-  rate = _rate_to_find(learning_rate)
-  found_step = None if rate is None else found_step_lib.by_temperature(rate)
+  by_temperature = _rate_by_temperature(learning_rate)
+  found_step = None if by_temperature is None else (
+      found_step_lib.by_temperature(by_temperature.target_excess))
   if chooses and learning_rate is None and momentum is None:
     kernel, found_step = defaults.kernel(), found_step_lib.by_energy_error()
   elif chooses:
@@ -209,8 +210,10 @@ def resolve(
       keep_draw=schedule.keep_draw, interval=schedule.interval,
       start_epoch=start_epoch, temperature=temperature, seed=seed,
       momentum=momentum,
-      learning_rate=learning_rate if rate is None else 'temperature',
-      target_excess=None if rate is None else rate.target_excess,
+      learning_rate=(
+          learning_rate if by_temperature is None else 'temperature'),
+      target_excess=(
+          None if by_temperature is None else by_temperature.target_excess),
       # The first expression that matches is taken.
       **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
       **({} if chains.num_chains == 1 else dict(
@@ -234,7 +237,7 @@ def _search(temperature):
   return temperature_search.TemperatureSearch()
 
 
-def _rate_to_find(learning_rate):
+def _rate_by_temperature(learning_rate):
   """`RateByTemperature`; None where the rate is given or chosen."""
   if isinstance(learning_rate, str) and learning_rate == 'temperature':
     return found_step_lib.RateByTemperature()
@@ -246,15 +249,15 @@ def _kernel_maker(
     kernel, num_examples, learning_rate, momentum, temperature, search,
     found_step):
   """Makes the kernel at the temperature of the search, where there is one."""
-  finds_rate = (
+  finds_learning_rate = (
       found_step is not None and found_step.argument == 'learning_rate')
   make = functools.partial(
       kernel_maker.KernelMaker, kernel, num_examples,
-      found_step_lib.START if finds_rate else learning_rate, momentum,
+      found_step_lib.START if finds_learning_rate else learning_rate, momentum,
       found_step=found_step)
   if search is None:
     return make(temperature)
-  if finds_rate:
+  if finds_learning_rate:
     raise ValueError(
         "temperature='validation' changes the temperature in burn-in, and "
         "learning_rate='temperature' finds the rate for one: give one of "

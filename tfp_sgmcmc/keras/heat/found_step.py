@@ -193,22 +193,23 @@ def by_energy_error() -> FoundStep:
   """The step size of `SGNHT`, which `SelfTuning` finds."""
   return FoundStep(Way(
       'step_size', 'found in burn-in', 4, mcmc.SelfTuning, _step_size,
-      _check_step, 'step_size={value:.3g} was found in {num_steps} step(s).'))
+      _check_step_size,
+      'step_size={value:.3g} was found in {num_steps} step(s).'))
 
 
-def by_temperature(rate: RateByTemperature) -> FoundStep:
+def by_temperature(target_excess: float) -> FoundStep:
   """The learning rate that makes a chain so much too hot.
 
   Args:
-    rate: `RateByTemperature`, which says by how much.
+    target_excess: As `RateByTemperature` has it.
 
   Returns:
     found_step: `FoundStep`; it starts from `START`.
   """
-  target_excess = rate.target_excess
   return FoundStep(Way(
       'learning_rate', 'temperature', 3,
-      functools.partial(_around, target_excess), _rate, _check_rate,
+      functools.partial(_around, target_excess), _learning_rate,
+      _check_learning_rate,
       'learning_rate={value:.3g} from here on, where the chain is hotter than '
       f'T by {target_excess:.2g} T.'))
 
@@ -228,12 +229,12 @@ def _has_momentum(kernel):
   return getattr(kernel, 'friction_argument', None) is not None
 
 
-def _rate(kernel, results):
+def _learning_rate(kernel, results):
   power = 2. if _has_momentum(kernel.inner_kernel) else 1.
   return START * tf.exp(power * results.log_factor)
 
 
-def _check_step(num_burnin_steps):
+def _check_step_size(num_burnin_steps):
   if num_burnin_steps >= FEWEST_STEPS:
     return None
   return (
@@ -244,7 +245,7 @@ def _check_step(num_burnin_steps):
       'a learning_rate.')
 
 
-def _check_rate(num_burnin_steps):
+def _check_learning_rate(num_burnin_steps):
   if num_burnin_steps < FEWEST_STEPS_FOR_RATE:
     raise ValueError(
         "learning_rate='temperature' finds the rate in burn-in, which has "
