@@ -268,7 +268,7 @@ class SideBySide:
   def _optimizer_step(self, train_step, data):
     rows = self.deal(
         data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)
-    return self.turns.each(lambda chain: train_step(rows(chain)))[0]
+    return self.turns.each(train_step, rows)[0]
 
   def _drop_optimizer(self):
     self.turns.drop(self._optimizer)
@@ -408,8 +408,7 @@ class StepOfChains:
     rows = self._chains.deal(data, self._step.number + 1)
     found = self._together.each(rows)
     if found is None:
-      found = self._turns.each(
-          lambda chain: self._step.train_step(rows(chain)))
+      found = self._turns.each(self._step.train_step, rows)
     first = found[0]  # The last that was made: its metrics hold all.
     if len(found) == 1:
       return first

@@ -28,7 +28,7 @@ class Turns:
   >>> from tfp_sgmcmc.keras.fitting import turns as turns_lib
   >>> turns, weight = turns_lib.Turns(3), tf.Variable(5.)
   >>> turns.add([weight], [tf.constant([5., 6., 7.])])
-  >>> _ = turns.each(lambda j: weight.assign_add(10. * tf.cast(j, tf.float32)))
+  >>> _ = turns.each(weight.assign_add, lambda j: 10. * tf.cast(j, tf.float32))
   >>> float(weight), turns.stacked([weight])[0]
   (5.0, array([ 5., 16., 27.], dtype=float32))
   """
@@ -111,23 +111,28 @@ class Turns:
           tf.convert_to_tensor(variable)[tf.newaxis],
           tf.reshape(chain, [1])))
 
-  def each(self, fn: Callable[[tf.Tensor], Any]) -> list[Any]:
+  def each(
+      self,
+      fn: Callable[[Any], Any],
+      argument: Callable[[tf.Tensor], Any],
+  ) -> list[Any]:
     """Does something for each chain, with its values in the variables.
 
     Args:
-      fn: Callable of a chain's number, an `int32` scalar. In a graph it is
-        traced once.
+      fn: Callable of a chain's argument. In a graph it is traced once.
+      argument: Callable of a chain's number, an `int32` scalar; returns the
+        argument, such as the chain's rows of a batch.
 
     Returns:
       results: What it has returned, by chain.
     """
     if self._num_chains == 1:
-      return [fn(tf.zeros([], tf.int32))]
+      return [fn(argument(tf.zeros([], tf.int32)))]
     self.save(0)
 
     def turn(chain):
       self.load(chain)
-      result = fn(chain)
+      result = fn(argument(chain))
       self.save(chain)
       return result
 
