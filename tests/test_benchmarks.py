@@ -14,6 +14,7 @@ from benchmarks import gpu
 from benchmarks import head_to_head
 from benchmarks import how_far
 from benchmarks import laws
+from benchmarks import memory
 from benchmarks import reference_posteriors
 from benchmarks import report
 from benchmarks import rows
@@ -321,3 +322,17 @@ def test_the_table_of_samplers_tells_of_lost_chains():
       for seed, error in enumerate(errors)]
   report = head_to_head.report(lines)
   assert '| SGLD | 0.200, 1 of 2 lost | 0.200 ± 0.100 (4) |' in report
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_the_process():
+  """And 100 more calls of a kernel take none."""
+  found = memory.measure()
+  more = dict(zip(
+      [row[0] for row in found], np.diff([row[1] for row in found], prepend=0)))
+  assert more['+ tfp_sgmcmc'] < 50. < more['+ TensorFlow']
+  assert more['+ 100 more calls of this kernel'] < 20.
+  for _, whole, own, files in found:
+    np.testing.assert_allclose(whole, own + files, rtol=0.05)
+  assert memory.report([['a', 5., 2., 3.], ['b', 9., 5., 4.]]).splitlines()[
+      2:] == ['| a | 5 | 5 | 2 | 3 |', '| b | 9 | 4 | 5 | 4 |']
