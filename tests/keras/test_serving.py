@@ -69,12 +69,24 @@ def attention():
       keras.layers.GlobalAveragePooling1D()(hidden)))
 
 
+def low_rank():
+  """A frozen network with trained adapters of rank two, and a head."""
+  model = keras.Sequential([
+      keras.Input([4]), keras.layers.Dense(8, activation='tanh'),
+      keras.layers.Dense(8, activation='tanh'), keras.layers.Dense(3)])
+  for layer in model.layers[:2]:
+    layer.enable_lora(2)
+    layer.bias.trainable = False
+  return model
+
+
 GAUSSIAN = sgmcmc.keras.GaussianLikelihood()
 KINDS = {
     'Dense': (dense, sgmcmc.keras.LaplaceLikelihood(), [4]),
     'convolution': (convolutional, CLASSES, [8, 8, 1]),
     'recurrent': (recurrent, GAUSSIAN, [5, 2]),
     'attention': (attention, CLASSES, [5, 4]),
+    'low rank': (low_rank, CLASSES, [4]),
 }
 
 
@@ -228,6 +240,44 @@ class Subclass(keras.Model):
 
   def call(self, inputs):
     return self.dense(inputs['a'])
+
+
+def check_adapters(model, loss, x):
+  """Draws are of what is trained alone, and the base is there once."""
+  posterior = posterior_of(model, loss, 3, 0.05)
+  trained, base = (
+      sum(int(np.prod(v.shape)) for v in variables) for variables in (
+          model.trainable_variables, model.non_trainable_variables))
+  assert trained < base
+  assert sum(v[0].size for v in posterior.weights.values()) == trained
+  served = posterior.as_model(outputs=['mean'])
+  assert served.count_params() <= base + 3 * trained + 10
+  np.testing.assert_allclose(
+      served(x)['mean'], posterior.predict(x), rtol=1e-5, atol=1e-5)
+
+
+def test_adapters_share_one_base():
+  model = low_rank()
+  wide = keras.layers.Dense(4, activation='tanh', trainable=False)
+  check_adapters(
+      keras.Sequential([
+          keras.Input([40]), wide, keras.layers.LayerNormalization(
+              trainable=False), *model.layers]), CLASSES, inputs_of([40]))
+
+
+@pytest.mark.slow
+def test_adapters_of_a_kerashub_backbone():
+  keras_hub = pytest.importorskip('keras_hub')
+  backbone = keras_hub.models.BertBackbone(
+      vocabulary_size=50, num_layers=2, num_heads=2, hidden_dim=16,
+      intermediate_dim=32, max_sequence_length=6)
+  backbone.enable_lora(2)
+  ids = np.random.default_rng(0).integers(1, 50, [5, 6])
+  check_adapters(
+      keras.Model(backbone.input, keras.layers.Dense(3)(
+          backbone(backbone.input)['pooled_output'])), CLASSES, {
+              'token_ids': ids, 'segment_ids': np.zeros_like(ids),
+              'padding_mask': np.ones_like(ids)})
 
 
 def test_subclass_of_model():
