@@ -119,6 +119,12 @@ def check_your_own_estimator(names):
   assert names['test_law'](names['draws'])
 
 
+def check_serve_a_posterior(names):
+  assert names['difference'] < 1e-5 and names['disagreement'].min() >= 0.
+  assert set(names['found']) == {'mean', 'entropy', 'mutual_information'}
+  assert np.isfinite(list(names['losses'].values())).all()
+
+
 # The name of a notebook, its sizes, what has to hold at its end. The first has
 # to make its devices before TensorFlow is used.
 TUTORIALS = {
@@ -153,6 +159,9 @@ TUTORIALS = {
     '9_your_own_estimator': (
         dict(num_estimates=20_000, num_chains=5000, num_steps=100),
         check_your_own_estimator),
+    '10_serve_a_posterior': (
+        dict(epochs=20, num_units=10, num_served=3, student_epochs=2),
+        check_serve_a_posterior),
 }
 
 

@@ -82,8 +82,8 @@ def distill(
     raise ValueError(
         f"The student's loss is {taught.loss.name!r} and the posterior's "
         f'{term.loss.name!r}: both have to be of classes, or of numbers.')
-  head = _epistemic(
-      posterior, term, x) if _has_second_output(student, x) else None
+  has_head = _has_second_output(student, x)
+  head = _epistemic(posterior, term, x) if has_head else None
   if taught.is_classification:
     targets = mean[np.newaxis]
   elif isinstance(taught.loss, losses.GaussianLikelihood):
@@ -94,11 +94,11 @@ def distill(
   y = np.concatenate(targets)
   if head is not None:
     y = [y, np.concatenate([head] * copies)]
-  _compile(student, optimizer, _soft(taught), head)
+  _compile(student, optimizer, _soft(taught), has_head)
   history = student.fit(
       keras.tree.map_structure(lambda a: np.concatenate([a] * copies), x), y,
       **fit_arguments)
-  _compile(student, optimizer, taught.loss, head)
+  _compile(student, optimizer, taught.loss, has_head)
   return history
 
 
@@ -122,18 +122,12 @@ def _epistemic(posterior, term, x):
   return found if term.is_binary and found.ndim > 1 else found[..., np.newaxis]
 
 
-def _compile(student, optimizer, loss, head):
+def _compile(student, optimizer, loss, has_head):
   # Every compilation needs an optimizer of its own.
-  optimizer = keras.optimizers.get(keras.optimizers.serialize(
-      keras.optimizers.get(optimizer)))
-  if head is None:
-    student.compile(optimizer, loss)
-    return
-  # Small numbers, beside whose errors those of the first output are large.
-  variance = float(np.var(head))
   student.compile(
-      optimizer, [loss, 'mse'],
-      loss_weights=[1., 1. / variance if variance > 0. else 1.])
+      keras.optimizers.get(keras.optimizers.serialize(
+          keras.optimizers.get(optimizer))),
+      [loss, 'mse'] if has_head else loss)
 
 
 def _soft(term: likelihood_lib.Term) -> keras.losses.Loss:

@@ -1119,9 +1119,10 @@ class PosteriorSamples:
     is its own.
 
     Where the student has a second output, of non-negative numbers, that learns
-    the epistemic part, by squared error over its variance: of classes the
-    mutual information, in nats `[n, 1]`; of numbers the standard deviation of
-    the draws' means, in the shape of the targets.
+    the epistemic part, by squared error: of classes the mutual information, in
+    nats `[n, 1]`; of numbers the standard deviation of the draws' means, in the
+    shape of the targets. Where the draws hardly disagree it needs a hidden
+    layer of its own: what it shares learns for the first output.
 
     Args:
       student: `keras.Model` whose output is that of the model's loss, or of
