@@ -8,6 +8,7 @@ import pytest
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 
 PosteriorSamples = sgmcmc.keras.PosteriorSamples
 
@@ -55,6 +56,27 @@ def test_pooled_draws_are_those_of_the_chains(tmp_path):
       data.log_likelihood['y'][0], chains[0].log_likelihood(x, y)[1:],
       rtol=1e-4)
   assert data.sample_stats['step'].values[2].tolist() == [3, 4, 5, 6]
+
+
+def test_a_chain_without_weights_counts_each_draw_as_one(tmp_path):
+  """Beside one with weights; whichever comes first, and which are read."""
+  rng = np.random.default_rng(0)
+  model = models.classifier()
+  plain = normal_draws(model, rng, 3)
+  log_weights = rng.normal(size=[4]).astype(np.float32)
+  weighted = PosteriorSamples(model, draws_lib.in_memory(model, {
+      **normal_draws(model, rng, 4).arrays(), 'log_weight': log_weights}))
+  for order in (slice(None), slice(None, None, -1)):
+    chains, wanted = [plain, weighted][order], [np.zeros([3]), log_weights]
+    pooled = PosteriorSamples.concatenate(chains)
+    np.testing.assert_array_equal(
+        pooled.log_weights, np.concatenate(wanted[order]))
+    for chain, values in zip(pooled.chains, wanted[order]):
+      np.testing.assert_array_equal(chain.arrays()['log_weight'], values)
+    pooled.save(tmp_path / str(order.step))
+    loaded = PosteriorSamples.load(tmp_path / str(order.step), model)
+    np.testing.assert_array_equal(loaded.log_weights, pooled.log_weights)
+    assert pooled.resampled().log_weights is None
 
 
 def test_summary_of_pooled_chains_is_that_of_the_chains():
