@@ -9,6 +9,7 @@ import pytest
 from benchmarks import __main__ as speed
 from benchmarks import accelerators
 from benchmarks import data
+from benchmarks import distillation
 from benchmarks import ensembles
 from benchmarks import gpu
 from benchmarks import head_to_head
@@ -282,6 +283,21 @@ def test_reference_posteriors_run_and_resume(tmp_path):
   assert all(0. < line['distance'] < 1. for line in lines)
   report = (tmp_path / 'reference_posteriors.md').read_text()
   assert '| digits | MCLMC | 16 | 1 |' in report
+
+
+@pytest.mark.slow
+def test_distillation_runs_and_resumes(tmp_path, capsys):
+  arguments = ['--data', str(tmp_path), '--sets', 'digits', '--seeds', '1',
+               '--tiny', '--output', str(tmp_path)]
+  assert distillation.main(arguments) == distillation.main(arguments) == 0
+  line, = uncertainty.read(tmp_path / 'distillation.jsonl')
+  methods = ['Adam', 'posterior', 'student', 'student, perturbed']
+  assert list(line['scores']) == methods
+  assert all(np.isfinite(list(scores.values())).all()
+             for scores in line['scores'].values())
+  report = (tmp_path / 'distillation.md').read_text()
+  assert all(f'| {method} |' in report for method in methods)
+  assert capsys.readouterr().out.count('digits 1 ') == 1
 
 
 @pytest.mark.slow
