@@ -44,6 +44,7 @@ import tfp_sgmcmc as sgmcmc
 
 BATCH_SIZE, NUM_COPIES, AIRFOIL_EPOCHS = 100, 2, 300
 PREDICT_SIZE = 500
+RESULTS = pathlib.Path(__file__).parent / 'results'
 USUAL = uncertainty_data.USUAL
 Arrays = uncertainty_data.Arrays
 
@@ -200,9 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--sets', nargs='+', default=list(SETS), choices=SETS)
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
+  parser.add_argument('--output', type=pathlib.Path, default=RESULTS)
   arguments = parser.parse_args(argv)
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'distillation.jsonl'

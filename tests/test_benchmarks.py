@@ -285,6 +285,12 @@ def test_reference_posteriors_run_and_resume(tmp_path):
   assert '| digits | MCLMC | 16 | 1 |' in report
 
 
+def test_the_table_of_distillation_is_what_was_found():
+  found = uncertainty.read(distillation.RESULTS / 'distillation.jsonl')
+  table = (distillation.RESULTS / 'distillation.md').read_text()
+  assert table == distillation.report(found)
+
+
 @pytest.mark.slow
 def test_distillation_runs_and_resumes(tmp_path, capsys):
   arguments = ['--data', str(tmp_path), '--sets', 'digits', '--seeds', '1',
