@@ -15,6 +15,8 @@ __all__ = ['LEVEL', 'NumberScores']
 LEVEL = 0.9
 # Of each target, for the CRPS: it takes a thousandth off the mixture's spread.
 _NUM_SAMPLES = 1000
+# To 1e-4 of the range of the draws' quantiles.
+_NUM_HALVINGS = 14
 _TINY = np.finfo(np.float64).tiny
 # Numbers of all draws that wait to be scored together.
 _BLOCK = 2**21
@@ -108,7 +110,7 @@ class NumberScores:
       return []
     p = np.reshape([(1. - LEVEL) / 2., (1. + LEVEL) / 2.], [2] + [1] * y.ndim)
     interval = np.reshape(predictive_lib.quantiles(
-        self._term, mixed, p, predictive_lib.FEW_HALVINGS), [2, *y.shape])
+        self._term, mixed, p, _NUM_HALVINGS), [2, *y.shape])
     samples = np.reshape(predictive_lib.sample(
         self._term, outputs, self._index,
         np.array([len(self._found), self._term.index], np.int32)),

@@ -21,10 +21,9 @@ from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import losses as losses_lib
 
 __all__ = [
-    'COUNTS', 'FEW_HALVINGS', 'between', 'class_distribution', 'entropy',
-    'is_distribution', 'join', 'levels_of_targets', 'mixture',
-    'mixture_or_none', 'only_term', 'quantiles', 'sample', 'shortest_interval',
-    'spread', 'standard_deviation']
+    'COUNTS', 'between', 'class_distribution', 'entropy', 'is_distribution',
+    'join', 'levels_of_targets', 'mixture', 'mixture_or_none', 'only_term',
+    'quantiles', 'sample', 'shortest_interval', 'spread', 'standard_deviation']
 
 tfd = tfp.distributions
 
@@ -38,8 +37,8 @@ _MAX_DOUBLINGS, _MAX_HALVINGS = 1030, 200
 # The lower end of a shortest interval, as a share of what it may leave out.
 _GRID = np.concatenate([[1e-6], np.linspace(0., 1., 17)[1:-1], [1. - 1e-6]])
 _NUM_REFINEMENTS = 4
-# Where 1e-6 of the bracket is exact enough.
-FEW_HALVINGS = 20
+# Halvings while the shortest interval is looked for: 1e-6 of the bracket.
+_FEW_HALVINGS = 20
 
 
 class Variances(NamedTuple):
@@ -334,7 +333,7 @@ def shortest_interval(
       outside * _GRID.reshape([-1] + [1] * len(shape)), [len(_GRID), *shape])
   for _ in range(_NUM_REFINEMENTS + 1):
     low, high = np.split(quantiles(
-        term, mixed, np.concatenate([below, below + level]), FEW_HALVINGS), 2)
+        term, mixed, np.concatenate([below, below + level]), _FEW_HALVINGS), 2)
     best = np.argmin(high - low, axis=0)[np.newaxis]
     found, first, last = (np.take_along_axis(
         below, np.clip(best + by, 0, len(below) - 1), axis=0)
