@@ -27,7 +27,8 @@ __all__ = [
 class Preconditioner(abc.ABC):
   """A diagonal matrix G by which a kernel stretches its steps.
 
-  It has a state in tensors, and is shown gradients over the number of examples.
+  Its state is made of tensors. It receives gradients divided by the number of
+  examples.
   """
 
   @property
@@ -37,17 +38,17 @@ class Preconditioner(abc.ABC):
 
   @property
   def learns(self) -> bool:
-    """Whether a gradient changes its state: else it need not be shown any."""
+    """Whether a gradient changes its state; if not, it needs no gradients."""
     return True
 
   @property
   def has_state(self) -> bool:
-    """Whether G comes of its state: else G is known before the chain runs."""
+    """Whether G depends on its state; if not, G is known beforehand."""
     return True
 
   @property
   def is_by_coordinate(self) -> bool:
-    """Whether an entry of G depends on the gradients of its coordinate alone.
+    """Whether an entry of G depends only on its own coordinate's gradients.
 
     Then a device that holds some coordinates of the state has their part of G.
     """
@@ -67,7 +68,7 @@ class Preconditioner(abc.ABC):
   @abc.abstractmethod
   def one_step(
       self, mean_gradients: Sequence[tf.Tensor], previous_results: Any) -> Any:
-    """Takes in a gradient.
+    """Updates the state by a gradient.
 
     Args:
       mean_gradients: List of gradients over the number of examples.
@@ -134,14 +135,14 @@ class Identity(_Given):
 
 
 class Diagonal(_Given):
-  """A diagonal G that is given and stays as it is: an inverse mass matrix.
+  """A given diagonal G that stays fixed: an inverse mass matrix.
 
     SGLD:   theta <- theta + h G g + sqrt(2 h T G) xi
     SGNHT:  d theta = s p dt,  dp = s g dt - ...,  s = sqrt(G)
 
-  the second being the dynamics of theta / s with unit masses. Since G does not
-  depend on the state, neither law is changed. Best is a G near the variances of
-  the posterior: all coordinates are then of one scale, and the largest stable
+  The second line is the dynamics of theta / s with unit masses. Since G does
+  not depend on the state, it changes neither law. A G near the variances of the
+  posterior is best: all coordinates then have one scale, and the largest stable
   step of SGNHT is 2.
 
   #### Examples
@@ -196,7 +197,7 @@ class Diagonal(_Given):
 
 
 def check_preconditioner(value: object) -> None:
-  """Raises where the argument `preconditioner` is none."""
+  """Raises if the argument is not a preconditioner."""
   if not isinstance(value, Preconditioner):
     raise TypeError(
         f'preconditioner is {value!r}: it has to be preconditioners.RMSProp() '
@@ -245,26 +246,27 @@ class RMSProp(_Following):
   with g the estimate of the gradient of the log density and N the number of
   examples (1 for a density without data), so that gbar is on the scale of one
   example. Li et al. (2016), equations 4 and 5; `decay` is their alpha and
-  `regularizer` their lambda. V starts from the first gradient: from zero, the
-  first step would have a standard deviation of sqrt(2 h / regularizer). So it
-  has in coordinates where the first gradient is exactly zero, such as the
-  weights of a pixel that is always black at a zero of their prior's gradient:
-  start elsewhere, at a draw of the prior for instance, or raise `regularizer`.
+  `regularizer` their lambda. V starts from the first gradient. If V were 0, the
+  first step would have a standard deviation of sqrt(2 h / regularizer). This
+  happens in coordinates where the first gradient is exactly zero: for instance
+  the weights of a pixel that is always black, where the gradient of their prior
+  is zero too. Start elsewhere, such as at a draw of the prior, or raise
+  `regularizer`.
 
-  G depends on the past of the chain, so the chain is only nearly one of the
-  posterior, and no step size mends it: with `decay=0.99` about 2% in standard
-  deviations stay, with 0.999 about 0.5%, at the price of a G that follows the
-  chain ten times more slowly. With `decay=1.` V stays as it is: adapt first,
-  then go on from the last kernel results with a frozen preconditioner and an
+  G depends on the past of the chain, so the chain samples the posterior only
+  approximately, at any step size. With `decay=0.99` an error of about 2% in
+  standard deviations remains, with 0.999 about 0.5%, but G then follows the
+  chain ten times more slowly. With `decay=1.` V stays fixed: adapt first, then
+  continue from the last kernel results with a frozen preconditioner and an
   exact drift term,
 
   ```python
   frozen = kernel.copy(preconditioner=sgmcmc.preconditioners.RMSProp(decay=1.))
   ```
 
-  With `normalize=True` the diagonal is over its mean over all coordinates of a
-  chain, so that it changes the shape of the steps and not their scale: Pakman
-  et al. (2017), equations 17 and 18, for pSBPS.
+  With `normalize=True` the diagonal is divided by its mean over all coordinates
+  of a chain, so that it changes the shape of the steps and not their scale:
+  Pakman et al. (2017), equations 17 and 18, for pSBPS.
 
   #### References
 
@@ -322,7 +324,7 @@ class RMSProp(_Following):
       mean_gradients: Sequence[tf.Tensor],
       previous_results: RMSPropResults,
   ) -> RMSPropResults:
-    """Takes in a gradient: V = decay V + (1 - decay) gbar^2."""
+    """Updates the state: V = decay V + (1 - decay) gbar^2."""
     return RMSPropResults([
         self._average(v, tf.square(g))
         for g, v in zip(mean_gradients, previous_results.second_moment)])
@@ -381,27 +383,27 @@ class GradientVariance(_Following):
     m = decay m + (1 - decay) gbar
     G = 1 / s^2,  s^2 = max(w + (1 - w) V / mean(V), floor^2)
 
-  with gbar the gradient of the log density over the number of examples,
-  m = gbar and V = 0 at the start, mean(V) the mean over all coordinates of a
-  chain, and w = decay^n after n more gradients: G starts as the identity, and
-  goes to mean(V) / V as the start is forgotten. The mean of s^2 is 1, so that G
-  changes the shape of the steps and hardly their scale.
+  with gbar the gradient of the log density over the number of examples, m =
+  gbar and V = 0 at the start, mean(V) the mean over all coordinates of a chain,
+  and w = decay^n after n more gradients. G starts as the identity, and tends to
+  mean(V) / V as the start is forgotten. The mean of s^2 is 1, so G changes the
+  shape of the steps and hardly their scale.
 
-  It is for `MicrocanonicalLangevin`, which minibatch noise biases where it
-  differs between directions: with s the standard deviation of the noise up to a
-  factor, the noise of g / s is the same in all of them. V also holds the
-  changes of the gradient along the path, so this is accurate where the noise of
-  minibatches is the larger part. With exact gradients V is the variance of the
+  It is for `MicrocanonicalLangevin`, which has a bias if minibatch noise
+  differs between directions. With s the standard deviation of the noise up to a
+  factor, the noise of g / s is the same in all directions. V also holds the
+  changes of the gradient along the path, so this is accurate where minibatch
+  noise is the larger part of V. With exact gradients V is the variance of the
   gradient under the posterior: the information of each coordinate.
 
-  G depends on the past of the chain, so the chain is only nearly one of the
-  posterior. With `decay=1.` m and V stay as they are: adapt first, then go on
+  G depends on the past of the chain, so the chain samples the posterior only
+  approximately. With `decay=1.` m and V stay fixed: adapt first, then continue
   from the last kernel results with `kernel.copy(preconditioner=
   sgmcmc.preconditioners.GradientVariance(decay=1.))`.
 
   The authors limit sqrt(V) to [0.01, 10000] before the division by its root
-  mean square; here the limit is a share of the latter, so that it does not
-  depend on the units of the gradient.
+  mean square; here the limit is a share of this root mean square, so that it
+  does not depend on the units of the gradient.
 
   #### Examples
 

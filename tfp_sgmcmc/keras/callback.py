@@ -49,9 +49,9 @@ class PosteriorSampling(keras.callbacks.Callback):
   L is the mean over examples of the compiled loss, a negative log likelihood; N
   the number of examples; p(theta) the prior; R the sum of the model's
   regularisers. From `start_epoch` on each training step is a step of a
-  transition kernel on the posterior as that step's batch estimates it, in place
-  of a step of the compiled optimizer. After `fit` the weights are the chain's
-  last state, and `posterior` holds the draws.
+  transition kernel, in place of a step of the compiled optimizer. The step's
+  batch estimates the posterior. After `fit` the weights are the chain's last
+  state, and `posterior` holds the draws.
 
   `PosteriorSampling()` chooses what you do not pass, and prints it: a fifth of
   the epochs is for the compiled optimizer and a third of the rest for burn-in,
@@ -124,43 +124,44 @@ class PosteriorSampling(keras.callbacks.Callback):
         them. Needed for other data: a generator, a `PyDataset`, a dataset of
         unknown or infinite cardinality.
       prior: A `tfp.distributions.Distribution` for all weights; a dict from
-        layer names, or regular expressions for whole variable paths, to such;
-        a callable of the variable that returns one (`he_normal()`,
-        `learned_scale()`); or None: the model's regularisers are the prior.
-        Without these and without a kernel it is chosen; for a constant one,
-        which may have no posterior, pass `{'.*': None}`.
+        layer names, or regular expressions for whole variable paths, to
+        distributions; a callable of the variable that returns a distribution
+        (`he_normal()`, `learned_scale()`); or None: the model's regularisers
+        are the prior. If the model has none, and you pass no kernel, the prior
+        is chosen for you. For a constant prior, whose posterior may not exist,
+        pass `{'.*': None}`.
       temperature: T, a number or a callable of the step counter; "validation"
-        to choose it by `fit`'s validation data; None for the kernel's own.
+        to choose it on `fit`'s validation data; None for the kernel's default.
       learning_rate: The step size in the units of Keras' SGD on the mean loss,
         in place of the kernel's `step_size`: a number; a callable of the step
-        counter, such as a Keras schedule; "optimizer" for the present rate of
+        counter, such as a Keras schedule; "optimizer" for the current rate of
         the compiled optimizer; or `RateByTemperature()`, for short
         "temperature", to find it in burn-in. h = sqrt(learning_rate / N) for
         SGHMC and SGNHT, h = learning_rate / N for SGLD.
       momentum: Number in [0, 1), in the units of Keras' SGD: friction (SGNHT:
         diffusion) = (1 - momentum) / h.
       start_epoch: Python `int`, the first epoch (from 0) that samples; before
-        it the compiled optimizer trains. None for 0, or, without a kernel, to
-        choose; so the next two.
-      num_burnin_steps: Python `int`, the number of first steps without draws;
-        after the search, where T is chosen.
+        it the compiled optimizer trains. None for 0; without a kernel, None
+        chooses it. The same holds for the next two.
+      num_burnin_steps: Python `int`, the number of first steps without draws.
+        If T is chosen, they follow its search.
       num_steps_between_results: Python `int`, the number of steps between two
         draws; the first draw is made at step `num_burnin_steps + 1`, as in
-        `tfp.mcmc.sample_chain`. Or a `DrawSchedule`, with which fewer draws are
-        kept, and which a kernel in continuous time needs.
+        `tfp.mcmc.sample_chain`. Or a `DrawSchedule`, to keep fewer draws; a
+        kernel in continuous time needs it.
       num_chains: Python `int`, k, the number of chains side by side; or
-        `Chains`, which says where they start too.
+        `Chains`, which also sets their starts.
       directory: None to keep draws in memory; or the path of a directory, or a
-        `Directory`, to which they are written as they come. Where it holds this
-        chain already, `fit` goes on with it. `PosteriorSamples.load` reads the
-        draws.
+        `Directory`, to which they are written as they are made. If it already
+        holds this chain, `fit` continues the chain. `PosteriorSamples.load`
+        reads the draws.
       seed: Python `int` i, for the stateless seed `[i >> 32, i]`; a stateless
         seed (`int32[2]`); or None, for one from TensorFlow's global generator.
 
     Raises:
       ValueError: If an argument is out of its range or contradicts another.
-      TypeError: If an argument is of the wrong type, or the kernel cannot live
-        on given batches.
+      TypeError: If an argument is of the wrong type, or the kernel cannot use
+        the batches of `fit`.
     """
     super().__init__()
     self._settings = settings_lib.resolve(
@@ -198,7 +199,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     """The draws so far, as a `PosteriorSamples`.
 
     Raises:
-      ValueError: If there are none; it says why.
+      ValueError: If there are no draws; the message says why.
     """
     if self._chain is None or not len(self._chain.draws):
       raise ValueError(self._why_no_draws)
@@ -219,10 +220,10 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   @property
   def settings(self) -> dict[str, Any]:
-    """What the chain goes by, given or chosen.
+    """The chain's settings, given or chosen.
 
-    None where it is not known yet, and where the kernel's own default holds.
-    After resuming, a chosen `start_epoch` stays None.
+    A setting is None if it is not known yet, or if the kernel's own default
+    holds. After resuming, a chosen `start_epoch` stays None.
     """
     return self._settings.described()
 
@@ -236,13 +237,13 @@ class PosteriorSampling(keras.callbacks.Callback):
     """How good the draws are, by their predictions and the temperature.
 
     The same as `diagnostics.summary(sampling, x, y)`; `fit` shows it in three
-    lines at its end, for inputs of the training data, where it has 12 draws.
-    Without `y` it says whether draws agree and are at the temperature, and
-    nothing of how good predictions are.
+    lines at its end, for inputs of the training data, if it has 12 draws.
+    Without `y` it says whether draws agree and are at the temperature, but not
+    how good predictions are.
 
     Args:
       x: Inputs, as `posterior.predict` takes them; with `y`, arrays.
-      y: Their targets; with these of their log likelihood too. Take data that
+      y: Their targets, for the rows on their log likelihood. Take data that
         were not trained on.
 
     Returns:

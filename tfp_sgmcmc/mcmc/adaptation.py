@@ -29,7 +29,7 @@ class WrappingKernel(kernel_lib.Kernel):
 
   @property
   def inner_kernel(self) -> base.LangevinKernel:
-    """The kernel around which this is, as it was given."""
+    """The wrapped kernel, as it was given."""
     return self._parameters['inner_kernel']
 
   @property
@@ -64,7 +64,7 @@ class AdaptingKernel(WrappingKernel):
 
   A subclass has `inner_kernel` and `num_adaptation_steps` among its
   `parameters` and defines `adapted_kernel`. Its results hold those of the inner
-  kernel, `inner_results`, and what was found; their number of steps is
+  kernel, `inner_results`, and the settings found. Their number of steps is
   `adaptation.step`.
   """
 
@@ -82,7 +82,7 @@ class AdaptingKernel(WrappingKernel):
 
   @abc.abstractmethod
   def adapted_kernel(self, results: Any) -> base.LangevinKernel:
-    """The inner kernel with what was found, by results of this kernel."""
+    """The inner kernel with the settings found, by results of this kernel."""
 
   def _number(self, dtype):
     """`num_adaptation_steps` in a dtype."""

@@ -51,7 +51,7 @@ class AdaptiveTimeResults(NamedTuple):
   Attributes:
     inner_results: The inner kernel's results.
     log_weight: log psi, the logarithm of the weight of the state after the
-      step, and of the next step size over the given one; shape `chains`.
+      step, and of the factor of the next step size; shape `chains`.
     monitor: zeta, shape `chains`.
     mean_square: s^2, shape `chains`: as given, or the mean of |g|^2 / d over
       about the last 1,000 steps.
@@ -79,7 +79,7 @@ class _Seeds(NamedTuple):
 
 
 class AdaptiveTime(adaptation.WrappingKernel):
-  """Small steps where gradients are large, with draws that have weights.
+  """Small steps where gradients are large, and weighted draws.
 
     zeta <- rho zeta + (1 - rho) |g|^2 / (d s^2),   one zeta for each chain
     psi  =  m (zeta^r + M) / (zeta^r + m),          in (m, M)
@@ -87,22 +87,22 @@ class AdaptiveTime(adaptation.WrappingKernel):
   The step size of the inner kernel is multiplied by psi. Where gradients have
   their typical size s, psi is 1 with M = 1 / m: steps are h there, up to M h
   where gradients are small, and down to m h where they are large. Fewer states
-  fall where steps are long, so each counts with the weight psi:
+  lie where steps are long, so each state has the weight psi:
 
     E[f] = sum_k psi_k f(theta_k) / sum_k psi_k,
 
-  with an error of order h from the steps and from minibatch noise, as that of
-  the inner kernel. Without the weights the mean is wrong at any h.
+  with an error of order h from the steps and from minibatch noise, as with the
+  inner kernel. Without the weights the mean is wrong at any h.
 
   `sample` and `fit` keep `log_weight = log psi` with each draw, and
   `Draws.mean` and the predictions of `PosteriorSamples` use it. In
   `tfp.mcmc.sample_chain` trace it: `trace_fn=lambda _, results:
   results.log_weight`.
 
-  It pays where curvature differs much between places, as in a funnel or beside
-  a sharp wall. Where it does not, the weights only make means less precise.
-  Since a step is chosen by the gradients before it, a long one may lead up a
-  wall, and only the next is short: M h has to be stable near where gradients
+  It helps if curvature differs much between places, as in a funnel or beside a
+  sharp wall. If not, the weights only make means less precise. The size of a
+  step depends on earlier gradients, so a long step may lead up a wall, and only
+  the next step is short. So M h has to be stable near places where gradients
   are small.
 
   #### Examples
@@ -144,21 +144,22 @@ class AdaptiveTime(adaptation.WrappingKernel):
     Args:
       inner_kernel: `SGLD` or `SGHMC`, with the step size h, which may be a
         schedule.
-      decay: rho, in [0, 1): how much of zeta a step keeps. Near 1 the step size
-        follows an average over 1 / (1 - rho) steps.
+      decay: rho, in [0, 1): the share of zeta that a step keeps. Near 1 the
+        step size follows an average over 1 / (1 - rho) steps.
       min_factor: m, the smallest factor of the step size; a number in (0, 1).
       max_factor: M, the largest; a number above 1.
-      power: r, a positive number: between m and M the step size goes with
-        |g|^(-2 r). [1] takes 1/4; 1/2 is Adam's.
+      power: r, a positive number: between m and M the step size is proportional
+        to |g|^(-2 r). [1] takes 1/4; 1/2 is Adam's.
       gradient_scale: s, the root mean square of a coordinate of the gradient
-        where the step size is to be about h: a positive number. By default it
-        is measured, in each chain by itself, over about the last 1,000 steps.
+        where the step size is to be about h: a positive number. By default each
+        chain measures it over about its last 1,000 steps.
       name: Python `str`, the name of the operations.
 
     Raises:
       ValueError: If a number is out of its range, or the inner kernel is
         neither SGLD nor SGHMC.
-      TypeError: If the inner kernel is none of this library in steps of time.
+      TypeError: If the inner kernel is not a discrete-time kernel of this
+        library.
     """
     if not isinstance(inner_kernel, base.LangevinKernel):
       raise TypeError(

@@ -11,8 +11,8 @@ Then theta and r are accepted with the probability
 
   min(1, exp((log p(theta) - log p(theta_0) - w) / T)),
 
-log p being the log density on all the data. If they are not accepted, theta is
-what it was before these steps, and r is minus what it was.
+log p being the log density on all the data. After a rejection theta is what it
+was before these steps, and r is minus its value then.
 
 Zhang, Cooper and De Sa (2020), algorithm 2, in whose symbols epsilon = h,
 beta = gamma / 2, sigma^2 = T, rho = -w and U = -log p, with T = 1; the momentum
@@ -46,8 +46,8 @@ class AMAGOLDResults(NamedTuple):
     target_log_prob: The log density of the state on all the data, shape
       `chains`.
     is_accepted: Whether the last proposal was accepted, shape `chains`.
-    log_accept_ratio: The logarithm of the ratio that it was accepted with, of
-      which more than 0 counts as 0; likewise.
+    log_accept_ratio: The logarithm of the acceptance ratio, shape `chains`;
+      above 0 it counts as 0.
     gradient_estimator_results: The state of the gradient estimator; a log
       density on all the data counts as N in its `num_gradients`.
     momentum: List with r for each part, N(0, T I) at the start.
@@ -79,19 +79,20 @@ class AMAGOLD(base.LangevinKernel):
 
   One step of this kernel is L steps and a test. Its law is that of
   density^(1/T), without bias, at any h, L and friction and with any
-  minibatches: the same steps with the same minibatches lead back, and the test
-  weighs the way there against the way back. With the exact gradient it is
-  generalised HMC.
+  minibatches. The same steps with the same minibatches, reversed, lead back to
+  the start, and the test compares the probabilities of both ways. With the
+  exact gradient it is generalised HMC.
 
-  Large steps and noisy gradients cost acceptance. For small h the ratio's
-  logarithm is mostly the noise of the gradients. With a variance C in each of d
-  coordinates it has the variance v, and the share accepted is
+  Large steps and noisy gradients lower the acceptance. For small h the
+  logarithm of the ratio is mostly gradient noise. If this noise has the
+  variance C in each of d coordinates, the logarithm has the variance v, and the
+  share accepted is
 
     erfc(sqrt(v / 8)),  v = h^2 L d C / T
 
   62% at v = 1, 32% at v = 4. A step reads L n rows for the gradients and N for
-  the test. So it pays where L can be about N / n with v still near 1: in few
-  dimensions, or with control variates at the mode. Choose h so that
+  the test. So it is worth its cost if L can be about N / n with v still near 1:
+  in few dimensions, or with control variates at the mode. Choose h so that
   `results.is_accepted` is about a half.
 
   #### Examples
@@ -153,7 +154,7 @@ class AMAGOLD(base.LangevinKernel):
     Raises:
       ValueError: If a number is out of its range or the estimator does not fit.
       TypeError: If the estimator needs a `Posterior` and gets a function, or
-        `num_leapfrog_steps` is no integer.
+        `num_leapfrog_steps` is not an integer.
     """
     checks.numeric('friction', friction, 0.)
     checks.schedule('temperature', temperature, 0.)

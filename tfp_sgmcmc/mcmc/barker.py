@@ -12,8 +12,8 @@ noise of g,
   a_i = 1.702 / sqrt(1.702^2 - (z_i tau_i / T)^2),  infinite beyond the root,
 
 is their corrected one (c-SGBD): for normal noise the mean of p_i is then about
-what it is without noise. A noise that is not told is estimated from how the
-gradient changes,
+what it is without noise. If tau is not given, it is estimated from the changes
+of the gradient,
 
   tau^2 <- 0.99 tau^2 + 0.01 (g - g of the last step)^2 / 2.
 """
@@ -77,26 +77,26 @@ class StochasticBarker(base.LangevinKernel):
     theta_i <- theta_i +- z_i,  z_i ~ N(sigma, (0.1 sigma)^2),
     up with probability 1 / (1 + exp(-a_i z_i g_i / T)),  sigma = sqrt(2 h T)
 
-  The length of a step does not depend on the gradient, so that none throws the
-  chain far, and h may be too large for stiff coordinates without the chain
-  being lost. For small h it is Langevin dynamics with the h of `SGLD`: on
-  N(0, 1), with the exact gradient, the variance is 1.05 at h = 0.1 and 1.10 at
-  h = 0.2, as SGLD's.
+  The length of a step does not depend on the gradient, so no gradient throws
+  the chain far. Even if h is too large for stiff coordinates, the chain is not
+  lost. For small h this is Langevin dynamics with the h of `SGLD`: on N(0, 1),
+  with the exact gradient, the variance is 1.05 at h = 0.1 and 1.10 at h = 0.2,
+  as with SGLD.
 
-  Noise of the gradient flattens the choice of the direction, which is heat. The
-  factor a corrects for noise that is normal, of standard deviation tau. What it
-  leaves on N(0, 1) at h = 0.02 (exact gradient: 1.01), by simulation, with
-  normal noise and with that of a t law of 2.5 degrees of freedom and the same
-  variance:
+  Gradient noise makes the direction more random, which heats the chain. The
+  factor a corrects for normal noise of standard deviation tau. Variances that
+  remain on N(0, 1) at h = 0.02 (exact gradient: 1.01), by simulation, with
+  normal noise and, second, with noise of a t law of 2.5 degrees of freedom and
+  the same variance:
 
     sigma tau           0.4          0.8          1.2          1.5
     SGLD                1.05         1.17         1.37         1.57
     noise_scale = 0     1.05, 1.03   1.16, 1.09   1.31, 1.15   1.44, 1.21
     noise_scale = tau   1.02, 1.01   1.05, 0.97   1.07, 0.87   1.08, 0.70
 
-  So choose h with sigma tau at most 0.8, h = 0.3 / tau^2 at T = 1; beyond
-  sigma tau = 1.7 the sign of the gradient alone chooses. Where the noise has
-  heavy tails and is large, `noise_scale=0.` is the safer choice.
+  So choose h with sigma tau at most 0.8, h = 0.3 / tau^2 at T = 1; beyond sigma
+  tau = 1.7 only the sign of the gradient counts. If the noise is large and
+  heavy-tailed, `noise_scale=0.` is the safer choice.
 
   #### Examples
 

@@ -26,17 +26,17 @@ __all__ = [
 
 
 class Excess(NamedTuple):
-  """By how much a chain is too hot, as a share of T, in one step.
+  """The excess temperature of a chain in one step, as a share of T.
 
-  Of both, the mean over many steps and coordinates counts. Each attribute is a
+  Use the mean of either over many steps and coordinates. Each attribute is a
   list over the parts of the state.
 
   Attributes:
-    measured: What averages to the excess of the chain's temperature, exactly
-      so in the stationary law.
+    measured: Its mean is the excess of the chain's temperature, exactly so in
+      the stationary law.
     predicted: A less noisy estimate, also valid before stationarity; it may be
       too large.
-    memory: In how many steps the momentum is forgotten; 0 where there is none.
+    memory: In how many steps the momentum is forgotten; 0 without momentum.
   """
   measured: list[tf.Tensor]
   predicted: list[tf.Tensor]
@@ -53,8 +53,8 @@ class LangevinKernel(kernel.GradientKernel):
   """Base of the kernels that follow an estimated gradient in steps of time.
 
   A subclass passes its arguments as `parameters` and defines `_start` and
-  `_one_step` on lists of state parts. What others have to know of it, it
-  declares in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
+  `_one_step` on lists of state parts. It declares its properties for other
+  modules in `friction_argument`, `stores_kicked_momentum`, `balances_noise`,
   `excess`, `why_no_excess`, `why_no_adaptive_time` and `why_no_shards`: where
   that is None, noise comes of `_noise` and `_uniform`, and sums over
   coordinates of `collectives.totals`.
@@ -62,7 +62,7 @@ class LangevinKernel(kernel.GradientKernel):
   Attributes:
     friction_argument: The name of the argument that gives the friction of the
       momentum, which the results hold as `momentum`, a list over the parts;
-      None of a kernel without momentum.
+      None for a kernel without momentum.
   """
 
   friction_argument: str | None = None
@@ -94,8 +94,8 @@ class LangevinKernel(kernel.GradientKernel):
   def stores_kicked_momentum(self) -> bool:
     """Whether the momentum in the results is that just after its kick.
 
-    Its mean square is then too large by the share h friction / 2, which does
-    nothing to the law of the positions.
+    Its mean square is then too large by the share h friction / 2. This does not
+    affect the law of the positions.
     """
     return False
 

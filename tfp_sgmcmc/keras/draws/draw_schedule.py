@@ -15,23 +15,23 @@ __all__ = ['DrawSchedule', 'late_in_cycle', 'to_schedule']
 class DrawSchedule:
   """Which draws `PosteriorSampling` keeps after burn-in.
 
-  After B steps of burn-in and with k steps between two draws, those of the
-  steps
+  With B steps of burn-in and k steps between two draws, it keeps the draws of
+  the steps
 
     t = B + 1 + j (k + 1),  j = 0, 1, ...,  where keep_draw(t);
 
-  of a kernel in continuous time, those at the times j `interval`,
-  j = 1, 2, ..., after event B.
+  and of a kernel in continuous time the draws at the times j `interval`, j = 1,
+  2, ..., after event B.
 
   Attributes:
-    num_steps_between_results: Python `int`, k; None for 0, or, without a
-      kernel, to choose.
+    num_steps_between_results: Python `int`, k; None for 0; without a kernel,
+      None chooses it.
     keep_draw: None, or a callable of a step's number (a Python `int`): draws
       are kept only where it is true. See `late_in_cycle`.
     max_results: None, or the number of draws of each chain after which no more
-      are kept. A run that goes on from a directory may change it.
-    interval: Positive number, the time between two draws, of a kernel in
-      continuous time, which needs it; None for others.
+      are kept. A run that resumes from a directory may change it.
+    interval: Positive number, the time between two draws. Needed for a kernel
+      in continuous time; None for others.
 
   Raises:
     ValueError: If an argument is out of its range.
@@ -73,14 +73,14 @@ def late_in_cycle(
     schedule: keras.optimizers.schedules.CosineDecayRestarts,
     fraction: float = 0.5,
 ) -> Callable[[int], bool]:
-  """Keeps draws from the end of each cycle alone: cyclical sampling.
+  """Keeps only draws from the end of each cycle: cyclical sampling.
 
   Zhang et al. (2020): large steps at the start of each cycle look for new
-  modes, small ones at its end sample them.
+  modes, and small steps at its end sample them.
 
   Args:
-    schedule: `keras.optimizers.schedules.CosineDecayRestarts`, which is the
-      kernel's `step_size`, or the `learning_rate`, as well.
+    schedule: `keras.optimizers.schedules.CosineDecayRestarts`. Pass it as the
+      kernel's `step_size`, or as the `learning_rate`, too.
     fraction: Number in [0, 1): the part of each cycle without draws.
 
   Returns:

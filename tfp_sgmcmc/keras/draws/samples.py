@@ -68,23 +68,23 @@ class PredictiveVariance(NamedTuple):
 class PosteriorSamples:
   """Draws of a model's trainable weights, with their moving statistics.
 
-  A draw of `PosteriorSampling` holds the statistics of BatchNormalization (in
-  general what training computes beside weights) that it was drawn with, and
-  predictions use them, whatever the model's own have become since. Frozen
-  weights are those of the model.
+  A draw of `PosteriorSampling` holds the statistics of BatchNormalization that
+  it was drawn with (in general, all that training computes besides weights).
+  Predictions use these statistics, not the model's current ones. Frozen weights
+  are those of the model.
 
   Predictions run through one compiled function for all draws, with
-  `draw_batch_size` draws and `batch_size` examples at a time. The data are gone
-  through once; memory does not grow with the number of draws or examples, but
-  for the results.
+  `draw_batch_size` draws and `batch_size` examples at a time. The data are read
+  once. Apart from the results, memory does not grow with the number of draws or
+  examples.
 
   Draws of a kernel with weights (`AdaptiveTime`) keep them, `log_weights`:
-  means over draws are weighted means, and what has a value for each draw
-  (`weights`, `log_likelihood`, `predict` with `return_samples`) is as it was
-  drawn.
+  means over draws are weighted means. Results with a value for each draw
+  (`weights`, `log_likelihood`, `predict` with `return_samples`) are not
+  weighted.
 
-  Pickling (and `copy.deepcopy`) takes the model along, and the draws in memory,
-  also of a directory.
+  Pickling (and `copy.deepcopy`) includes the model and the draws; draws of a
+  directory are read into memory.
 
   #### Examples
 
@@ -189,17 +189,17 @@ class PosteriorSamples:
       directory: Path of the directory.
       model: A built model of the same architecture, the same layers frozen;
         compiled, for predictions. Its trainable weights and moving statistics
-        do not matter; frozen weights have to be as they were. Of layers made
-        with other arguments (another activation), of another loss, and of
-        other code in layers and functions of yours, a `UserWarning` tells.
+        do not matter; frozen weights have to be as they were. A `UserWarning`
+        names layers made with other arguments (another activation), another
+        loss, and changed code in your own layers and functions.
 
     Returns:
       samples: `PosteriorSamples`; draws are read from disk as they are used.
 
     Raises:
       FileNotFoundError: If there are no draws.
-      ValueError: If they are of another model (other weights, or frozen ones
-        with other values), or damaged.
+      ValueError: If the draws are damaged, or of another model (other weights,
+        or frozen weights with other values).
     """
     draws = draws_lib.load(directory, model)
     model_record.check(
@@ -213,13 +213,13 @@ class PosteriorSamples:
     """Pools the draws of several chains, as of separate calls of `fit`.
 
     The draws stay where they are, in memory or on disk. Predictions are means
-    over all of them; each chain is to be had again in `chains`, and
+    over all draws. `chains` returns the single chains, and
     `diagnostics.summary` compares them.
 
     Args:
-      chains: List of `PosteriorSamples` of one architecture. The model of the
-        first is that of the result. Where one holds several chains already,
-        they count one by one.
+      chains: List of `PosteriorSamples` of one architecture. The result has the
+        model of the first. If an element holds several chains already, each of
+        them counts.
 
     Returns:
       samples: `PosteriorSamples`.
@@ -282,10 +282,10 @@ class PosteriorSamples:
 
     `model.load_weights(file)` puts such a draw into a model without this
     library. Weights that are not sampled are written as the model has them now.
-    The files are for use elsewhere, and `load` does not read them: Keras need
-    not write what was sampled (a layer with LoRA writes its kernel with the
-    low-rank part merged into it). Draws with weights are written at equal
-    weights, `resampled()`.
+    The files are for use elsewhere, and `load` does not read them: Keras does
+    not always write what was sampled (a layer with LoRA writes its kernel with
+    the low-rank part merged into it). Weighted draws are written at equal
+    weights, by `resampled()`.
 
     Args:
       directory: Path of a directory without such files, made if need be.
@@ -338,16 +338,17 @@ class PosteriorSamples:
     return None if log_weights is None else log_weights[self._all()]
 
   def resampled(self, seed: int = 0) -> 'PosteriorSamples':
-    """Draws at equal weights: each comes as often as its weight says.
+    """Draws at equal weights: each is repeated in proportion to its weight.
 
-    In each chain by itself, by systematic resampling: the draws stay in their
-    order, and where they are, in memory or on disk.
+    Each chain is resampled separately, by systematic resampling. The draws keep
+    their order, and stay in memory or on disk.
 
     Args:
       seed: Python `int`.
 
     Returns:
-      samples: `PosteriorSamples`, as many; these where they have no weights.
+      samples: `PosteriorSamples` with as many draws; these same samples if they
+        have no weights.
     """
     log_weights = self._draws.log_weights
     if log_weights is None or not len(self):
@@ -372,8 +373,8 @@ class PosteriorSamples:
     posterior's. They are kept with the draws, in memory or on disk.
 
     Returns:
-      start: `PosteriorSamples`; None where those of a chain are not known, as
-        with `from_arrays`.
+      start: `PosteriorSamples`; None if a chain's start is not known, as with
+        `from_arrays`.
     """
     numbers = list(dict.fromkeys(self._chain_numbers()))
     arrays = self._draws.start
@@ -436,9 +437,9 @@ class PosteriorSamples:
     the distribution's mean for the package's likelihoods, the outputs as they
     are else.
 
-    The data are gone through once, in blocks that fit in memory, with all draws
-    on each: a pipeline that shuffles gives its predictions in the order of that
-    one pass.
+    The data are read once, in blocks that fit in memory; all draws predict on
+    each block. If a pipeline shuffles, predictions are in the order of that one
+    pass.
 
     Args:
       x: Inputs: arrays in the model's structure; or a `tf.data.Dataset`, a
@@ -529,10 +530,11 @@ class PosteriorSamples:
       draw_batch_size: int = 8,
       steps: int | None = None,
   ) -> Any:
-    """How uncertain each target is, and how much of it more data would mend.
+    """How uncertain each target is, and how much of it more data would remove.
 
-    For classes entropies, as `predictive_entropy`. For other losses that are
-    distributions variances, by the law of total variance:
+    For classes these are entropies, as in `predictive_entropy`. For other
+    losses that are distributions they are variances, by the law of total
+    variance:
 
       Var[y] = mean_s Var[y | theta_s] + Var_s E[y | theta_s]
 
@@ -587,10 +589,10 @@ class PosteriorSamples:
     mean probabilities: `tfd.Categorical` of class numbers (also where targets
     are one-hot), `tfd.Bernoulli` for binary ones.
 
-    The mixture is that of each element of its batch shape by itself; `sample`
-    makes targets of several elements and outputs that belong to one draw.
-    Unlike the results of other methods, mixtures hold values for each draw
-    and example in memory.
+    Each element of the batch shape has its own mixture. To draw targets of
+    several elements and outputs jointly, from one draw of the weights, use
+    `sample`. Unlike the results of other methods, mixtures hold values for each
+    draw and example in memory.
 
     Args:
       x: Inputs, as for `predict`.
@@ -818,16 +820,17 @@ class PosteriorSamples:
       coverage_90 = share of targets between the quantiles 0.05 and 0.95
       interval_score_90, crps: as in `diagnostics`
 
-    beside the compiled metrics, which see the mean of the predictive
-    distribution: for classes the mean probabilities (their logarithms, where
-    the model gives logits), for the package's likelihoods the distribution's
-    mean, else the mean of the outputs. Metrics see the outputs' masks, too.
+    It also returns the compiled metrics. These receive the mean of the
+    predictive distribution: for classes the mean probabilities (their
+    logarithms, if the model returns logits), for the package's likelihoods the
+    distribution's mean, otherwise the mean of the outputs. Metrics also receive
+    the outputs' masks.
 
-    Where the targets are probabilities t_ik of classes (soft labels, of
-    categorical and binary crossentropies), these stand for [y_i = k], and for
-    whether the predicted class is right. `nll`, `brier` and `ece` leave out
-    elements under an output's mask, with a loss's `ignore_class`; `brier` and
-    `ece` also those with a weight of 0.
+    If the targets are probabilities t_ik of classes (soft labels, for
+    categorical and binary crossentropies), they replace [y_i = k] in `brier`,
+    and in `ece` the indicator that the predicted class is right. `nll`, `brier`
+    and `ece` leave out elements under an output's mask, with a loss's
+    `ignore_class`; `brier` and `ece` also leave out those with a weight of 0.
 
     Args:
       x: Inputs; or a `tf.data.Dataset`, `keras.utils.PyDataset` or generator of
@@ -835,18 +838,18 @@ class PosteriorSamples:
       y: Targets.
       batch_size: Python `int`, examples at a time.
       sample_weight: None, or weights `[n]` of the examples, for `nll` and
-        weighted metrics; or weights `[n, t]` of elements, or some for each
-        output, by which `nll` multiplies their log likelihoods, as `fit` does.
+        weighted metrics; or weights `[n, t]` of elements; or weights for each
+        output. As in `fit`, `nll` multiplies the log likelihoods by them.
       draw_batch_size: Python `int`, draws at a time.
       steps: Python `int`, the number of batches of a dataset; None for all.
 
     Returns:
-      scores: Dict of floats: the compiled metrics, `nll` in nats an example,
-        for classes `brier` and `ece`, and for continuous targets whose
-        distribution has a cdf in TFP `coverage_90`, and in units of the targets
-        `interval_score_90` and `crps`, the latter by 1,000 samples of each
-        target (after the output's name and `_` where there are several
-        outputs).
+      scores: Dict of floats: the compiled metrics, and `nll` in nats an
+        example. For classes also `brier` and `ece`. For continuous targets
+        whose distribution has a cdf in TFP also `coverage_90`, and, in units of
+        the targets, `interval_score_90` and `crps` (by 1,000 samples of each
+        target). With several outputs each name starts with the output's name
+        and `_`.
 
     Raises:
       ValueError: As for `predict`; or if there are no targets, or two kinds of
@@ -889,11 +892,11 @@ class PosteriorSamples:
   def calibrated(
       self, x: hints.Data, y: hints.Data, batch_size: int = 128,
   ) -> 'calibrated_lib.CalibratedPosterior':
-    """Predictions mended by held-out data, and intervals with a guarantee.
+    """Predictions calibrated on held-out data, and intervals with a guarantee.
 
-    Temperature scaling of class probabilities, and split conformal intervals
-    and sets, that hold a new target with the probability that was asked for,
-    whatever the model. See `CalibratedPosterior`.
+    Temperature scaling calibrates class probabilities. Split conformal
+    intervals and sets contain a new target with the requested probability, for
+    any model. See `CalibratedPosterior`.
 
     Args:
       x: Inputs, arrays, of data that were not trained on.
@@ -910,7 +913,8 @@ class PosteriorSamples:
 
     #### Examples
 
-    Of a model with noise 0.1, where it is 1, the calibrated interval is longer:
+    If a model has noise 0.1, and the data have noise 1, the calibrated interval
+    is longer:
 
     >>> model = keras.Sequential([
     ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
@@ -972,34 +976,36 @@ class PosteriorSamples:
       draw_batch_size: int = 8,
       steps: int | None = None,
   ) -> 'PosteriorSamples':
-    """Some of the draws, that predict as all do.
+    """Some of the draws, which predict nearly as all draws do.
 
-    With inputs, draws are taken one after the other, each the one with which
-    predictions for these inputs come closest to those of all draws: the mean
-    of the predictive distribution and, of densities, its variance, or, of
-    classes, the mean of the draws' entropies. The distance is the sum of
-    squares over examples, each of the two in units of its spread over draws.
+    With inputs, draws are chosen one after another. Each choice brings the
+    predictions for these inputs as close as possible to those of all draws.
+    Compared are the mean of the predictive distribution and a second quantity:
+    for densities its variance, for classes the mean of the draws' entropies.
+    The distance is the sum of squares over examples, each quantity in units of
+    its spread over draws.
 
     Without inputs the draws are evenly spaced in the order of the chains.
 
     Args:
       num_draws: Python `int`, how many to keep.
-      x: None, or inputs, as for `predict`: some hundreds like those to come.
-        What is computed of each draw and example is held in memory.
+      x: None, or inputs, as for `predict`: some hundreds, like those of later
+        predictions. The results for each draw and example are held in memory.
       batch_size: Python `int`, examples at a time.
       draw_batch_size: Python `int`, draws at a time.
       steps: Python `int`, the number of batches of a dataset; None for all.
 
     Returns:
-      samples: `PosteriorSamples`, in the order of the chains; their weights,
-        where they have some, are those that they had.
+      samples: `PosteriorSamples`, in the order of the chains. Weighted draws
+        keep their weights.
 
     Raises:
       ValueError: If there are fewer draws, and as for `predict`.
 
     #### Examples
 
-    Of six draws, three with slope 0 and three with slope 1, one of each:
+    Six draws, three with slope 0 and three with slope 1; `thin` keeps one of
+    each:
 
     >>> model = keras.Sequential([
     ...     keras.Input([1]), keras.layers.Dense(1, use_bias=False)])
@@ -1044,34 +1050,35 @@ class PosteriorSamples:
       entropy             of classes, as `uncertainty(x).total`
       mutual_information  of classes, as `uncertainty(x).epistemic`
 
-    each after the output's name and `_` where the model has several. Keras'
-    `export` writes it as SavedModel, ONNX or LiteRT, for processes that have
-    neither this library nor Keras.
+    If the model has several outputs, each name starts with the output's name
+    and `_`. Keras' `export` writes the model as SavedModel, ONNX or LiteRT, for
+    processes without this library and without Keras.
 
-    All draws' weights are in the model, as they are now, with the frozen ones
-    once: what comes before the first sampled layer is computed once for all
-    draws. So where the last layers alone are sampled it costs little more than
-    one network.
+    The model holds copies of all draws' weights, and one copy of the frozen
+    weights. The layers before the first sampled layer are computed once for all
+    draws. So if only the last layers are sampled, the model costs little more
+    than one network.
 
     Args:
       num_draws: Python `int`, how many draws, evenly spaced; None for all.
         `thin(num_draws, x).as_model()` chooses them by their predictions.
-      outputs: Some of these names; None for all that there are: `mean` always,
-        `std` and `quantiles` of densities, `entropy` and `mutual_information`
-        of classes.
+      outputs: Some of these names; None for all available: `mean` always, `std`
+        and `quantiles` for densities, `entropy` and `mutual_information` for
+        classes.
       quantiles: The probabilities of the quantiles, above 0 and below 1.
-      dtype: In which the draws are kept, such as 'float16'; None for that of
-        the model's weights. It computes in that of the weights.
-      input_signature: For models that are subclasses of `keras.Model`, and do
-        not say what their inputs are: a `keras.InputSpec` with dtype, or a
-        `tf.TensorSpec`, in their structure.
+      dtype: The type in which the draws are stored, such as 'float16'; None for
+        that of the model's weights. The model computes in the type of the
+        weights.
+      input_signature: For subclassed models, which do not declare their inputs:
+        a `keras.InputSpec` with dtype, or a `tf.TensorSpec`, in the structure
+        of the inputs.
 
     Returns:
       model: `keras.Model` with no trainable weights.
 
     Raises:
       ValueError: If there are no draws, the model is not compiled, no output
-        has what was asked for, or a draw is out of the range of `dtype`.
+        has a requested quantity, or a draw is out of the range of `dtype`.
 
     #### Examples
 
@@ -1110,38 +1117,39 @@ class PosteriorSamples:
       num_samples: int = 10,
       **fit_arguments: Any,
   ) -> keras.callbacks.History:
-    """Teaches one network to predict as all draws do together.
+    """Trains one network to predict as the mixture of all draws does.
 
-    It minimises E[-log q(y | x)], y by the mixture over the draws: of classes
-    the labels are the mixture's probabilities, and of a `GaussianLikelihood` it
-    learns the mixture's mean and variance. The inputs need no targets, so
-    that perturbed ones can be among them: what it predicts far from all of them
-    is its own.
+    The student q minimises E[-log q(y | x)], with y drawn from the mixture over
+    the draws. For classes the labels are the mixture's probabilities; with a
+    `GaussianLikelihood` the student learns the mixture's mean and variance. The
+    inputs need no targets, so they can include perturbed inputs. Far from all
+    inputs the student's predictions need not be those of the mixture.
 
-    Where the student has a second output, of non-negative numbers, that learns
-    the epistemic part, by squared error: of classes the mutual information, in
-    nats `[n, 1]`; of numbers the standard deviation of the draws' means, in the
-    shape of the targets. Where the draws hardly disagree it needs a hidden
-    layer of its own: what it shares learns for the first output.
+    If the student has a second output, of non-negative numbers, it learns the
+    epistemic part, by squared error. For classes this is the mutual
+    information, in nats, `[n, 1]`; for numbers the standard deviation of the
+    draws' means, in the shape of the targets. If the draws hardly disagree, the
+    second output needs a hidden layer of its own: shared layers learn for the
+    first output.
 
     Args:
       student: `keras.Model` whose output is that of the model's loss, or of
-        `loss`; or which returns a list of that and of the second output. It is
-        trained as it is, from its present weights, and compiled with that loss.
+        `loss`; or that returns a list of this output and the second one. It is
+        compiled with that loss, and trained from its current weights.
       x: Inputs, arrays in the model's structure.
       loss: The student's loss, such as `GaussianLikelihood()` where the model's
         has a fixed scale; None for that of the model.
       optimizer: As for `student.compile`.
-      num_samples: Python `int`, samples of each target, where the law is
+      num_samples: Python `int`, samples of each target, if its distribution is
         neither normal nor one of classes.
-      **fit_arguments: Of `student.fit`, such as `epochs`.
+      **fit_arguments: Arguments of `student.fit`, such as `epochs`.
 
     Returns:
       history: What `student.fit` returns.
 
     Raises:
-      ValueError: If the model has several outputs, the student others than it
-        may have, its loss does not fit, and as for `predict`.
+      ValueError: If the model has several outputs, the outputs or the loss of
+        the student do not fit, and as for `predict`.
       TypeError: If the student is no `keras.Model`, or x no arrays.
 
     #### Examples
@@ -1176,8 +1184,8 @@ class PosteriorSamples:
   ) -> Any:
     """Exports the draws by chain, all at once, to ArviZ.
 
-    Of chains of different lengths so many of the last draws are taken as the
-    shortest has. Draws with weights are exported at equal weights,
+    If chains differ in length, the last draws of each are taken, as many as the
+    shortest chain has. Weighted draws are exported at equal weights, by
     `resampled()`.
 
     Args:
@@ -1186,11 +1194,11 @@ class PosteriorSamples:
       batch_size: Python `int`, examples at a time.
 
     Returns:
-      inference_data: `arviz.InferenceData`. In `posterior` are the weights,
-        by their paths with dots in place of slashes, and with x what `predict`
-        gives of each draw, `predictions`; in `log_likelihood`, with x and y,
-        that of each example, `y`; in `sample_stats` each draw's step. All have
-        leading axes of chains and draws.
+      inference_data: `arviz.InferenceData`. `posterior` holds the weights,
+        named by their paths with dots in place of slashes, and with x each
+        draw's `predictions`, as of `predict`. With x and y `log_likelihood`
+        holds that of each example, `y`. `sample_stats` holds each draw's step.
+        All have leading axes of chains and draws.
 
     Raises:
       ImportError: If ArviZ is not installed.
