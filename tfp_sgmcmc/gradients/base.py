@@ -72,16 +72,16 @@ class GaussianStep(NamedTuple):
 
 
 class Finding(NamedTuple):
-  """What an estimator's results say of a run, for `diagnostics.summary`.
+  """A finding of an estimator on a run, for `diagnostics.summary`.
 
-  Results that say something have a method `finding(estimator)`, of the
-  estimator that made them, None where it is not known.
+  Results with a finding have a method `finding(estimator)`; its argument is the
+  estimator that made them, or None if that is not known.
 
   Attributes:
     quantity: What is measured, in words.
     value: Python `float`.
-    is_fine: Whether the run may be trusted as far as this goes.
-    advice: What the value has to be and, where it is not, what to do: whole
+    is_fine: Whether the run may be trusted in this respect.
+    advice: What the value has to be, and what to do if it is not: whole
       sentences.
   """
   quantity: str
@@ -91,22 +91,22 @@ class Finding(NamedTuple):
 
 
 class GradientEstimator(abc.ABC):
-  """Estimates the gradient of a log density: one protocol for all ways.
+  """Estimates the gradient of a log density: the protocol of all estimators.
 
-  It is that of a `tfp.mcmc.TransitionKernel`: `bootstrap_results` makes the
-  estimator's first state, `one_step` gives an estimate and the next state. All
-  of it is in tensors, so that the estimators live in compiled chains. An
-  estimator knows no kernel.
+  The protocol is that of a `tfp.mcmc.TransitionKernel`: `bootstrap_results`
+  makes the estimator's first state, `one_step` returns an estimate and the next
+  state. All states are tensors, so estimators work in compiled chains. An
+  estimator does not depend on a kernel.
 
-  What kernels have to know of an estimator it declares itself, in properties.
-  Their defaults promise nothing: an estimator that declares nothing is taken
-  by the kernels that ask for nothing (`SGLD`, `SGHMC`, `SGNHT`), and refused
-  by the others with the name of the property that they need.
+  An estimator declares in properties what kernels need to know of it. The
+  defaults promise nothing. Kernels that require no property (`SGLD`, `SGHMC`,
+  `SGNHT`) accept an estimator with these defaults; other kernels refuse it and
+  name the property that they need.
 
   #### Examples
 
-  An estimator of one's own, that takes the gradient on the first half or on the
-  second half of the data:
+  Your own estimator, which takes the gradient on the first or on the second
+  half of the data:
 
   >>> class Halves(sgmcmc.gradients.GradientEstimator):
   ...   has_independent_noise = True  # Of each step's own seed alone.
@@ -147,8 +147,8 @@ class GradientEstimator(abc.ABC):
   def follows_seed(self) -> bool:
     """Whether the seed alone chooses the minibatch.
 
-    So that a second `one_step` with the same seed and the same results is on
-    the same examples, wherever the state has gone in between.
+    If so, a second `one_step` with the same seed and the same results uses the
+    same examples, even if the state has changed in between.
     """
     return False
 
@@ -161,25 +161,25 @@ class GradientEstimator(abc.ABC):
   def has_independent_noise(self) -> bool:
     """Whether the noise of each step is independent of all other steps.
 
-    Samplers that are exact with minibatches need it. It is not so where an
-    estimator learns from the chain, or goes through the data in epochs.
+    Samplers that are exact with minibatches need it. It is false if an
+    estimator learns from the chain, or reads the data in epochs.
     """
     return False
 
   @property
   def has_bounded_noise(self) -> bool:
-    """Whether the noise at a state is bounded, whatever the random numbers.
+    """Whether the noise at a state is bounded for all random numbers.
 
-    Where that is owed to an anchor, as in control variates, define `anchor`.
+    If the bound comes from an anchor, as in control variates, define `anchor`.
     """
     return False
 
   @property
   def lives_on_batches(self) -> bool:
-    """Whether it works where the data are those of each step, as in `fit`.
+    """Whether it works on data that change in each step, as in `fit`.
 
-    The `Posterior` is then another one at each step, its data a batch that
-    somebody else has chosen, without the numbers of the examples.
+    Each step then has another `Posterior`. Its data are a batch that was chosen
+    outside the estimator, without the numbers of the examples.
     """
     return False
 
@@ -194,8 +194,8 @@ class GradientEstimator(abc.ABC):
   def works_on_shards(self) -> bool:
     """Whether it works where each device holds a part of the data.
 
-    It then asks the posterior for sums over all rows (`log_prob_estimate`,
-    `sum_over_rows`, `total_rows`), and never which row is which.
+    If so, it uses only the posterior's sums over all rows (`log_prob_estimate`,
+    `sum_over_rows`, `total_rows`), and never the number of a row.
     """
     return False
 
@@ -230,7 +230,7 @@ class GradientEstimator(abc.ABC):
     return None
 
   def check_target(self, target: Target) -> None:
-    """Raises where the gradient of `target` cannot be estimated this way.
+    """Raises if the estimator cannot estimate the gradient of `target`.
 
     Args:
       target: `Posterior`, or a callable that returns the log density.
@@ -277,9 +277,9 @@ class GradientEstimator(abc.ABC):
       state_parts: List of float tensors.
       previous_results: What `bootstrap_results` or `one_step` returned.
       seed: Stateless seed, `int32[2]`.
-      gaussian_step: `GaussianStep` that the gradient is for, or None where the
-        kernel has none to tell of. The first gradient of a chain, which moves
-        nothing, has none either.
+      gaussian_step: `GaussianStep` that the gradient is for, or None if the
+        kernel has none. It is None for the first gradient of a chain, which
+        moves nothing.
 
     Returns:
       estimate: `GradientEstimate`.

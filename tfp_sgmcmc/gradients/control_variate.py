@@ -5,8 +5,8 @@
 
 with l_i the log likelihood of an example, S a uniform minibatch of n, and a the
 anchor. Baker et al. (2019), section 3, with their f_i = -l_i, f_0 the negative
-log prior and theta-hat the anchor; there the prior's gradient too is taken as a
-difference to that at the anchor, which is the same.
+log prior and theta-hat the anchor; there the prior's gradient is also taken as
+a difference from that at the anchor, which gives the same estimate.
 
 With probabilities p_i the rows are n independent draws, and each stands for
 1 / (n p_i) of them in place of N / n: Putcha et al. (2023), section 3, where
@@ -40,8 +40,8 @@ _MOST_COORDINATES = 5000
 class ControlVariateResults(NamedTuple):
   """The state of a `ControlVariate`.
 
-  A trace of it repeats the anchor at each step, twice the size of a state: let
-  `trace_fn` choose.
+  A trace of it repeats the anchor at each step, twice the size of a state:
+  select fields by `trace_fn`.
 
   Attributes:
     num_gradients: `int64`, shape `chains`, the number of gradients of single
@@ -63,9 +63,9 @@ class ControlVariate(anchored.AnchoredEstimator):
         + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a))
 
   It is unbiased for any anchor a. Its variance falls with the distance of theta
-  to a: at a mode of a posterior that is concentrated around it (the usual
-  anchor, found by an optimizer), a chain needs minibatches whose size does not
-  grow with N. Far from the anchor it can be worse than `Uniform`. It starts
+  from a. The usual anchor is the mode, found by an optimizer. If the posterior
+  is concentrated around it, the size of the minibatches that a chain needs does
+  not grow with N. Far from the anchor it can be worse than `Uniform`. It starts
   with one pass over the data; a step takes 2 n gradients of examples.
 
   Where few examples matter far more than the others (those that alone have a
@@ -76,8 +76,8 @@ class ControlVariate(anchored.AnchoredEstimator):
 
   S being n independent draws. `gradients.preferential_probabilities` finds p.
 
-  With `order=2` the anchor tells of the curvature too. With H_i the Hessian of
-  l_i at a and H their sum,
+  With `order=2` the control variates use the curvature at the anchor too. With
+  H_i the Hessian of l_i at a and H their sum,
 
     g = grad log p(theta) + sum_{i=1}^N grad l_i(a) + H (theta - a)
         + N / n sum_{i in S} (grad l_i(theta) - grad l_i(a) - H_i (theta - a)),
@@ -148,8 +148,8 @@ class ControlVariate(anchored.AnchoredEstimator):
     Args:
       batch_size: Python `int`, n.
       anchor: A state, a: a tensor or a list of parts. Either in the shapes of a
-        single chain, for all chains; or in those of the whole state, an anchor
-        for each chain.
+        single chain, as the anchor of all chains; or in those of the whole
+        state, with an anchor for each chain.
       replacement: Python `bool`: draw examples independently, so that one may
         be drawn twice.
       share_minibatch: Python `bool`: all chains see one minibatch.

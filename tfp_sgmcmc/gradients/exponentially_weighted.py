@@ -99,26 +99,25 @@ class ExponentiallyWeighted(GradientEstimator):
   drawn uniformly, a Metropolis chain of M steps chooses one: a step costs M + 1
   minibatch gradients.
 
-  To first order in the noise C of g, what it does in "stationary" is friction,
-  with M = 1 too: for `SGHMC`, E[g_I | r] = g - h / (2 T) C (r - g / gamma), of
-  which the part with r balances the heat of the noise. SGLD has no momentum to
-  slow: x = 0, and the weights favour large gradients. Expect little of it
-  there.
+  To first order in the noise C of g, its effect with "stationary" is friction,
+  even with M = 1. For `SGHMC`, E[g_I | r] = g - h / (2 T) C (r - g / gamma);
+  the part with r balances the heat of the noise. SGLD has no momentum: x = 0,
+  and the weights favour large gradients. Expect little from it there.
 
-  Its bias: where the gradients of examples are skewed, the weights shift the
-  mean gradient, in proportion to Cov(g, |g|^2), and the mean of the chain can
-  be further off than with plain minibatches. On a regression with a transformed
+  Its bias: if the gradients of examples are skewed, the weights shift the mean
+  gradient, in proportion to Cov(g, |g|^2). The mean of the chain can then be
+  further off than with plain minibatches. On a regression with a transformed
   scale (103 examples, n = 20, friction 20) the mean of log sigma was off by
-  .275, .176, .106, .066 and .033 standard deviations at h = .006 and each half
-  of the one before, where `SGHMC` with `Uniform` was off by .107 and .047 at
-  the first two. It falls more slowly than h while the index chain is saturated,
-  its `acceptance` near `least_acceptance` (1/2 with M = 1). Look at that, and
-  compare with half the step size.
+  .275, .176, .106, .066 and .033 standard deviations at h = .006 and four
+  successive halvings of it; `SGHMC` with `Uniform` was off by .107 and .047 at
+  the first two. The bias falls more slowly than h while the index chain is
+  saturated, that is while its `acceptance` is near `least_acceptance` (1/2 with
+  M = 1). Check the acceptance, and compare with half the step size.
 
-  It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC
-  (not "baoab") or SGNHT, with noise. With an adapting preconditioner the
-  weights are those of the last step's. At a step without noise (the end of a
-  schedule of temperatures) the minibatch is a uniform one.
+  It needs a kernel whose step is Gaussian given one gradient: SGLD, SGHMC (not
+  "baoab") or SGNHT, with noise. With an adapting preconditioner the weights are
+  those of the last step's. In a step without noise (the end of a schedule of
+  temperatures) the minibatch is drawn uniformly.
 
   #### Examples
 
@@ -164,18 +163,19 @@ class ExponentiallyWeighted(GradientEstimator):
         minibatches, drawn uniformly. Leave it out where there is a `base`.
       num_index_steps: Python `int`, M, the number of steps of the index chain.
       base: The estimator of the terms, such as `SVRG(batch_size, ...)`; it
-        draws the minibatches, and what it prepares it prepares once a step.
-        Default: `Uniform(batch_size)`. With `Reshuffled()` the minibatches are
-        all rows of the data, dealt at random, as is due where the data are
-        themselves a batch (in `fit`). These are disjoint, so that for M > 1 the
-        index chain is that of algorithm 1 up to terms of order n / N.
+        draws the minibatches, and its preparation runs once a step. Default:
+        `Uniform(batch_size)`. With `Reshuffled()` all rows of the data are
+        divided at random among the minibatches. Take it if the data are
+        themselves a batch (in `fit`). These minibatches are disjoint, so that
+        for M > 1 the index chain is that of algorithm 1 up to terms of order n
+        / N.
       shift: x, a guess of the next step. "stationary": r_next = r, so that
-        x = -drift / s (for `SGHMC` h gamma r / s). "zero": x = 0,
-        r_next = r + drift. "zero_next_momentum": r_next = 0, x =
-        -(r + drift) / s. A number, or a tensor that broadcasts with each part
-        of the state: that x. Or a function of the `GaussianStep` that returns
-        x, a list over the parts. For overdamped dynamics the three words are
-        one: x = 0, theta_next = theta.
+        x = -drift / s (for `SGHMC` h gamma r / s). "zero": x = 0, r_next = r +
+        drift. "zero_next_momentum": r_next = 0, x = -(r + drift) / s. A number,
+        or a tensor that broadcasts with each part of the state: that x. Or a
+        function of the `GaussianStep` that returns x, a list over the parts.
+        For overdamped dynamics the three words mean the same: x = 0, theta_next
+        = theta.
 
     Raises:
       ValueError: If a number is out of its range, `shift` is an unknown word,

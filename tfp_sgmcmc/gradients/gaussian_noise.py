@@ -17,8 +17,8 @@ class GaussianNoise(GradientEstimator):
 
     g = g_base + noise_scale xi,  xi ~ N(0, I), new at each step
 
-  It stands in for the noise of minibatches where its law has to be known: the
-  noise B of Ding et al. (2014), N(0, 2 B h) on h g, is
+  It replaces minibatch noise in studies in which the law of the noise has to be
+  known: the noise B of Ding et al. (2014), N(0, 2 B h) on h g, is
   `noise_scale=sqrt(2 B / h)`.
 
   #### Examples

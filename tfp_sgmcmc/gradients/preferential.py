@@ -140,11 +140,11 @@ def preferential_probabilities(
     p_i ~ (mean over nearby states of |C^T t_i|^2)^(1/2),
     t_i = grad l_i(theta) - grad l_i(a), with order=2 less H_i (theta - a),
 
-  mixed with a share of the uniform ones; H_i is the Hessian of l_i at a, and
-  C C^T the covariance of the nearby states, so that each direction counts by
-  how wide the posterior is there.
-  With the states drawn from the posterior, or its Laplace approximation, they
-  are those of the least variance, in that measure, of all independent draws.
+  mixed with a share of the uniform probabilities; H_i is the Hessian of l_i at
+  a, and C C^T the covariance of the nearby states, so each direction is
+  weighted by the width of the posterior there. If the states are drawn from the
+  posterior, or from its Laplace approximation, no other probabilities of
+  independent draws have a smaller variance in this measure.
 
   It takes the gradient of each example at each of the states, several times M
   times the size of a state in memory.
@@ -154,24 +154,24 @@ def preferential_probabilities(
     anchor: A state of a single chain, a, in the dtype of the chain's: the
       anchor of the `ControlVariate`.
     nearby: States `[K, ...]` in the structure of the anchor, K at least 2, as
-      far from each other as draws of the posterior: draws of Laplace's
-      approximation, or of a run that has been everywhere (a short one has not
-      moved far along the wide directions, for which the rare rows matter). Some
-      ten are enough where the gradients are nearly linear, and with order=2,
-      where the differences grow with the square of the distance, some thirty.
-      Directions in which these states differ little count for little.
-    floor: Share of the uniform probabilities, above 0 and at most 1: no row
-      gets less than `floor / M`, so that no weight is above 1 / floor times
-      that of a uniform minibatch.
+      far from each other as draws of the posterior. Take draws of Laplace's
+      approximation, or of a run that has covered the posterior. (A short run
+      has not moved far along the wide directions, for which the rare rows
+      matter.) Some ten are enough if the gradients are nearly linear; with
+      order=2, whose differences grow with the square of the distance, some
+      thirty. Directions in which these states differ little have little weight.
+    floor: Share of the uniform probabilities, above 0 and at most 1: each row
+      gets at least `floor / M`, so no weight exceeds 1 / floor times that of a
+      uniform minibatch.
     order: Of the `ControlVariate`, 1 or 2.
 
   Returns:
     probabilities: `float64[M]`, their sum 1.
 
   Raises:
-    ValueError: If the posterior has no data or they are shared out among
-      devices, the states do not fit or are all the same, the gradients are
-      not finite, or the order is neither 1 nor 2.
+    ValueError: If the posterior has no data or they are divided among devices,
+      the states do not fit or are all the same, the gradients are not finite,
+      or the order is neither 1 nor 2.
     TypeError: If an argument is of the wrong type.
 
   #### Examples

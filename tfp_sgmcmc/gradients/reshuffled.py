@@ -16,19 +16,19 @@ __all__ = ['Reshuffled']
 
 
 class Reshuffled(index_sets.IndexSetEstimator):
-  """Deals the rows of the data into the minibatches that a step asks for.
+  """Divides the rows of the data at random among a step's minibatches.
 
     g = grad log p(theta) + N / n sum_{i in S} grad log p(data_i | theta)
 
-  with S one of K disjoint sets, that together are all rows. It is the base of
-  `ExponentiallyWeighted` where the data are themselves a batch, as in `fit`:
-  then a step of K minibatches costs one batch. On its own K is 1, and the
-  estimate that of all rows.
+  with S one of K disjoint sets, which together are all rows. Use it as the base
+  of `ExponentiallyWeighted` if the data are themselves a batch, as in `fit`: a
+  step of K minibatches then costs one batch. By itself it has K = 1, and the
+  estimate is that of all rows.
 
   #### Examples
 
-  In `fit` each batch is dealt into two minibatches, between which the weights
-  choose:
+  In `fit` each batch is divided into two minibatches; the weights choose
+  between them:
 
   >>> import functools
   >>> kernel = functools.partial(

@@ -53,10 +53,10 @@ class SAGA(minibatch.MinibatchEstimator):
     g = grad log p(theta) + sum_{i=1}^N alpha_i
         + N / n sum_{i in S} (grad l_i(theta) - alpha_i)
 
-  The minibatch is drawn without replacement, and its gradients then take their
-  places in the table alpha. The estimate is unbiased given the table. It starts
-  with one pass over the data; a step takes n gradients of examples, half of
-  what `SVRG` takes, for N times the size of the state in memory.
+  The minibatch is drawn without replacement, and its gradients then replace
+  those in the table alpha. The estimate is unbiased given the table. It starts
+  with one pass over the data; a step takes n gradients of examples, half as
+  many as `SVRG`, but needs N times the size of the state in memory.
 
   Each example of a minibatch is treated as a chain with a minibatch of its own:
   `log_likelihood_fn` has to take leading chain axes.
@@ -101,8 +101,8 @@ class SAGA(minibatch.MinibatchEstimator):
     Args:
       batch_size: Python `int`, n.
       memory_limit: Python `int`, in bytes: a larger table is refused at the
-        start of a chain. A step may need room for a second one, the start for
-        a third.
+        start of a chain. A step may need memory for a second table, the start
+        for a third.
       share_minibatch: Python `bool`: all chains see one minibatch. Each has its
         own table in any case.
       rows_per_chunk: Python `int`: how many examples the pass over all the data

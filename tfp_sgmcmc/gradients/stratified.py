@@ -11,10 +11,10 @@ variance
   sum_k N_k^2 / n_k (1 - n_k / N_k) s_k^2   without replacement,
   sum_k N_k^2 / n_k (1 - 1 / N_k) s_k^2     with replacement,
 
-s_k^2 being the sample variance (divisor N_k - 1) within the stratum: what the
-strata differ in makes no noise. With clusters of the data as strata, Fu and
-Zhang (2017). (Where the data are M examples that stand for N, all is scaled by
-N / M, or its square.)
+s_k^2 being the sample variance (divisor N_k - 1) within the stratum:
+differences between strata make no noise. With clusters of the data as strata,
+Fu and Zhang (2017). (Where the data are M examples that stand for N, all is
+scaled by N / M, or its square.)
 """
 
 
@@ -38,9 +38,9 @@ class Stratified(minibatch.MinibatchEstimator):
         + sum_k N_k / n_k sum_{i in S_k} grad log p(data_i | theta)
 
   The n_k are proportional to the N_k, up to rounding, and at least one each. It
-  is unbiased, and better than `Uniform` by as much as the gradients of
-  different strata differ. A step costs O(n), whatever N, and as much for many
-  strata as for few; with strata of fewer than a hundred examples somewhat more.
+  is unbiased. The more the gradients of different strata differ, the better it
+  is than `Uniform`. A step costs O(n) for any N and any number of strata; with
+  strata of fewer than a hundred examples it costs somewhat more.
 
   #### Examples
 
@@ -180,7 +180,8 @@ def kmeans_strata(
 
   Args:
     features: Array `[N, ...]`: the inputs of the examples, or features of them.
-      Axes after the first are flattened; what is larger counts for more.
+      Axes after the first are flattened; features with larger values count for
+      more.
     num_strata: Python `int`, K.
     seed: Python `int`, for the first centres.
 

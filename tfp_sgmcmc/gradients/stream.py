@@ -21,9 +21,9 @@ class Stream(base.GradientEstimator):
     g = grad log p(theta) + N / n sum_{i in batch} grad log p(data_i | theta)
 
   with n the length of the batch. The estimate is unbiased if the pipeline
-  shuffles: it is the user's part to make batches that look like draws from all
-  the data. The dataset is repeated without end, one batch a step; all chains
-  see the same batch.
+  shuffles: the user has to make batches that resemble draws from all the data.
+  The dataset is repeated without end, one batch a step; all chains see the same
+  batch.
 
   XLA cannot compile a `tf.data` pipeline: run the chain eagerly or in a
   `tf.function` without `jit_compile`. The position in the pipeline is not part

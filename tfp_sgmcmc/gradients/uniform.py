@@ -75,9 +75,9 @@ class Uniform(minibatch.MinibatchEstimator):
       replacement: Python `bool`: draw examples independently, so that one may
         be drawn twice.
       share_minibatch: Python `bool`: all chains see one minibatch, of shape
-        `[n, ...]`. It is cheaper to gather, and makes chains dependent: spread
-        between chains then says less than it seems to. By default each chain
-        has its own, and batches have shape `chains + [n, ...]`.
+        `[n, ...]`. It is cheaper to gather, and makes chains dependent, so the
+        spread between chains is a poorer guide to the error. By default each
+        chain has its own, and batches have shape `chains + [n, ...]`.
 
     Raises:
       ValueError: If `batch_size` is not positive.
@@ -122,7 +122,8 @@ class Uniform(minibatch.MinibatchEstimator):
     Returns:
       minibatch: `gradients.directional.Minibatch`.
       results: The estimator's next state, in which one derivative of each
-        example is counted; who takes gradients besides has to count them.
+        example is counted. A caller that also takes gradients has to count
+        them.
     """
     del state_parts
     batch = target.gather(self.draw(

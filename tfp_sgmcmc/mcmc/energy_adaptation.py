@@ -59,8 +59,8 @@ class EnergyErrorStepSizeAdaptationResults(NamedTuple):
     inner_results: The inner kernel's results.
     step_size: Scalar, h of the next step.
     weight_sum: Scalar, B; A is B / h^6.
-    decoherence_length: Scalar, L of the next step; `()` where the inner kernel
-      was given it, or has minibatches.
+    decoherence_length: Scalar, L of the next step; `()` if L was given to the
+      inner kernel, or it has minibatches.
     path: `Moments` of the window; `()` likewise.
 
   And the method `failure(state)`; see `errors`.
@@ -94,30 +94,30 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
     h = (A / B)^(-1/6),  A <- 0.98 A + W x / h^6,  B <- 0.98 B + W,
     x = dE^2 / (d target),  W = exp(-(log x)^2 / 162)
 
-  It grows by no more than a factor of 3 in a step. Where a step of the
-  adaptation ends at a state that is not finite, or with an error 1,000 times
-  that wanted, the chain goes back to where the step began, h is halved, and A
-  and B begin anew.
+  h grows by no more than a factor of 3 in a step. If a step of the adaptation
+  ends at a state that is not finite, or with an error 1,000 times the target,
+  the chain returns to where the step began, h is halved, and A and B are reset.
 
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). All chains share h. It costs no gradient: dE is among
-  the inner kernel's results, with both log densities of one minibatch. So it is
-  the error of the integrator alone, and the noise of minibatches has no part in
-  it: that noise makes some directions hot and others cold, the more the larger
-  h is, and this adaptation does not see it (`MicrocanonicalLangevin` says how
-  much). It is for the exact gradient, and for gradients with little noise.
+  the inner kernel's results. Both log densities in dE are of one minibatch, so
+  dE is the error of the integrator alone, without minibatch noise. That noise
+  makes some directions hot and others cold, more so with a larger h. This
+  adaptation does not see it (`MicrocanonicalLangevin` says how large it is). So
+  use it with the exact gradient, or with gradients of little noise.
 
-  It finds the decoherence length L, too, where the inner kernel is given none
-  and has the exact gradient of all data: the root of the sum, over coordinates,
-  of the variances of theta / s along the path, the mean over chains, in windows
-  that end after n / 4, n / 2 and n steps. That is about sqrt(d) for unit
-  variances. [1] then measures autocorrelations; this does not. With minibatches
-  L stays as it is, by default ten steps: a longer one makes the bias by noise
-  larger (`MicrocanonicalLangevin` says how much).
+  It also finds the decoherence length L, if the inner kernel is given none and
+  has the exact gradient of all data. L is the root of the sum, over
+  coordinates, of the variances of theta / s along the path, averaged over
+  chains, in windows that end after n / 4, n / 2 and n steps. For unit variances
+  that is about sqrt(d). [1] then measures autocorrelations; this does not. With
+  minibatches L is not changed, by default ten steps: a longer L increases the
+  bias from noise (`MicrocanonicalLangevin` says by how much).
 
   The default, from 0.5 to 0.1, is that of [1] for networks, where steps may be
-  long. The bias of moments is then not small; for 3% in variances see the
-  docstring of `MicrocanonicalLangevin`, whose 0.0005 is `target=(5e-4, 5e-4)`.
+  long. The bias of moments is then not small. For 3% in variances take
+  `target=(5e-4, 5e-4)`, the 0.0005 in the docstring of
+  `MicrocanonicalLangevin`.
 
   #### Examples
 
@@ -165,7 +165,7 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
     Raises:
       ValueError: If the step size is a schedule, or a number is out of its
         range.
-      TypeError: If the inner kernel is another.
+      TypeError: If the inner kernel is not a `MicrocanonicalLangevin`.
     """
     if not isinstance(inner_kernel, microcanonical.MicrocanonicalLangevin):
       raise TypeError(

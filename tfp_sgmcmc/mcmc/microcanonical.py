@@ -70,9 +70,9 @@ class MicrocanonicalLangevinResults(NamedTuple):
     gradient_estimator_results: The state of the gradient estimator.
     preconditioner_results: The state of the preconditioner, `()` for none.
     velocity: List with u for each part; over all parts of a chain |u| = 1.
-    energy_error: K - log density / T after the step less before it, shape
-      `chains`: the error of the integrator, 0 at the start. Both log densities
-      and all gradients are of the step's minibatch.
+    energy_error: K - log density / T after the step, minus its value before the
+      step, shape `chains`: the error of the integrator, 0 at the start. Both
+      log densities and all gradients are of the step's minibatch.
 
   And the method `failure(state)`; see `errors`.
   """
@@ -92,14 +92,13 @@ class MicrocanonicalLangevin(base.LangevinKernel):
 
     d theta = u dt,  d u = (I - u u') g / ((d - 1) T) dt,  and u turns at random
 
-  A particle of speed 1 that the gradient steers and does not speed up; the
-  steps that are made of it are in the module's docstring. It needs d >= 2
-  coordinates.
+  The particle has speed 1: the gradient steers it but does not accelerate it.
+  The module's docstring has the steps. It needs d >= 2 coordinates.
 
   The law. With the exact gradient the law of density^(1/T) for theta, and the
-  uniform one for the direction u, are stationary in continuous time, whatever
-  the decoherence length L is. Steps of length h leave a bias of order h^2:
-  measured on normal laws of unit variance, d = 20 and 100, variances are
+  uniform one for the direction u, are stationary in continuous time, for any
+  decoherence length L. Steps of length h leave a bias of order h^2: measured on
+  normal laws of unit variance, d = 20 and 100, variances are
 
     h / sqrt(d)    0.4           0.8           1.2          1.6
     leapfrog       1.3% larger   5.6% larger   14% larger   27% larger
@@ -107,11 +106,11 @@ class MicrocanonicalLangevin(base.LangevinKernel):
 
   What minibatches do. Their noise in g, of variance C_i by coordinate (of s g
   with a preconditioner), turns u as well. Noise that is the same in all
-  directions acts as more random turns, which do not change the law: there
-  remains a bias of order h^2, measured as a share h^2 C / (6 d T^2) by which
-  variances are too large. Noise that differs between directions makes those
-  with more of it hot and the others cold, in the first order of h: measured on
-  normal laws, the variance of coordinate i is multiplied by about
+  directions acts as more random turns, which do not change the law. A bias of
+  order h^2 remains: variances are measured as too large by the share h^2 C / (6
+  d T^2). Noise that differs between directions heats the directions with more
+  noise and cools the others, in first order of h: measured on normal laws, the
+  variance of coordinate i is multiplied by about
 
     (1 + rho_i) / mean(1 + rho),  rho_i = h L C_i d / (2 (d - 1)^2 T^2)
 
@@ -128,12 +127,12 @@ class MicrocanonicalLangevin(base.LangevinKernel):
   `results.energy_error` measures the error of the integrator, which is of order
   h^3: where the mean of its square is 0.0005 d, variances have a bias of about
   3% by "leapfrog" and 2% by "minimal_norm" (on the normal laws above). It does
-  not see the noise of minibatches. L is best near the size of the posterior,
-  sqrt(d) for unit variances, where the noise allows it.
+  not contain minibatch noise. If the noise allows it, L is best near the size
+  of the posterior, sqrt(d) for unit variances.
 
   Cost. With the exact gradient of all data a step takes two gradients
   ("minimal_norm") or one ("leapfrog"). With minibatches it takes one more: the
-  first gradient of a step is of its own minibatch, not of the last step's.
+  first gradient of a step needs its own minibatch, not the last step's.
 
   #### Examples
 
@@ -201,9 +200,9 @@ class MicrocanonicalLangevin(base.LangevinKernel):
       step_size: h, the length of a step: a positive number, the same for all
         chains and coordinates, or a callable of the step counter (an `int64`
         scalar), such as a Keras schedule.
-      decoherence_length: L, the length of path after which the random turns
-        have made the velocity forget its direction, in the forms of
-        `step_size`. Default: ten steps, 10 h.
+      decoherence_length: L, the length of path over which the velocity forgets
+        its direction by random turns, in the forms of `step_size`. Default: ten
+        steps, 10 h.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
         gradient.
       integrator: "minimal_norm" or "leapfrog".
@@ -220,7 +219,7 @@ class MicrocanonicalLangevin(base.LangevinKernel):
     Raises:
       ValueError: If a number is out of its range or no scalar, the integrator
         is unknown, or the estimator does not fit; at the start of a chain, if
-        the state has one coordinate alone.
+        the state has only one coordinate.
       TypeError: If the estimator needs a `Posterior` and gets a function, or
         an argument is of the wrong type.
     """

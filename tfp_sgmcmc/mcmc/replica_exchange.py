@@ -17,9 +17,9 @@ with p the prior and l_k(x) the log likelihood of a row x at theta_k. Deng et
 al. (2020), equation 7, with their sigma^2 = s^2 / 2: they take the variance of
 each of two independent estimates, averaged over the past. Here it is that of
 their difference on one minibatch, which is smaller, and it is estimated on that
-minibatch. u is the penalty of Ceperley and Dewing (1999):
-with normal noise of known variance u = c / 2 makes the swap exact, and the
-further terms make up for the variance being estimated from n numbers.
+minibatch. u is the penalty of Ceperley and Dewing (1999). With normal noise of
+known variance u = c / 2 makes the swap exact; the further terms correct for the
+variance being estimated from n numbers.
 
 Even and odd pairs take turns. Where all rows are in S there is no noise, and
 the swap is that of parallel tempering.
@@ -59,8 +59,8 @@ class ReplicaExchangeSGLDResults(NamedTuple):
       replicas; its `num_gradients` counts those of all.
     replicas: List over the replicas but the first, each a list of parts.
     num_attempts: `int64`, shape `[R - 1]`: how often each pair of neighbours
-      was to change places.
-    num_swaps: `int64`, shape `chains + [R - 1]`: how often it did.
+      attempted a swap.
+    num_swaps: `int64`, shape `chains + [R - 1]`: how often it swapped.
 
   And the method `failure(state)`; see `errors`.
   """
@@ -84,32 +84,32 @@ class _Seeds(NamedTuple):
 
 
 class ReplicaExchangeSGLD(base.LangevinKernel):
-  """SGLD at several temperatures, whose chains change places: for many modes.
+  """SGLD chains at several temperatures that swap states: for many modes.
 
     theta_k <- theta_k + h g_k + sqrt(2 h T_k) xi,      k = 0, ..., R - 1
     theta_i <-> theta_{i+1}  with probability  min(1, exp(b D - u(b^2 s^2)))
 
   in every `swap_every`-th step, with b = 1 / T_i - 1 / T_{i+1}, D an estimate
   from a minibatch of log density(theta_{i+1}) - log density(theta_i), s^2 its
-  variance, estimated on the same minibatch, and u(c) = c / 2 + ... what makes
-  up for the noise of D; the module's docstring has all of it. The hot chains
-  wander between modes, and the swaps bring them to the cold one, whose states
-  are the draws.
+  variance, estimated on the same minibatch, and u(c) = c / 2 + ... a correction
+  for the noise of D; the module's docstring has the whole formula. The hot
+  chains move between modes. Swaps pass these modes on to the cold chain, whose
+  states are the draws.
 
-  With normal noise a swap leaves the laws of its two chains alone, so that the
-  bias is that of SGLD. Noise costs swaps: with c = b^2 s^2 of 4 one in three is
-  left, with 16 one in twenty. Temperatures nearer to each other lower c, and so
-  does a larger `swap_batch_size`. Without u (`correction_factor=inf`) there are
-  more swaps and the draws are too hot.
+  With normal noise a swap does not change the laws of its two chains, so the
+  bias is that of SGLD. Noise makes swaps rarer: at c = b^2 s^2 = 4 one in three
+  remains, at 16 one in twenty. Temperatures nearer to each other lower c, and
+  so does a larger `swap_batch_size`. Without u (`correction_factor=inf`) there
+  are more swaps and the draws are too hot.
 
   A step costs R gradients. `results.num_swaps / results.num_attempts` says how
-  often neighbours change places: a fifth to a half is good. A step size that is
-  right for SGLD is right for all replicas, as noise heats hot ones less.
+  often neighbours swap: a fifth to a half is good. A step size that is right
+  for SGLD is right for all replicas, since noise heats hot replicas less.
 
   #### Examples
 
-  Two modes, of 0.7 and 0.3 of the mass, where SGLD stays in the one it starts
-  in:
+  Two modes, of 0.7 and 0.3 of the mass. SGLD would stay in the mode in which it
+  starts:
 
   >>> target = tfd.MixtureSameFamily(
   ...     tfd.Categorical(probs=[0.7, 0.3]), tfd.Normal([-4., 4.], 1.))
@@ -154,9 +154,9 @@ class ReplicaExchangeSGLD(base.LangevinKernel):
       step_size: h, that of `SGLD`, of all replicas: a positive number, a tensor
         that broadcasts with each part of the state, or a callable of the step
         counter (an `int64` scalar), such as a Keras schedule.
-      temperature_ratios: q, the temperatures over that of the draws: numbers
-        that rise from 1, two at least. Geometric ones have about the same share
-        of swaps.
+      temperature_ratios: q, the temperatures divided by that of the draws: at
+        least two numbers that rise from 1. With geometric ratios all pairs swap
+        about equally often.
       swap_every: Python `int`, at least 2: every so many steps an attempt to
         swap takes the place of a step.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
@@ -165,17 +165,17 @@ class ReplicaExchangeSGLD(base.LangevinKernel):
         coordinates, or a callable of the step counter.
       swap_batch_size: Python `int`, n, at least 2: the number of rows of the
         minibatch by which swaps are decided. Default: `batch_size` of the
-        estimator; where it has none all rows that the posterior holds, in `fit`
-        those of the batch.
-      correction_factor: F, a positive number, which may be infinite: 1 is
-        right; a larger one swaps more often, with a bias towards hot draws.
+        estimator; without one, all rows that the posterior holds (in `fit`
+        those of the batch).
+      correction_factor: F, a positive number, which may be infinite. 1 is
+        right; a larger number swaps more often, with a bias towards hot draws.
       name: Python `str`, the name of the operations.
 
     Raises:
       ValueError: If a number is out of its range, the posterior holds no data
-        or shares them out, or the estimator does not fit.
-      TypeError: If the estimator needs a `Posterior` and gets a function, or
-        an integer is none.
+        or divides them among devices, or the estimator does not fit.
+      TypeError: If the estimator needs a `Posterior` and gets a function, or an
+        argument is not an integer.
     """
     checks.schedule('temperature', temperature, 0.)
     checks.scalar('temperature', temperature(tf.zeros([], tf.int64))

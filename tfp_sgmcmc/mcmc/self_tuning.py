@@ -161,22 +161,22 @@ class SelfTuning(adaptation.AdaptingKernel):
   coordinate, the variance of minibatch noise, and, from the energy error of a
   step, the largest step size that is accurate. Then the chain is that of the
   inner kernel with these settings, and only a guard remains: a chain that blows
-  up returns to where it was up to 100 steps before, with half the step size.
-  All formulas are in the module's docstring. So a run needs no step size, and a
-  step size that becomes too large later does not end it.
+  up returns to a state of up to 100 steps before, with half the step size. So a
+  run needs no step size, and a step size that becomes too large later does not
+  end it. The module's docstring has all formulas.
 
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
-  `num_adaptation_steps`). All chains share what is found. It takes one more
-  gradient in each of the first 100 steps of the adaptation, and in a tenth to a
-  fifth of its others. (Several replicas add up zeros in the other steps.) The
-  exact gradient has no noise to learn scales from, so that G = 1: rescale the
-  parameters by `Posterior.transform`.
+  `num_adaptation_steps`). All chains share the settings found. It takes one
+  more gradient in each of the first 100 steps of the adaptation, and in a tenth
+  to a fifth of its other steps. (Several replicas add up zeros in the remaining
+  steps.) With the exact gradient there is no noise to learn scales from, and
+  G = 1: rescale the parameters by `Posterior.transform`.
 
-  A state other than the last step's, such as weights set from outside, is a new
-  start: the chain begins there with a new momentum.
+  If the state is not that of the last step, for instance because weights were
+  set from outside, the chain starts there anew, with a new momentum.
 
   The inner kernel's step size is only the start; its `diffusion` is best 0, so
-  that the thermostat makes up for unknown noise alone.
+  that the thermostat compensates only for unknown noise.
 
   #### Examples
 
@@ -216,18 +216,18 @@ class SelfTuning(adaptation.AdaptingKernel):
     """Makes the kernel.
 
     Args:
-      inner_kernel: `SGNHT` with integrator "badodab", whose step size is the
-        one to start from: a positive number. Without `preconditioner`,
-        `noise_estimate` and `friction`, which are found.
+      inner_kernel: `SGNHT` with integrator "badodab" and the step size to start
+        from: a positive number. Do not pass `preconditioner`, `noise_estimate`
+        and `friction`: they are found.
       num_adaptation_steps: n: Python `int`, or a scalar tensor or variable of
-        integers. Zero leaves the step size as it is given, and the guard on.
+        integers. Zero keeps the given step size; the guard stays on.
       name: Python `str`, the name of the operations.
 
     Raises:
-      ValueError: If the step size is a schedule, the inner kernel was given
-        what is to be found or another integrator, or a number is out of its
-        range.
-      TypeError: If the inner kernel is no `SGNHT`.
+      ValueError: If the step size is a schedule, the inner kernel was given a
+        setting that is to be found, or another integrator, or a number is out
+        of its range.
+      TypeError: If the inner kernel is not an `SGNHT`.
     """
     if not isinstance(inner_kernel, sgnht.SGNHT):
       raise TypeError(
@@ -262,7 +262,7 @@ class SelfTuning(adaptation.AdaptingKernel):
   _Seeds = _Seeds
 
   def adapted_kernel(self, results: SelfTuningResults) -> sgnht.SGNHT:
-    """The inner kernel with what was found.
+    """The inner kernel with the settings found.
 
     Args:
       results: Results of this kernel.

@@ -75,11 +75,11 @@ class SGHMC(base.LangevinKernel):
   theta is that of density^(1/T) with an error of order h from minibatch noise;
   from the step itself, with the exact gradient, of order h^2 in the variance.
   On N(0, 1) with h = 0.1 and gamma = 1 the variance is 1.0026 ("euler"),
-  exactly 1 ("baoab"). With "explicit_euler" it is 1.114, of order h / gamma,
-  and on a curvature of L it blows up where h L >= gamma: it
-  reproduces published results; "euler" costs no more. Minibatch
-  noise of variance C acts as heat, h C / (2 friction) of it; how to choose h
-  and the friction is in the docstring of `SGLD`.
+  exactly 1 ("baoab"). With "explicit_euler" it is 1.114, an error of order h /
+  gamma, and at a curvature of L the chain blows up if h L >= gamma. Use it only
+  to reproduce published results: "euler" costs no more. Minibatch noise of
+  variance C acts as heat, of h C / (2 friction). The docstring of `SGLD` says
+  how to choose h and the friction.
 
   #### Examples
 
@@ -138,7 +138,7 @@ class SGHMC(base.LangevinKernel):
       integrator: "euler", "baoab" or "explicit_euler".
       noise_estimate: B, an estimate of the noise that the gradient already
         brings, in units of friction (h times the variance of g, over 2 T); at
-        most `friction`. That much less noise is added.
+        most `friction`. The noise that is added is reduced by B.
       temperature: T, in the forms of `step_size`; zero gives descent with
         momentum.
       experimental_shard_axis_names: List with an entry for each part of the
@@ -153,8 +153,8 @@ class SGHMC(base.LangevinKernel):
     Raises:
       ValueError: If a number is out of its range, the integrator is unknown,
         the estimate of the noise is larger than the friction, the
-        preconditioner is none with a fixed G, or the estimator does not fit
-        the posterior.
+        preconditioner has no fixed G, or the estimator does not fit the
+        posterior.
       TypeError: If the estimator needs a `Posterior` and gets a function.
     """
     checks.numeric('friction', friction, 0.)

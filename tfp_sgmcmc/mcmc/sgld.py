@@ -57,16 +57,15 @@ class SGLD(base.LangevinKernel):
   with g the estimated gradient of the log density and G the identity, or the
   diagonal that the preconditioner gives (pSGLD). The stationary law is that of
   density^(1/T), with an error of order h: for an exact gradient on N(0, 1) the
-  variance is T / (1 - h / 2). The noise of minibatches acts as heat: with a
-  variance C of g it adds about h C / 2 to T.
+  variance is T / (1 - h / 2). Minibatch noise acts as heat: if g has the
+  variance C, it adds about h C / 2 to T.
 
   #### How to choose the step size
 
-  Two things bound h, here and for the other kernels in steps of time, with L
+  Two things bound h, for this and the other discrete-time kernels. Here L is
   the largest curvature (second derivative) of the negative log density and C
-  the variance of the gradient's noise, both by coordinate at a typical state,
-  and xi the friction of SGNHT at the end, about its diffusion and
-  h C / (2 T):
+  the variance of the gradient's noise, both by coordinate at a typical state;
+  xi is the final friction of SGNHT, about its diffusion plus h C / (2 T):
 
     kernel    stable where     the step's own bias of a     heat of the noise,
                                variance, relative           relative to T
@@ -75,12 +74,13 @@ class SGLD(base.LangevinKernel):
     SGNHT     h < 2 / sqrt(L)  0 on a Gaussian, else h^2    taken up by xi
      "euler"  h < 2 / sqrt(L)  -h xi / 2, too cold          taken up by xi
 
-  C is known before a chain is run: `gradient_estimator.variance(posterior,
-  [state])` is exact, at a state of an earlier chain, or near a mode (a control
-  variate has none at its anchor itself). For a bias of a share s of the
-  variance, take h = 2 s T / C with SGLD, and the friction h C / (2 s T) with
-  SGHMC; a larger batch, of n examples, makes C smaller as 1 / n. Then halve h
-  and compare: a bias of order h halves.
+  C is known before a chain is run:
+  `gradient_estimator.variance(posterior, [state])` computes it exactly. Take a
+  state of an earlier chain, or one near a mode (at its anchor itself a control
+  variate has no noise). For a bias of a share s of the variance, take h = 2 s T
+  / C with SGLD, and the friction h C / (2 s T) with SGHMC; a larger batch, of n
+  examples, makes C smaller as 1 / n. Then halve h and compare: a bias of order
+  h halves.
 
   >>> x = tf.random.stateless_normal([1000], [0, 1])
   >>> posterior = sgmcmc.Posterior(

@@ -52,25 +52,26 @@ class SGLRW(base.LangevinKernel):
     theta_i <- theta_i +- sqrt(2 h T),  up with probability (1 + c_i) / 2
     c_i = clip(sqrt(h / (2 T)) g_i, -1, 1)
 
-  The mean of a step is h g, as that of `SGLD`, and its second moment by
-  coordinate is 2 h T whatever the noise of g is: no gradient, however wrong,
-  moves a coordinate by more than sqrt(2 h T). While nothing is clipped,
+  The mean of a step is h g, as with `SGLD`. Its second moment by coordinate is
+  2 h T for any noise of g: no gradient, however wrong, moves a coordinate by
+  more than sqrt(2 h T). While nothing is clipped,
 
     -E[(theta - m) . g] = d T   for any fixed m,
 
   exactly, at any h and with any noise: on normal laws of independent
   coordinates the variances are exact. Covariances between coordinates have the
-  bias of SGLD: the part of order h^2 that comes of E[g_i g_j].
+  bias of SGLD: the part of order h^2 that comes from E[g_i g_j].
 
-  Where |g_i| is beyond sqrt(2 T / h) the drift is cut, and the chain becomes
-  hot and biased towards where gradients are small. On a normal law with normal
-  noise of variance C, with s^2 = h (C + T / v) / (2 T) for a coordinate of
-  variance v, the variance is about 1 / erf(1 / (s sqrt(2))) times too large:
-  0.3% at s = 1/3, 5% at s = 1/2, 46% at s = 1. Of SGLD it is 1 + s^2: 11%, 25%,
-  twice as large. So take h at most T / (2 C), where s is about 1/2.
+  Where |g_i| exceeds sqrt(2 T / h) the drift is clipped, and the chain becomes
+  hot and biased towards places where gradients are small. On a normal law with
+  normal noise of variance C, with s^2 = h (C + T / v) / (2 T) for a coordinate
+  of variance v, the variance is about 1 / erf(1 / (s sqrt(2))) times too large:
+  0.3% at s = 1/3, 5% at s = 1/2, 46% at s = 1. With SGLD the factor is 1 + s^2:
+  11% too large, 25%, and twice as large. So take h at most T / (2 C), where s
+  is about 1/2.
 
   The states of a chain with a fixed h lie on a lattice of spacing 2 sqrt(2 h T)
-  at even steps, and on another between them at odd ones.
+  at even steps, and on the lattice midway between them at odd steps.
 
   #### Examples
 

@@ -114,31 +114,31 @@ class SGNHT(base.LangevinKernel):
     d theta = p dt,  dp = g dt - xi p dt + sqrt(2 A T) dW
     d xi    = (p' p / d - T) / mu dt
 
-  in steps of h by one of two integrators, whose steps are in the docstring of
-  the module:
+  in steps of h, by one of two integrators (the module's docstring has their
+  steps):
 
   - "badodab", the default: a symmetric splitting. The bias is of order h^2, and
     on a Gaussian with exact gradients the variance is right for any stable h.
-  - "euler", as published: the chain is too cold by the share h xi / 2. With
-    h xi = 0.1, which is a momentum of 0.9 in SGD's terms, the variance of a
-    Gaussian is 0.95 of the true one, whatever h is. It is there for results
-    that were published with it, and for `ExponentiallyWeighted` minibatches.
+  - "euler", as published: the chain is too cold by the share h xi / 2. With h
+    xi = 0.1, which is a momentum of 0.9 in SGD's terms, the variance of a
+    Gaussian is 0.95 of the true one, whatever h is. Use it to reproduce
+    published results, and for `ExponentiallyWeighted` minibatches.
 
-  The friction xi adapts until the kinetic energy is that of temperature T, and
-  so makes up for gradient noise of unknown size, provided that it is about the
-  same in all directions ("scalar"), within each part of the state ("part"), or
-  along the way ("diagonal", "matrix"). d counts all coordinates of all parts of
-  one chain.
+  The friction xi adapts until the kinetic energy is that of temperature T. So
+  it compensates for gradient noise of unknown size. The noise has to be about
+  the same in all directions ("scalar"), within each part of the state ("part"),
+  or along the way ("diagonal", "matrix"). d counts all coordinates of all parts
+  of one chain.
 
-  Mass and burn-in: the thermostat comes to rest within about mu xi / T units of
-  time, mu being `thermostat_mass` and xi the friction at which it ends, A plus
-  the noise of the gradient: mu xi / (T h) steps. With mu = 1, xi = 10 and
-  h = 0.001 these are 10,000 steps, and burn-in has to be several times as long:
-  less only if A, where xi starts, is near where it ends. A smaller mu is
-  faster, down to where xi follows the momentum's own fluctuation, within about
-  1 / xi units of time, and swings: mu from 2 T / xi^2 up. Trace
-  `results.thermostat`, and let burn-in last until it stands. How to choose h is
-  in the docstring of `SGLD`.
+  Mass and burn-in: the thermostat settles within about mu xi / T units of time,
+  which are mu xi / (T h) steps. Here mu is `thermostat_mass`, and xi the final
+  friction, A plus the noise of the gradient. With mu = 1, xi = 10 and h = 0.001
+  these are 10,000 steps. Burn-in has to be several times as long, unless A,
+  where xi starts, is near the final xi. A smaller mu is faster. If it is too
+  small, xi follows the momentum's own fluctuation, within about 1 / xi units of
+  time, and oscillates: take mu from 2 T / xi^2 up. Trace `results.thermostat`,
+  and let burn-in last until it has settled. The docstring of `SGLD` says how to
+  choose h.
 
   #### Examples
 
@@ -195,18 +195,19 @@ class SGNHT(base.LangevinKernel):
       step_size: h, in units of time: a positive number, a tensor that
         broadcasts with each part of the state, or a callable of the step
         counter (an `int64` scalar), such as a Keras schedule.
-      diffusion: A, per unit of time: a number of at least zero; the noise that
-        is added, and the friction at the start. `SGHMC` has the same number
-        for both and calls it `friction`; here the thermostat moves the latter.
+      diffusion: A, per unit of time: a number of at least zero. It sets the
+        noise that is added, and the friction at the start. In `SGHMC` one
+        number, `friction`, sets both throughout; here the thermostat changes
+        the friction.
       gradient_estimator: One of `tfp_sgmcmc.gradients`; None is the exact
         gradient.
       thermostat: "scalar" (one friction a chain), "part" (one for each part of
         the state, such as a layer's weights), "diagonal" (one a coordinate:
         mSGNHT) or "matrix" (d by d, for small d).
       thermostat_mass: mu, a positive number: the inertia of the thermostat,
-        by which its change is divided. The default is that of the update
-        above: in equation 11 of the paper, mu = d for the scalar thermostat,
-        mu = 1 for the others.
+        which divides its change. The default is that of the update above: in
+        equation 11 of the paper, mu = d for the scalar thermostat, mu = 1 for
+        the others.
       temperature: T, in the forms of `step_size`.
       experimental_shard_axis_names: List with an entry for each part of the
         state: a name, such as "rows", for a part that is another piece on each
@@ -222,17 +223,17 @@ class SGNHT(base.LangevinKernel):
       noise_estimate: V, an estimate of the variance of s g, the gradient that
         the momentum sees, by coordinate, at least 0: a number, a tensor that
         broadcasts with each part of the state, or a list with one of these for
-        each part. That much less noise is added (see the module's docstring),
-        down to a twentieth of its variance. What of V is wrong, the thermostat
-        makes up for.
+        each part. The added noise is reduced by it (see the module's
+        docstring), down to a twentieth of its variance. The thermostat
+        compensates for errors of V.
       friction: gamma, a Langevin friction beside the thermostat, per unit of
         time, with the noise that balances it: in the forms of `noise_estimate`.
         It replaces xi by xi + gamma in O, and A by A + gamma. With A = 0 the
-        thermostat then only makes up for noise that is not known.
+        thermostat then compensates only for unknown noise.
 
     Raises:
       ValueError: If a number is out of its range, the thermostat or the
-        integrator is unknown, the preconditioner is none with a fixed G, or the
+        integrator is unknown, the preconditioner has no fixed G, or the
         estimator does not fit the posterior or the integrator.
       TypeError: If the estimator needs a `Posterior` and gets a function, or
         an argument is of the wrong type.
@@ -330,10 +331,10 @@ class SGNHT(base.LangevinKernel):
 
       -(L1 - L0) + h/2 g1 . (p1 - h/4 g1) + h/2 g0 . (p0 + h/2 g0* - h/4 g0),
 
-    the change of -L + p' p / 2 in the kicks and the drifts. What the friction,
-    the noise and the thermostat exchange is left out, so that it is zero for
-    an exact flow. On a smooth density it is of order h^3 without friction and
-    noise, and with them it varies by order h^(5/2).
+    the change of -L + p' p / 2 in the kicks and the drifts. The energy
+    exchanged by the friction, the noise and the thermostat is left out, so the
+    error is zero for an exact flow. On a smooth density it is of order h^3
+    without friction and noise, and with them it varies by order h^(5/2).
 
     Args:
       previous: The kernel's results before the step.

@@ -46,13 +46,15 @@ class TemperatureStepSizeAdaptationResults(NamedTuple):
     inner_results: The inner kernel's results.
     step_size: The step size of the next step, in the shape of that which the
       inner kernel was made with.
-    log_factor: Scalar, the logarithm of it over that of the start.
-    predicted_log_factor: Scalar, what it was in the middle of the adaptation,
-      up to which the predicted excess counts.
+    log_factor: Scalar, the logarithm of the step size over the one at the
+      start.
+    predicted_log_factor: Scalar, `log_factor` in the middle of the adaptation,
+      up to which the predicted excess is used.
     mean_log_factor: Scalar, the mean of `log_factor` over the last quarter of
       the adaptation, up to its end.
-    excess: Scalar, by how much the chain is too hot as a share of T: over about
-      the last 50 steps while it adapts; from then on the mean since its end.
+    excess: Scalar, by how much the chain is too hot, as a share of T: over
+      about the last 50 steps during the adaptation, afterwards the mean since
+      its end.
 
   And the method `failure(state)`; see `errors`.
   """
@@ -91,10 +93,10 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
 
   (the mean over chains and coordinates; m is any fixed point). Then the step
   size stays fixed: the chain is that of the inner kernel with the step size
-  `results.step_size`. For a Gaussian posterior T_conf / T is the variance
-  over that of the posterior, the mean over directions weighted by curvature.
-  What is measured, exact at any step size (but for the change of pSGLD's G, and
-  with g as it is estimated), is for
+  `results.step_size`. For a Gaussian posterior T_conf / T is the variance over
+  that of the posterior, the mean over directions weighted by curvature. The
+  quantity measured, with the estimated g, is exact at any step size, except for
+  the change of pSGLD's G:
 
     SGLD, pSGLD   h G g^2 / (2 T), the gradient's power beside the noise that
                   is injected; where h is small, the share of gradient noise
@@ -107,9 +109,9 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). Start small: the step size grows by 5% a step, by a
   factor of 100 in a hundred; a start that is too large throws the chain away.
-  Chains that have not converged are hot, so that the step size found is too
-  small (for SGLD from the start). Let them converge within half of the steps,
-  or start near the mode.
+  Chains that have not converged are hot, so the step size found is too small
+  (for SGLD from the start). Let them converge within half of the steps, or
+  start near the mode.
 
   How many steps are needed: with D coordinates in all chains together, SGLD
   takes some hundred, and 2,000 for D = 3. For SGHMC the excess found is off by
@@ -119,10 +121,10 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
 
   steps: at h friction = 0.1, target_excess = 0.05 and delta = 0.2 these are
   10,000 / D, so n = 20,000 for one chain of two coordinates, and for a network
-  the 500 that growing takes. With fewer, the step size of the first half
-  stays, for which the noise of the gradient is read off its changes: that is
-  about right, and too small where the noise of a step makes up for that of
-  others (as EWSG's does).
+  the 500 that growing takes. With fewer steps, the step size of the first half
+  stays. It estimates the gradient noise from the gradient's changes. It is
+  about right, and too small where the noise of a step compensates for that of
+  others (as with EWSG).
 
   #### Examples
 
@@ -178,9 +180,10 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
 
     Raises:
       ValueError: If the step size is a schedule, the temperature is zero, the
-        kernel does not tell its excess, it has no momentum to keep, or a number
-        is out of its range.
-      TypeError: If the inner kernel is none of this library in steps of time.
+        kernel does not define its excess, it has no momentum to keep, or a
+        number is out of its range.
+      TypeError: If the inner kernel is not a discrete-time kernel of this
+        library.
     """
     if not isinstance(inner_kernel, base.LangevinKernel):
       raise TypeError(
