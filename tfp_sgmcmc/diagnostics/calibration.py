@@ -3,9 +3,9 @@
 All functions take `probabilities`, float `[n, num_classes]` with rows that sum
 to one, and `labels`, as tensors or NumPy arrays: integers `[n]`; or floats
 `[n, num_classes]` that sum to one, the probabilities t_ic with which example i
-has the class c. Then [c = label_i] stands for t_ic, and whether the predicted
-class is right, for its probability t. A posterior's probabilities are the mean
-of each draw's probabilities, not of its logits.
+has the class c. Then t_ic replaces [c = label_i], and the probability t of the
+predicted class replaces the indicator that it is right. A posterior's
+probabilities are the mean of each draw's probabilities, not of its logits.
 
 #### References
 
@@ -50,11 +50,11 @@ class ReliabilityCurve(NamedTuple):
 
 
 class RiskCoverageCurve(NamedTuple):
-  """The error rate of a forecast that abstains where it is unsure.
+  """The error rate of a forecast that abstains on uncertain examples.
 
   Attributes:
-    coverage: The share of the examples that are answered, the surest first,
-      `[k]`, rising up to 1.
+    coverage: The share of the examples that are answered, the most confident
+      first, `[k]`, rising to 1.
     risk: The share of wrong predictions among them, `[k]`.
   """
   coverage: np.ndarray
@@ -238,8 +238,9 @@ def expected_calibration_error(
 
     ECE = sum_bins count / n |accuracy - confidence|
 
-  It is not zero for a perfectly calibrated forecast of few examples: each bin
-  of m examples adds the chance deviation of its accuracy, of order 1/sqrt(m).
+  Even for a perfectly calibrated forecast of few examples it is not zero: each
+  bin of m examples adds the chance deviation of its accuracy, of order
+  1/sqrt(m).
 
   Args:
     probabilities: `[n, num_classes]`.

@@ -1,8 +1,8 @@
 """How good predicted distributions and intervals of numbers are.
 
-Targets `y`, and what is predicted for them, are tensors or NumPy arrays; of
-several targets each counts by itself. Of a posterior, `posterior.interval(x,
-level)` and `posterior.predictive(x)` are such predictions.
+Targets `y` and their predictions are tensors or NumPy arrays. With several
+targets an example, each counts separately. Predictions of a posterior are
+`posterior.interval(x, level)` and `posterior.predictive(x)`.
 
 #### References
 
@@ -35,8 +35,8 @@ _BLOCK = 2**22
 def coverage(interval: hints.TensorLike, y: hints.Data) -> float:
   """The share of targets that lie in their intervals, ends included.
 
-  Of intervals of level 0.9 it is 0.9 up to chance, which has the standard
-  deviation sqrt(0.9 * 0.1 / n) for n independent targets.
+  For intervals of level 0.9 it is 0.9 up to chance, with the standard deviation
+  sqrt(0.9 * 0.1 / n) for n independent targets.
 
   Args:
     interval: `[2, n, ...]`, the lower and the upper ends.
@@ -68,14 +68,14 @@ def interval_score(
     1/n sum_i (u_i - l_i) + 2 / (1 - level) (l_i - y_i)^+
                           + 2 / (1 - level) (y_i - u_i)^+
 
-  It is least, in expectation, for the interval between the quantiles (1 -
-  level) / 2 and (1 + level) / 2 of the targets' law [1]: so it weighs the
+  Its expectation is smallest for the interval between the quantiles (1 -
+  level) / 2 and (1 + level) / 2 of the targets' law [1]. So it weighs the
   length of intervals against their coverage.
 
   Args:
     interval: `[2, n, ...]`, the lower and the upper ends.
     y: Targets `[n, ...]`.
-    level: Python `float`, the probability that the intervals are to have.
+    level: Python `float`, the nominal probability of the intervals.
 
   Returns:
     score: Number of at least 0, in units of the targets; less is better.
@@ -118,15 +118,15 @@ def pit(predictive: Any, y: hints.Data) -> np.ndarray:
 
     u_i = F_i(y_i)
 
-  with F_i the predicted cumulative distribution function. Of a calibrated
-  prediction of continuous targets these are uniform on [0, 1]:
-  `plots.pit` draws their histogram. Many near 0 and 1 say that predictions are
-  too sure, many near 0.5 that they are not sure enough.
+  with F_i the predicted cumulative distribution function. If a prediction of
+  continuous targets is calibrated, these are uniform on [0, 1]: `plots.pit`
+  draws their histogram. Many values near 0 and 1 mean that predictions are
+  overconfident, many near 0.5 that they are underconfident.
 
   Args:
     predictive: `tfd.Distribution` of univariate continuous targets, with a cdf;
-      or samples of it, `[m, n, ...]`, where u is the share of those below y and
-      half of those equal to it.
+      or samples of it, `[m, n, ...]`: u is then the share of samples below y
+      plus half the share equal to y.
     y: Targets `[n, ...]`.
 
   Returns:
@@ -134,7 +134,7 @@ def pit(predictive: Any, y: hints.Data) -> np.ndarray:
 
   Raises:
     ValueError: If the shapes do not fit, there are NaN, or the distribution is
-      none of continuous numbers.
+      not one of continuous numbers.
 
   #### Examples
 
@@ -166,8 +166,8 @@ def crps(predictive: Any, y: hints.Data) -> float:
     predictive: `tfd.Normal`, or a `tfd.MixtureSameFamily` of them, as
       `posterior.predictive(x)` is for `GaussianLikelihood`: the score is exact
       [2], in time that grows with the square of the number of components.
-      Otherwise samples `[m, n, ...]`, two at least, independent for each
-      target: then the score's mean over such samples is that of their law.
+      Otherwise at least two samples `[m, n, ...]`, independent for each target:
+      the expectation of the score is then that of their law.
     y: Targets `[n, ...]`.
 
   Returns:
@@ -176,7 +176,7 @@ def crps(predictive: Any, y: hints.Data) -> float:
 
   Raises:
     ValueError: If the shapes do not fit, there are NaN, or the distribution is
-      another one.
+      of another kind.
 
   #### Examples
 

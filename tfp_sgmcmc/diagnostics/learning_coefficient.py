@@ -54,16 +54,17 @@ def localized(
 
     log p(w) = sum_i log p(x_i | w) - log(n) gamma / 2 |w - w*|^2
 
-  Sample it at the temperature log n, where its law is that of
-  exp(-n beta L - gamma / 2 |w - w*|^2) with beta = 1 / log n. The prior of
-  `posterior` has no part in it.
+  Sample it at the temperature log n, where its law is that of exp(-n beta L -
+  gamma / 2 |w - w*|^2) with beta = 1 / log n. It does not contain the prior of
+  `posterior`.
 
   Args:
     posterior: `Posterior`.
     center: w*, a state of one chain: tensor or list of tensors.
     strength: gamma, a positive number: 1 / sqrt(gamma) is how far from w* a
-      coordinate may go where the likelihood does not hold it. The smaller, the
-      less it changes lambda where w* is regular; the larger, the more local.
+      coordinate may go if the likelihood does not restrict it. A smaller gamma
+      changes lambda less at a regular w*; a larger gamma makes the estimate
+      more local.
 
   Returns:
     posterior: `Posterior` on the same data.
@@ -103,18 +104,18 @@ def local_learning_coefficient(
   with L the mean negative log likelihood of all n examples, and draws w of the
   localised posterior exp(-n beta L(w) - gamma / 2 |w - w*|^2). It says how fast
   the volume of parameters as good as w* shrinks: d / 2 for a regular model of d
-  parameters, less for one that has directions in which nothing changes. Where
-  L has a minimum at w* of Hessian eigenvalues h_i, it is
+  parameters, less for a model with directions in which nothing changes. If L
+  has a minimum at w* of Hessian eigenvalues h_i, it is
 
     1/2 sum_i n beta h_i / (n beta h_i + gamma)
 
-  up to terms that fall with n beta: directions count in which the likelihood
-  holds w more tightly than gamma does. Of a singular model of multiplicity m
-  the estimate falls short of lambda by about (m - 1) / log(n beta).
+  up to terms that fall with n beta: it counts the directions in which the
+  likelihood restricts w more than gamma does. For a singular model of
+  multiplicity m the estimate is below lambda by about (m - 1) / log(n beta).
 
-  The draws are to be of that law: heat raises E[L], so that a step size or
-  minibatch noise which makes the chain a share s too hot makes lambda too large
-  by about the same share. Where lambda is negative, w* was no minimum.
+  The draws have to follow that law. Heat raises E[L]: if the step size or
+  minibatch noise makes the chain too hot by a share s, lambda is too large by
+  about the same share. If lambda is negative, w* was not a minimum.
 
   Args:
     result: `Draws` of `sample`, made with a kernel at the temperature log n on
@@ -127,7 +128,7 @@ def local_learning_coefficient(
       temperature log n and `prior=sgmcmc.keras.prior_around(model, scale)`,
       scale = 1 / sqrt(gamma log n); then
 
-      - x, y: inputs and targets, all of those that were trained on.
+      - x, y: all inputs and targets of the training data.
     *arguments: `posterior` and `center` for `Draws`, `x` and `y` for
       `PosteriorSamples`.
     **keywords: The same arguments by name.
@@ -142,7 +143,7 @@ def local_learning_coefficient(
 
   #### Examples
 
-  Of a product, y ~ N(a b x, 1) with a b = 1: one direction of the two counts.
+  For a product, y ~ N(a b x, 1) with a b = 1, one of the two directions counts.
 
   >>> x = tf.random.stateless_normal([1000], [0, 1])
   >>> y = x + tf.random.stateless_normal([1000], [0, 2])

@@ -1,7 +1,7 @@
 """Pictures of runs and of predictions, with matplotlib (the extra `plots`).
 
-Each draws on axes that it is given. For traces of parameters use ArviZ:
-`arviz.plot_trace(draws.to_arviz())`.
+Each function draws on the axes that you pass. For traces of parameters use
+ArviZ: `arviz.plot_trace(draws.to_arviz())`.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def reliability(
     axes: matplotlib.axes.Axes,
     curves: Mapping[str, calibration.ReliabilityCurve],
 ) -> matplotlib.axes.Axes:
-  """Draws accuracy against confidence, the diagonal being perfect.
+  """Draws accuracy against confidence; the diagonal is perfect calibration.
 
   There is a point for each bin that has examples; its area grows with their
   number. Its bar is the standard error that the accuracy would have if the
@@ -96,7 +96,7 @@ def pit(
   """Draws the histogram of targets' predicted quantiles, flat if calibrated.
 
   The grey band holds the share of a bin in 95 of 100 calibrated predictions of
-  as many independent targets. A hill says that predictions are wider than the
+  as many independent targets. A hill means that predictions are wider than the
   targets' law, a valley that they are narrower, a slope that they are shifted.
 
   Args:
@@ -144,12 +144,13 @@ def coverage(
     axes: matplotlib.axes.Axes,
     levels: Mapping[str, Any],
 ) -> matplotlib.axes.Axes:
-  """Draws the share of targets in their intervals, of all levels.
+  """Draws the share of targets in their intervals, for all levels.
 
-  Of level a the interval lies between the quantiles (1 - a) / 2 and (1 + a) /
-  2. Of a calibrated prediction the curve is the diagonal, up to the grey band,
-  which holds each of its points in 95 of 100 cases for as many independent
-  targets. A curve below it says that intervals are too short.
+  The interval of level a lies between the quantiles (1 - a) / 2 and
+  (1 + a) / 2. For a calibrated prediction the curve is the diagonal, up to the
+  grey band, which holds each point of the curve in 95 of 100 cases for as many
+  independent targets. A curve below the band means that intervals are too
+  short.
 
   Args:
     axes: Matplotlib axes.
@@ -199,8 +200,9 @@ def risk_coverage(
 ) -> matplotlib.axes.Axes:
   """Draws the share of errors against the share of examples answered.
 
-  The surest examples are answered first: the lower the curve, the better the
-  confidence tells right from wrong. Its right end is the error rate.
+  The most confident examples are answered first. The lower the curve, the
+  better the confidence separates right from wrong predictions. Its right end is
+  the error rate.
 
   Args:
     axes: Matplotlib axes.
@@ -249,10 +251,10 @@ def kinetic_temperature(
   """Draws how hot a chain was, over its steps.
 
   The kinetic temperature r' r / d over T, thin, and its mean over a window,
-  thick. It has to be about 1: the band is 10% to either side, from which on
+  thick. It has to be about 1. The band is 10% to either side; outside it
   `summary` calls a mean doubtful. (The momentum of SGHMC "euler" is stored just
-  after its kick, and is hotter by h friction / 2, in `fit` by (1 - momentum) /
-  2, which is none of the positions'.)
+  after its kick. It is hotter by h friction / 2, in `fit` by (1 -
+  momentum) / 2, and the positions are not.)
 
   Args:
     axes: Matplotlib axes.
@@ -312,7 +314,7 @@ def r_hat(
     axes: matplotlib.axes.Axes,
     predictions: hints.TensorLike,
 ) -> matplotlib.axes.Axes:
-  """Draws how chains come to agree in their predictions as draws are added.
+  """Draws how the predictions of chains come to agree as draws are added.
 
   Rank R-hat of the first n draws of each chain, for the 50 predicted numbers
   that vary most within chains: the median, the range, and the limit
@@ -376,11 +378,11 @@ def shifts(
     entropies: Mapping[str, Mapping[str, Any]],
     num_classes: int | None = None,
 ) -> matplotlib.axes.Axes:
-  """Draws how unsure forecasts are on data unlike those of training.
+  """Draws the uncertainty of forecasts on data unlike the training data.
 
   For each shift the entropy of the predicted probabilities: the median over
-  examples as a point, the middle half as a bar, the middle 90% as a line. Where
-  a forecast is more often wrong it should be less sure.
+  examples as a point, the middle half as a bar, the middle 90% as a line. A
+  forecast should be less confident where it is more often wrong.
 
   Args:
     axes: Matplotlib axes.
@@ -388,7 +390,7 @@ def shifts(
       the shift, arrays `[n]` in nats, such as
       `posterior.predictive_entropy(x).total`.
     num_classes: None, or the number of classes: its logarithm, the entropy of a
-      forecast that knows nothing, is drawn as a line.
+      uniform forecast, is drawn as a line.
 
   Returns:
     axes: The same.

@@ -31,8 +31,8 @@ class SteinDiscrepancy(NamedTuple):
 
   Attributes:
     value: Python `float`, the discrepancy KSD.
-    expected: Python `float`, what n independent draws of the law itself have:
-      the root of the mean of KSD^2, sqrt(E k_p(x, x) / n).
+    expected: Python `float`, its value for n independent draws of the law
+      itself: the root of the mean of KSD^2, sqrt(E k_p(x, x) / n).
   """
   value: float
   expected: float
@@ -49,14 +49,13 @@ def kernel_stein_discrepancy(
     KSD^2 = 1/n^2 sum_ij k_p(x_i, x_j),  k(x, y) = (c^2 + |x - y|^2)^(-1/2)
 
   with k_p as in the module's docstring. It goes to zero if, and only if, the
-  draws go to the law (for log densities that are strongly concave far out), so
-  that it sees bias, as R-hat and effective sample sizes do not. Compare it to
-  `expected`, and to that of other samplers or step sizes. Draws that depend on
-  each other have a larger one: thin them.
+  draws converge to the law (for log densities that are strongly concave far
+  out). So it detects bias, which R-hat and effective sample sizes do not.
+  Compare it with `expected`, and with its values for other samplers or step
+  sizes. It is larger for dependent draws: thin them.
 
-  Gradients from minibatches serve as scores too, if each draw has a fresh
-  minibatch of its own, which the chain has not used: their noise is in
-  `expected` as well.
+  Minibatch gradients serve as scores too, if each draw has a fresh minibatch
+  that the chain has not used: `expected` includes their noise.
 
   Args:
     draws: Float `[n, d]`, at equal weights.
@@ -64,8 +63,8 @@ def kernel_stein_discrepancy(
       a chain at temperature T.
     scale: c, a positive number in the units of the draws: about the distance
       over which the law changes. Scale coordinates of different units first.
-    chunk_size: Python `int`: pairs are taken in chunks of so many draws by so
-      many, which is what has to fit into memory.
+    chunk_size: Python `int`: pairs are computed in blocks of `chunk_size` by
+      `chunk_size` draws, which have to fit into memory.
 
   Returns:
     discrepancy: `SteinDiscrepancy`.

@@ -36,17 +36,18 @@ def compare_step_sizes(
 ) -> verdicts.Summary:
   """How far the answers move when the step size is halved, at equal time.
 
-  Two runs of `sample`: as given, and with h / 2, twice the burn-in and twice
-  the steps between draws, so that the draws are as far apart in time. Each row
-  of the table is an answer: its move from h to h / 2, with its standard error.
+  It makes two runs of `sample`: as given, and with h / 2, twice the burn-in and
+  twice the steps between draws, so that the draws are as far apart in time.
+  Each row of the table shows how far an answer moves from h to h / 2, with its
+  standard error.
 
-  The move shows the bias of the step and of gradient noise. Where the bias is
-  of order h, as that of the noise is, the bias left at h / 2 is about as large
-  as the move; where it is of order h^2, a third of the move.
+  The move shows the bias of the step and of gradient noise. If the bias is of
+  order h, as that of the noise is, the bias left at h / 2 is about as large as
+  the move; if it is of order h^2, a third of the move.
 
   Args:
-    kernel: A kernel with a step size: a number, a tensor or a schedule (of
-      which every step is halved and made twice).
+    kernel: A kernel with a step size: a number, a tensor or a schedule (each of
+      its steps is halved and made twice).
     num_results: Python `int`, the number of draws of each run.
     current_state: Tensor or list of tensors, where to start.
     num_burnin_steps: Python `int`, the steps before the draws, with h.
@@ -55,13 +56,14 @@ def compare_step_sizes(
       chains, `[draws] + chains`; returns a tensor, or nested ones, with the
       same. The answers are then its means. Default: the state's means and
       variances, the coordinate that moves most.
-    seed: Python `int` or stateless seed; the runs have different ones of it.
+    seed: Python `int` or stateless seed; the two runs derive different seeds
+      from it.
     progress_bar: Python `bool`.
 
   Returns:
     comparison: `Summary`. Moves are in standard deviations of the answer over
-      the draws with h / 2, those of variances in shares of it. Doubtful from
-      0.1, wrong from 0.3.
+      the draws with h / 2; those of variances are shares of the variance.
+      Doubtful from 0.1, wrong from 0.3.
 
   Raises:
     TypeError: If the kernel has no step size.

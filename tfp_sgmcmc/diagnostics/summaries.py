@@ -68,41 +68,41 @@ def summary(
 
   A deviation counts only beyond what its standard error explains, at a false
   alarm rate of 1e-3 a row (for normal errors). Where the error is too large for
-  a verdict the row is doubtful. Of 160 right runs
-  on a Gaussian with 4,000 effective draws none had a row that was not fine; of
-  120 with about 500 four were doubtful, for fewer than 400. The rate of the
-  worst coordinate is shared among all: see `diagnostics.temperatures` for what
-  it tells of. R-hat, effective draws and drift are of the parameters and of the
-  log density where it was traced; the rows of the parameters name the worst
-  one, those of a joint distribution by its name in the model. A run that is
+  a verdict the row is doubtful. Of 160 right runs on a Gaussian with 4,000
+  effective draws none had a row that was not fine; of 120 with about 500 four
+  were doubtful, for fewer than 400. For the worst coordinate the false alarm
+  rate is shared among all coordinates: `diagnostics.temperatures` says which
+  errors it finds. R-hat, effective draws and drift are of the parameters, and
+  of the log density if it was traced. The rows of the parameters name the worst
+  parameter; for a joint distribution by its name in the model. A run that is
   fine may still have missed a mode, or be too wide in a direction across
-  coordinates.
+  several coordinates.
 
-  Draws with weights (`AdaptiveTime`) are judged at equal weights, as
-  `resampled()` gives them; a kernel's step size then counts as it was given.
+  Weighted draws (`AdaptiveTime`) are judged at equal weights, after
+  `resampled()`; the kernel's step size is then taken as given.
 
   Args:
     result: `Draws`, what `sample` returned, or a `pdmp.Trajectory`; or a list
       of `Draws`, of separate runs of one posterior: then all their chains are
       compared, over the last draws of each, as many as the shortest run has.
-      (Of the draws of a Keras model, or of `PosteriorSampling` after `fit`, the
-      summary is one of their predictions on given inputs: `summary(result, x)`;
-      of several chains, pooled or a list of separate fits, `summary(results, x,
-      y)` compares these. With targets y it has the row of the NLL: of the
-      weights before sampling where they were kept, as `fit` does; of a constant
-      prediction for crossentropies, "poisson", `GaussianLikelihood` and
-      `LaplaceLikelihood`, for other densities no formula gives the best one.)
-      With
+      (For the draws of a Keras model, or of `PosteriorSampling` after `fit`,
+      the summary judges their predictions on given inputs:
+      `summary(result, x)`. For several chains, pooled or as a list of separate
+      fits, `summary(results, x, y)` compares the chains. With targets y it has
+      the row of the NLL. This row compares with the weights before sampling, if
+      they were kept, as `fit` does. It also compares with the best constant
+      prediction, for crossentropies, "poisson", `GaussianLikelihood` and
+      `LaplaceLikelihood`; for other densities no formula gives it.) With
       `trace_fn=diagnostics.trace_energies` (or a trace with a field
-      `target_log_prob`, and `momentum` or `mean_squared_momentum`) the rows of
-      the log density and of the kinetic temperature can be had.
-    kernel: The kernel that made it. Without, the rows of temperatures are left
-      out, and so they are where T is a schedule, zero or no single number.
-    num_gradients: Python `int`: for the configurational temperature, at how
-      many states the gradient on all the data is computed, over all chains;
-      zero leaves that row out.
-    max_coordinates: Python `int`: R-hat, effective draws and drift are of so
-      many coordinates at most, evenly spread.
+      `target_log_prob`, and `momentum` or `mean_squared_momentum`) there are
+      rows of the log density and of the kinetic temperature.
+    kernel: The kernel that made the result. Without it the rows of temperatures
+      are left out; also if T is a schedule, zero or not a single number.
+    num_gradients: Python `int`: the number of states, over all chains, at which
+      the gradient on all the data is computed for the configurational
+      temperature; zero leaves that row out.
+    max_coordinates: Python `int`: R-hat, effective draws and drift use at most
+      this many coordinates, evenly spread.
     seed: Python `int` or stateless seed, of the gradient's noise.
 
   Returns:

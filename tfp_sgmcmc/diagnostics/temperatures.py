@@ -1,4 +1,4 @@
-"""How hot a chain is, by its momentum, by its positions, by its gradient.
+"""How hot a chain is, measured by its momentum, positions and gradient.
 
 In the law of density^(1/T), with r the momentum and d coordinates,
 
@@ -9,18 +9,19 @@ the second by parts (the virial theorem), and so for each coordinate,
 
   -E[(theta_i - m_i) d log density / d theta_i] = T.
 
-All are exact in the law, whatever the density, so that what is missing is the
-chain's error. See Wenzel et al. (2020), appendix I, and Leimkuhler and Matthews
-(2015), section 6.1.5.
+All are exact in the law, for any density, so a deviation is the chain's error.
+See Wenzel et al. (2020), appendix I, and Leimkuhler and Matthews (2015),
+section 6.1.5.
 
 Averaging over d coordinates can hide a wrong one, so the worst is judged
 separately. It is the largest of d numbers of about a chi-square's law, each
 with an error of its own, and the false alarm rate is shared among all d. Of 390
 tables of right chains, of 20 Gaussian coordinates (30 of 1,000, 60 of heavy
 tails), none had a coordinate that was not fine. A Gaussian coordinate of 20
-whose standard deviation is 40% too large has the value 1.96: told in 120 of 120
-tables with 300 to 900 effective draws, in 34 of 60 with 60, in 3 of 60 with 20.
-What is too wide in a direction across coordinates is diluted.
+whose standard deviation is 40% too large has the value 1.96: it is flagged in
+120 of 120 tables with 300 to 900 effective draws, in 34 of 60 with 60, in 3 of
+60 with 20. If a direction across several coordinates is too wide, each of them
+shows only a part of the error.
 
 The mean of n kinetic temperatures in neighbouring steps, as `fit` records them,
 is at T = 1 chi-square with nu = d n / tau degrees of freedom, over nu, with
@@ -70,7 +71,7 @@ _TOO_HOT = (
 
 
 class EnergyTrace(NamedTuple):
-  """What `summary` needs of each draw besides the state.
+  """The energies of each draw that `summary` needs besides the state.
 
   Attributes:
     target_log_prob: The estimate of the log density, shape `chains`.
@@ -87,7 +88,7 @@ def trace_energies(
   """A `trace_fn` that keeps the energies of a draw, for `summary`.
 
   Args:
-    state: Not looked at.
+    state: Not used.
     kernel_results: The results of a kernel of this library.
 
   Returns:

@@ -1,9 +1,9 @@
 """Verdicts on measured numbers: fine, doubtful or wrong.
 
-A number is held to a reference with two tolerances, and only what its standard
-error cannot explain is held against it. With z the normal quantile of the false
-alarm rate (shared among the coordinates that the worst is taken of) and
-excess = |value - reference| - z standard_error,
+A number is compared with a reference, with two tolerances. Only the deviation
+that its standard error does not explain counts. With z the normal quantile of
+the false alarm rate (shared among the coordinates that the worst is taken of)
+and excess = |value - reference| - z standard_error,
 
   wrong     excess is above the larger tolerance
   doubtful  it is above the smaller one; or z standard_error alone is above the
@@ -41,9 +41,9 @@ class Row(NamedTuple):
   Attributes:
     quantity: What was measured, in words.
     value: Python `float`.
-    standard_error: Python `float`; None where the value is no estimate.
+    standard_error: Python `float`; None if the value is not an estimate.
     verdict: 'fine', 'doubtful' or 'wrong'.
-    advice: What it has to be and, where it is not fine, what to try.
+    advice: What the value has to be and, if it is not fine, what to try.
   """
   quantity: str
   value: float

@@ -3,12 +3,12 @@
 A particle moves along straight lines, theta + v t, and its velocity changes at
 random times. With U = -log p / T, the potential, and G(t) = v . grad U along
 the line, the events of the bouncy particle sampler come at the rate [G(t)]_+;
-they are found by thinning: proposed at a larger rate, and accepted with
+thinning finds them: they are proposed at a larger rate, and accepted with
 probability [G]_+ over that rate.
 
-One `one_step` of a kernel goes from one event to the next, of whatever kind
-(`Event`), and estimates one gradient. Its states are the corners of a path, no
-sample at equal weights: `UniformTime` and `Trajectory` read the path.
+One `one_step` of a kernel goes from one event to the next, of any kind
+(`Event`), and estimates one gradient. Its states are the corners of a path, and
+not equally weighted draws: `UniformTime` and `Trajectory` read the path.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ class Event(enum.IntEnum):
   """What happened at the end of a segment of a path.
 
   `REJECTION`: a proposed bounce was rejected, nothing changed. `BOUNCE`: the
-  velocity was reflected (zig-zag: a component changed its sign).
-  `REFRESHMENT`: the velocity was drawn anew. `HORIZON`: the bound on the rate
-  holds no further, nothing changed.
+  velocity was reflected (zig-zag: a component changed its sign). `REFRESHMENT`:
+  the velocity was drawn anew. `HORIZON`: the bound on the rate ends here,
+  nothing changed.
   """
   REJECTION = 0
   BOUNCE = 1
@@ -78,19 +78,19 @@ class PDMPKernel(kernel.GradientKernel):
     duration: Time from the event before to this one, shape `chains`.
     event: What happened, an `Event` as `int32`, shape `chains`.
     rate_ratio: The estimated rate over its bound at the event, shape `chains`,
-      0 where G is negative; above 1 the bound is violated. 0 where the state
-      has become NaN for another reason than a violated bound.
+      0 where G is negative; above 1 the bound is violated. 0 if the state has
+      become NaN for a reason other than a violated bound.
 
-  and as their method `failure(state)` (see `errors`) the function `failure` of
-  this file.
+  and the method `failure(state)` (see `errors`): the function `failure` of this
+  file.
 
-  `Trajectory` and `UniformTime` use `duration`, `event` and `rate_ratio` alone:
+  `Trajectory` and `UniformTime` use only `duration`, `event` and `rate_ratio`:
   between two states the path is a straight line at constant speed.
 
-  Where something fails, a gradient that is not finite or, in an exact kernel, a
-  violated bound, the state becomes NaN and stays so: no driver can
-  overlook it. Eagerly it is an error at once, unless a driver asks the results
-  (`kernel.failures_left_to_caller`).
+  On a failure (a gradient that is not finite or, in an exact kernel, a violated
+  bound) the state becomes NaN and stays NaN, so no driver can overlook it. In
+  eager mode a failure raises an error at once, unless the driver checks the
+  results itself (`kernel.failures_left_to_caller`).
   """
 
   _Seeds = Seeds
@@ -149,7 +149,7 @@ def exponential(
 def next_event(
     proposal: tf.Tensor, refreshment: tf.Tensor, horizon: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-  """The first of three times, and its `Event`: a proposal is yet a rejection.
+  """The first of three times, and its `Event` (a proposal as a rejection).
 
   Args:
     proposal: Time to the next proposed bounce, shape `chains`.
@@ -218,7 +218,7 @@ def refresh_velocity(
     sphere:    the same with sqrt(d) v, and then v' / |v'|
     signs:     each is drawn anew with probability s
 
-  Each leaves the law of the velocity as it is; the second since it has no
+  Each leaves the law of the velocity unchanged; the second since it has no
   preferred direction. A share of 1 is an independent draw.
   """
   if law == 'signs':

@@ -34,25 +34,25 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
     v <- v - 2 (v . g) g / |g|^2   at the rate [v . grad U(theta(t))]_+ / T
 
   and v is drawn anew at the rate `refresh_rate`. A step is an event: a bounce,
-  a rejected proposal of one, a refreshment. So its states are the corners of a
-  path, at unequal times: THEIR AVERAGE IS NOT THE POSTERIOR'S. Sample
-  `pdmp.UniformTime(kernel, interval)`, whose draws have equal weights, or hand
+  a rejected bounce, or a refreshment. So its states are the corners of a path,
+  at unequal times: THEIR AVERAGE IS NOT THE POSTERIOR'S. Sample
+  `pdmp.UniformTime(kernel, interval)`, whose draws have equal weights, or pass
   states and results to `pdmp.Trajectory.from_chain`.
 
-  With minibatches and a bound that holds for all of them the law stays exact,
-  at the price of more bounces; with `gradients.Uniform(1)` it is Local BPS
+  With minibatches, and a bound that holds for all of them, the law stays exact,
+  but there are more bounces; with `gradients.Uniform(1)` it is Local BPS
   (lipSBPS).
 
   Without a `rate_bound` the kernel finds one from 13 gradients along the path
   at each event (`pdmp.grid_bounds` says how), on any log density that has a
-  gradient. Where the rate bends both ways within a few cells of the grid the
+  gradient. If the rate bends both ways within a few cells of the grid, the
   bound may be violated, and the law has a bias. `diagnostics.summary` and
-  `Trajectory.violation_share` tell the share of such proposals: on the curved
+  `Trajectory.violation_share` give the share of such proposals: on the curved
   densities of the tests it is below 0.0002.
 
   #### Examples
 
-  A draw at equal weight every 0.5 units of time:
+  An equally weighted draw every 0.5 units of time:
 
   >>> x = tf.random.stateless_normal([1000, 2], [0, 1])
   >>> y = tf.cast(x[:, 0] > 0., tf.float32)
@@ -107,17 +107,18 @@ class BouncyParticleSampler(thinning.ThinnedKernel):
       target_log_prob_fn: `Posterior`, or a callable of the state's parts that
         returns the log density, one value a chain.
       rate_bound: Bound on the rate at temperature 1; None finds it along the
-        path, for the exact gradient alone. Else `pdmp.GaussianBound`,
+        path, only for the exact gradient. Otherwise `pdmp.GaussianBound`,
         `pdmp.HessianBound` (for instance from a Lipschitz constant of the
         gradient), `pdmp.LogisticRegressionBound`, or a function of a
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate` with `intercept`,
         `slope` and `horizon` of shape `chains`.
-      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, its noise
-        independent from event to event (which that of `Stream`, going through
-        the data in epochs, is not); None is the exact gradient.
-      refresh_rate: Refreshments in a unit of time, a number, at least 0. On
-        some targets (a standard normal one) 0 never reaches all of the space;
-        many times the rate of bounces makes the path a random walk.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, with noise
+        independent from event to event (so not `Stream`, which reads the data
+        in epochs); None is the exact gradient.
+      refresh_rate: Refreshments in a unit of time, a number, at least 0. With 0
+        the path does not reach all of the space on some targets (a standard
+        normal one). At many times the rate of bounces the path becomes a random
+        walk.
       refresh_fraction: Number in (0, 1], the fraction of the velocity's
         variance that is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a
         new draw.

@@ -10,8 +10,8 @@ has to hold for every minibatch. A bound here is affine on a horizon,
 and the first time of a Poisson process of that rate solves, in closed form,
 int_0^t [a + b s]_+ ds = E with E a unit exponential.
 
-A `rate_bound` is one of the ready ones, or a function of a `SegmentStart` that
-returns an `AffineRate`.
+A `rate_bound` is one of the bounds of this module, or a function of a
+`SegmentStart` that returns an `AffineRate`.
 """
 
 import abc
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class SegmentStart(NamedTuple):
-  """What a bound can know where a segment of the path starts.
+  """What a bound can use at the start of a segment of the path.
 
   Attributes:
     state_parts: List with theta.
@@ -48,7 +48,7 @@ class SegmentStart(NamedTuple):
       (`gradients.Exact`); None where it is estimated.
     gradient_estimator_results: The state of the gradient estimator.
     chain_rank: Python `int`, how many leading axes are chains.
-    anchor: The `Anchor` of the estimator, None without.
+    anchor: The `Anchor` of the estimator; None if it has no anchor.
   """
   state_parts: Sequence[tf.Tensor]
   velocity: Sequence[tf.Tensor]
@@ -63,10 +63,10 @@ class AffineRate(NamedTuple):
 
   Attributes:
     intercept: For the bouncy particle sampler a tensor of shape `chains`; for
-      zig-zag a list with one of the shape of each part. May be negative.
+      zig-zag a list with a tensor in the shape of each part. May be negative.
     slope: Likewise. Default: 0, a constant rate.
-    horizon: How long the bound holds, shape `chains`: the particle moves so far
-      at most, and asks for a new bound. Default: for ever.
+    horizon: How long the bound holds, shape `chains`: the particle moves at
+      most that long, and then needs a new bound. Default: for ever.
   """
   intercept: Any
   slope: Any = 0.
@@ -218,13 +218,14 @@ class GaussianBound(HessianBound):
 
 
 class LogisticRegressionBound(RateBound):
-  """For logistic regression with a Gaussian prior, whatever the estimator.
+  """For logistic regression with a Gaussian prior, for any estimator.
 
   For U = sum_j (theta_j - m_j)^2 / (2 s_j^2) - sum_i log p(y_i | x_i . theta),
   y_i in {0, 1}. The prior's part of each rate is affine, exactly: with
-  q = 1 / s^2, v_j q_j (theta_j - m_j) + t q_j v_j^2. To it is added, with
-  `gradients.Exact`, the growth that X' X / 4 allows from the exact gradient
-  (`HessianBound`); with minibatches of any size, since |y - p| <= 1,
+  q = 1 / s^2, v_j q_j (theta_j - m_j) + t q_j v_j^2. The part added for the
+  likelihood depends on the estimator. With `gradients.Exact` it is the growth
+  that X' X / 4 allows from the exact gradient (`HessianBound`); with
+  minibatches of any size, since |y - p| <= 1,
 
     N min(|v| max_i |x_i|, sum_j |v_j| max_i |x_ij|)        bouncy particle
     N max_i |x_ij|                                          zig-zag
@@ -277,7 +278,7 @@ class LogisticRegressionBound(RateBound):
       prior_scale: s, the prior's standard deviation: a positive number or a
         vector `[d]`.
       prior_mean: m, a number or a vector `[d]`.
-      num_examples: Python `int`, N where the rows stand for more examples.
+      num_examples: Python `int`, N, if the rows stand for more examples.
         Default: the number of rows.
 
     Raises:

@@ -15,9 +15,10 @@ h / 2 each, in which B is
   zig-zag   v_i <- -v_i  with probability 1 - exp(-h [v_i g_i]_+), for each i
   bouncy    v <- v - 2 (v . g) g / |g|^2  with probability 1 - exp(-h [v . g]_+)
 
-After a turn the rate is zero, so that there is one at most. R for h / 2 at the
-end of a step and at the start of the next are R for h, here at the start. The
-positions have the same law: the first velocity has the law that R leaves.
+After a turn the rate is zero, so there is at most one turn. R for h / 2 at the
+end of a step and R for h / 2 at the start of the next are together R for h,
+here made at the start. The positions have the same law, since R leaves the law
+of the first velocity unchanged.
 
 With sticky coordinates (Bierkens et al. 2023) a coordinate that reaches 0 stays
 there for an exponential time of rate kappa_i |v_i|, and then goes on with its
@@ -206,45 +207,45 @@ class SplitZigZag(_SplitKernel):
     theta <- theta + h v / 2
 
   g is the estimate of the gradient of the log density in the middle of the
-  step, one a step. States have equal weights, as those of `SGLD`, and no
-  gradient moves a coordinate by more than h.
+  step, one a step. States have equal weights, as with `SGLD`, and no gradient
+  moves a coordinate by more than h.
 
-  How to choose h. Without noise the bias is of second order; none on a normal
-  law of one coordinate. Noise in g, of variance C_i by coordinate, makes a bias
-  of first order: where it is large beside g the variance of coordinate i is too
-  large by the share
+  How to choose h. Without noise the bias is of second order; on a normal law of
+  one coordinate there is no bias. Noise in g, of variance C_i by coordinate,
+  makes a bias of first order. Where it is large compared with g, the variance
+  of coordinate i is too large by the share
 
     h E|noise_i| / (2 T),  h sqrt(C_i / (2 pi)) / T for normal noise
 
   (on N(0, 1) with normal noise: 3.9% at h sqrt(C) = 0.1 and 16% at 0.4). With
   `SGLD` of step size h' it is h' C_i / (2 T). At the same bias and cost this
-  kernel moves further, up to pi / 2 times in squared distance. Its bias goes
-  with the mean size of the noise, not with its square, so that outliers do
-  less. `gradient_estimator.variance(posterior, [state])` is C. With a tensor as
-  `step_size` each coordinate has its own h: take it in proportion to the
+  kernel moves further, up to pi / 2 times in squared distance. Its bias grows
+  with the mean size of the noise, not with its square, so outliers have less
+  effect. `gradient_estimator.variance(posterior, [state])` is C. With a tensor
+  as `step_size` each coordinate has its own h: take it in proportion to the
   posterior's standard deviations, or to 1 / sqrt(C_i).
 
   With a fixed h the states of a coordinate lie on a lattice of spacing h,
   unless it is sticky.
 
   SG-ZZ of Fearnhead et al. (2024) also holds the rates fixed, but turns within
-  the step, and takes a new gradient at each turn. Without noise that is of
+  the step, and takes a new gradient at each turn. Without noise its bias is of
   first order in h: on N(0, 1) the variance is 17% too large at h = 0.4 and 4%
-  at h = 0.1. It is not here.
+  at h = 0.1. This library does not include it.
 
   #### Sticky coordinates
 
   `sticky` samples a spike and slab prior, in which coordinate i is 0 with
-  probability 1 - w_i, and of density pi_i with probability w_i. The log density
-  has the slabs pi_i alone as its prior. A coordinate that reaches 0 stays at 0
-  exactly, and leaves at the rate kappa_i,
+  probability 1 - w_i, and has the density pi_i with probability w_i. Give the
+  log density only the slabs pi_i as its prior. A coordinate that reaches 0
+  stays at exactly 0, and leaves at the rate kappa_i,
 
-    kappa_i = w_i / (1 - w_i) pi_i(0),
+    kappa_i = w_i / (1 - w_i) pi_i(0).
 
-  so that the share of draws in which a coordinate is not 0 is its posterior
-  probability of inclusion. Start coordinates at 0 or not, as you like. At other
-  temperatures than 1 the law is density^(1/T) with respect to the product of
-  d theta_i + delta_0 / kappa_i.
+  The share of draws in which a coordinate is not 0 is then its posterior
+  probability of inclusion. Coordinates may start at 0 or elsewhere. At
+  temperatures other than 1 the law is density^(1/T) with respect to the product
+  of d theta_i + delta_0 / kappa_i.
 
   #### Examples
 
@@ -261,8 +262,8 @@ class SplitZigZag(_SplitKernel):
   >>> 0.9 < 1000. * float(tf.math.reduce_variance(draws.states)) < 1.3
   True
 
-  Which of three coefficients are not zero, each with probability 1/2 before the
-  data and N(0, 1) where it is not:
+  Which of three coefficients are not zero? A priori each is nonzero with
+  probability 1/2, and then N(0, 1):
 
   >>> x = tf.random.stateless_normal([100, 3], [0, 2])
   >>> y = x[:, 0] + tf.random.stateless_normal([100], [0, 3])
@@ -366,18 +367,18 @@ class SplitBouncyParticle(_SplitKernel):
   step, one a step. States have equal weights, as those of `SGLD`.
 
   How to choose h. Without noise the bias is of second order in h. Noise in g
-  makes a bias of first order, of the size of that of `SplitZigZag` with the
-  noise along v in place of that of one coordinate: of d coordinates with noise
-  of variance C each, variances are too large by about the share
+  makes a bias of first order. It is as large as that of `SplitZigZag`, with the
+  noise along v in place of the noise of one coordinate. With noise of variance
+  C in each of d coordinates, variances are too large by about the share
 
     sqrt(2 d C / pi) h / T
 
-  so that h has to be smaller by sqrt(d) than that of `SplitZigZag`, while a
-  step is as long. Where noise dominates take `SplitZigZag`; without noise, and
-  where coordinates depend on each other, this one turns less often.
+  So h has to be smaller by sqrt(d) than with `SplitZigZag`, while a step is as
+  long. If noise dominates, take `SplitZigZag`. Without noise, and with
+  coordinates that depend on each other, `SplitBouncyParticle` turns less often.
 
-  The rate of refreshments r: about one over the size of the posterior. At 0 the
-  chain may not reach all of the space.
+  Choose the rate of refreshments r near one over the size of the posterior. At
+  0 the chain may not reach all of the space.
 
   `sticky` is as in `SplitZigZag`: coordinates leave 0 at the rate
   kappa_i |v_i|, and those at 0 have no part in bounces.

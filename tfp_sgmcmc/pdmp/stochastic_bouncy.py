@@ -20,7 +20,7 @@ The noise of Gtilde has the variance (their equation 10)
 
 Var_i the sample variance over the minibatch. All of the derivatives u . grad
 log p(x_i | theta) are found at once (`tfp_sgmcmc/gradients/directional.py`).
-The gradient itself is taken at bounces alone, and at each event where a
+The gradient itself is computed only at bounces, or at each event if a
 preconditioner learns from it.
 """
 
@@ -61,15 +61,15 @@ class StochasticBouncyResults(NamedTuple):
     target_log_prob: The estimate of the log density at the event; shape
       `chains`.
     gradient_estimator_results: The state of the gradient estimator. A
-      directional derivative of an example counts as a gradient, and a bounce
-      takes the minibatch's gradients besides; with a preconditioner that learns
-      each event does.
+      directional derivative of an example counts as a gradient. A bounce also
+      takes the minibatch's gradients; with a preconditioner that learns, each
+      event does.
     velocity: List with v for each part, after the event.
     duration: Time from the event before to this one, shape `chains`.
     event: What happened, a `pdmp.Event` as `int32`, shape `chains`.
     rate_ratio: [Gtilde]_+ over the proposals' rate, where a bounce was
-      proposed, else 0; above 1 the event came too rarely. The share of such
-      proposals, `Trajectory.violation_share`, tells of the sampler's bias.
+      proposed, else 0; above 1 such events are proposed too rarely. The share
+      of such proposals, `Trajectory.violation_share`, shows the sampler's bias.
     regression: `regression.State`, what has been learned of the derivative.
     preconditioner_results: The state of the preconditioner, `()` for none.
 
@@ -139,10 +139,10 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
   directional derivatives seen since the last one predicts, `confidence`
   standard deviations above its mean.
 
-  A step is an event: a bounce, a rejected proposal of one, a refreshment. So
-  its states are the corners of a path, at unequal times: THEIR AVERAGE IS NOT
-  THE POSTERIOR'S. Sample `pdmp.UniformTime(kernel, interval)`, whose draws have
-  equal weights, or hand states and results to `pdmp.Trajectory.from_chain`.
+  A step is an event: a bounce, a rejected bounce, or a refreshment. So its
+  states are the corners of a path, at unequal times: THEIR AVERAGE IS NOT THE
+  POSTERIOR'S. Sample `pdmp.UniformTime(kernel, interval)`, whose draws have
+  equal weights, or pass states and results to `pdmp.Trajectory.from_chain`.
 
   Minibatch noise leaves the law of the path unchanged (theorem 1 of the paper).
   A derivative above the proposals' rate causes bias, since events are then too
@@ -216,23 +216,24 @@ class StochasticBouncyParticleSampler(base.PDMPKernel):
       confidence: k, how many standard deviations the proposals' rate is above
         the expected derivative: a positive number. The number of proposals a
         bounce is about in proportion to it.
-      refresh_rate: Refreshments in a unit of time, a number, at least 0. On
-        some targets (a standard normal one without noise) 0 never reaches all
-        of the space; many times the rate of bounces makes the path a random
-        walk. |v| = 1 moves one unit of the parameters in a unit of time.
+      refresh_rate: Refreshments in a unit of time, a number, at least 0. With 0
+        the path does not reach all of the space on some targets (a standard
+        normal one without noise). At many times the rate of bounces the path
+        becomes a random walk. |v| = 1 moves one unit of the parameters in a
+        unit of time.
       refresh_fraction: Number in (0, 1], the fraction of the velocity's
         variance that is drawn anew (see `pdmp.base.refresh_velocity`); 1 is a
         new draw.
       velocity: "sphere" (|v| = 1) or "gaussian" (N(0, I)), the law of v.
       preconditioner: None, or `preconditioners.RMSProp(normalize=True)` for
-        pSBPS. It is shown the gradient over N of each event (equation 17),
-        which doubles `num_gradients`; its diagonal is over its mean, so that
-        the speed stays. v is kept where A changes. A follows the state a
-        little: in a linear regression sds came out up to 4% too large at decay
-        0.99, and within 1% at 0.999.
-      decay: Number in (0, 1]: the weights of the derivatives are times it with
-        each new one. Below 1 the regression is local, for potentials far from
-        parabolas.
+        pSBPS. It receives the gradient over N of each event (equation 17),
+        which doubles `num_gradients`. Its diagonal is divided by its mean, so
+        that the speed stays the same. v is kept when A changes. A follows the
+        state a little: in a linear regression sds were up to 4% too large at
+        decay 0.99, and within 1% at 0.999.
+      decay: Number in (0, 1]: each new derivative multiplies the weights of the
+        earlier ones by it. Below 1 the regression is local, for potentials far
+        from parabolas.
       temperature: T, a positive number: the law is that of density^(1/T).
       name: Python `str`, the name of the operations.
 

@@ -27,7 +27,7 @@ __all__ = ['EventCounts', 'PathTrace', 'Trajectory', 'trace_path']
 
 
 class PathTrace(NamedTuple):
-  """What a path needs of the results of each event; see `PDMPKernel`."""
+  """The results of each event that a path needs; see `PDMPKernel`."""
   step: tf.Tensor
   duration: tf.Tensor
   event: tf.Tensor
@@ -37,10 +37,10 @@ class PathTrace(NamedTuple):
 
 
 def trace_path(state: hints.State, kernel_results: hints.Results) -> PathTrace:
-  """A `trace_fn` that keeps what `Trajectory.from_chain` needs and no more.
+  """A `trace_fn` that keeps only what `Trajectory.from_chain` needs.
 
   Args:
-    state: Not looked at.
+    state: Not used.
     kernel_results: The results of a continuous-time kernel.
 
   Returns:
@@ -226,9 +226,9 @@ class Trajectory:
         None is the state itself, integrated exactly.
       num_nodes: Python `int`: how many points of Gauss and Legendre's rule a
         segment has. It is exact for polynomials of degree 2 num_nodes - 1 along
-        the path; take more where `fn` waves many times within a segment.
-      by_chain: Python `bool`: an average for each chain, in place of one over
-        the time of all.
+        the path; take more if `fn` oscillates many times within a segment.
+      by_chain: Python `bool`: an average for each chain, in place of one
+        average over the time of all chains.
 
     Returns:
       mean: NumPy arrays in float64, in the form of the state or of `fn`'s

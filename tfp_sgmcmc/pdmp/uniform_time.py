@@ -70,16 +70,16 @@ class _Seeds(NamedTuple):
 class UniformTime(kernel_lib.Kernel):
   """A continuous-time kernel, read every `interval` units of time.
 
-  Each step moves the inner kernel one interval of time on, over as many events
-  as come, so that the states that `tfp.mcmc.sample_chain` or `sample` return
-  are draws at equal weights: they can be averaged, traced and exported like
-  those of any kernel. Nothing of the path is thrown away between draws, and
-  stopping and going on changes nothing.
+  Each step advances the inner kernel by one interval of time, over any number
+  of events. So the states that `tfp.mcmc.sample_chain` or `sample` return are
+  equally weighted draws, which can be averaged, traced and exported like those
+  of any kernel. No part of the path is discarded between draws, and stopping
+  and resuming changes nothing.
 
-  Chains have different numbers of events in an interval. All of them are
-  computed until the last is there, and the events of chains that are ahead are
-  thrown away (and counted in `num_gradients`, which is in
-  `results.inner_results.gradient_estimator_results`): intervals of many events
+  Chains have different numbers of events in an interval. All chains compute
+  events until the last chain has finished its interval. The extra events of the
+  other chains are discarded, but counted in `num_gradients`, which is in
+  `results.inner_results.gradient_estimator_results`. Intervals of many events
   waste less.
 
   #### Examples
@@ -109,17 +109,17 @@ class UniformTime(kernel_lib.Kernel):
     Args:
       inner_kernel: A continuous-time kernel of this library.
       interval: The time between draws, a positive number: for nearly
-        independent draws, about what the inner kernel takes to cross the
-        posterior. With velocities on the sphere the particle travels one unit
-        of length in a unit of time; with Gaussian ones, and in zig-zag, about
-        one in each coordinate.
-      max_num_events: Python `int`: where an interval has more events, the
-        state becomes NaN.
+        independent draws, about the time that the inner kernel takes to cross
+        the posterior. With velocities on the sphere the particle travels one
+        unit of length in a unit of time; with Gaussian ones, and in zig-zag,
+        about one in each coordinate.
+      max_num_events: Python `int`: if an interval has more events, the state
+        becomes NaN.
       name: Python `str`, the name of the operations.
 
     Raises:
       ValueError: If a number is not positive.
-      TypeError: If the kernel is none in continuous time.
+      TypeError: If the inner kernel is not a continuous-time kernel.
     """
     if not isinstance(inner_kernel, base.PDMPKernel):
       raise TypeError(

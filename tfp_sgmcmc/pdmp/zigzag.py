@@ -29,21 +29,22 @@ class ZigZagSampler(thinning.ThinnedKernel):
     theta(t) = theta + v t,  v_j = -1 or 1
     v_j <- -v_j   at the rate [v_j d_j U(theta(t))]_+ / T
 
-  A step is an event: a change of one sign, or a rejected proposal of one. So
-  its states are the corners of a path, at unequal times: THEIR AVERAGE IS NOT
-  THE POSTERIOR'S. Sample `pdmp.UniformTime(kernel, interval)`, whose draws have
-  equal weights, or hand states and results to `pdmp.Trajectory.from_chain`.
+  A step is an event: a change of one sign, or a rejected change. So its states
+  are the corners of a path, at unequal times: THEIR AVERAGE IS NOT THE
+  POSTERIOR'S. Sample `pdmp.UniformTime(kernel, interval)`, whose draws have
+  equal weights, or pass states and results to `pdmp.Trajectory.from_chain`.
 
-  With minibatches and a bound that holds for all of them the law stays exact:
-  with `gradients.Uniform(1)` it is ZZ-SS, with `gradients.ControlVariate(1,
-  anchor)` one whose cost hardly grows with N (on 3 coefficients, the path per
-  event was 3 times as long at N = 100, and 25 times at N = 10,000).
+  With minibatches, and a bound that holds for all of them, the law stays exact.
+  With `gradients.Uniform(1)` this is ZZ-SS; with
+  `gradients.ControlVariate(1, anchor)` its cost hardly grows with N (on 3
+  coefficients, the path per event was 3 times as long at N = 100, and 25 times
+  at N = 10,000).
 
   Without a `rate_bound` the kernel finds one from 13 gradients along the path
   at each event (`pdmp.grid_bounds` says how), on any log density that has a
-  gradient. Where the rate bends both ways within a few cells of the grid the
+  gradient. If the rate bends both ways within a few cells of the grid, the
   bound may be violated, and the law has a bias. `diagnostics.summary` and
-  `Trajectory.violation_share` tell the share of such proposals: on the curved
+  `Trajectory.violation_share` give the share of such proposals: on the curved
   densities of the tests it is below 0.0002.
 
   #### Examples
@@ -105,14 +106,14 @@ class ZigZagSampler(thinning.ThinnedKernel):
       target_log_prob_fn: `Posterior`, or a callable of the state's parts that
         returns the log density, one value a chain.
       rate_bound: Bound on the rates at temperature 1; None finds it along the
-        path, for the exact gradient alone. Else `pdmp.GaussianBound`,
+        path, only for the exact gradient. Otherwise `pdmp.GaussianBound`,
         `pdmp.HessianBound`, `pdmp.LogisticRegressionBound`, or a function of a
         `pdmp.SegmentStart` that returns a `pdmp.AffineRate`, with lists of
         tensors like the parts of the state as `intercept` and `slope`, and a
         `horizon` of shape `chains`.
-      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, its noise
-        independent from event to event (which that of `Stream`, going through
-        the data in epochs, is not); None is the exact gradient.
+      gradient_estimator: One of `tfp_sgmcmc.gradients`, unbiased, with noise
+        independent from event to event (so not `Stream`, which reads the data
+        in epochs); None is the exact gradient.
       refresh_rate: Refreshments in a unit of time, a number, at least 0.
       refresh_fraction: Number in (0, 1]: the probability with which each sign
         is drawn anew at a refreshment.
