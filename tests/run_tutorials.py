@@ -9,6 +9,7 @@ what holds at these sizes too, whatever the seed.
 
 import concurrent.futures
 import contextlib
+import importlib.util
 import json
 import linecache
 import os
@@ -125,6 +126,13 @@ def check_serve_a_posterior(names):
   assert np.isfinite(list(names['losses'].values())).all()
 
 
+def check_lora(names):
+  weights = names['posterior'].weights
+  assert sum(v[0].size for v in weights.values()) == names['num_trained']
+  # The base is there once.
+  assert names['served'].count_params() < 1.2 * names['model'].count_params()
+
+
 # The name of a notebook, its sizes, what has to hold at its end. The first has
 # to make its devices before TensorFlow is used.
 TUTORIALS = {
@@ -162,7 +170,13 @@ TUTORIALS = {
     '10_serve_a_posterior': (
         dict(epochs=20, num_units=10, num_served=3, student_epochs=2),
         check_serve_a_posterior),
+    '11_lora': (
+        dict(num_texts_before=300, epochs_before=1, epochs=1,
+             epochs_of_chain=20, num_served=2),
+        check_lora),
 }
+# Packages that a notebook needs and that the extra `test` does not install.
+NEEDS = {'11_lora': 'keras_hub'}
 
 
 def main(chosen):
@@ -171,6 +185,10 @@ def main(chosen):
   os.environ.setdefault('XLA_FLAGS', '--xla_backend_optimization_level=0')
   for name, (small, check) in TUTORIALS.items():
     if chosen and name not in chosen:
+      continue
+    needed = NEEDS.get(name)
+    if needed and importlib.util.find_spec(needed) is None:
+      print(f'{name}: not run, {needed} is not installed', flush=True)
       continue
     begin = time.process_time()
     with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
