@@ -98,6 +98,17 @@ def test_the_prior_of_wide_kernels_is_narrower():
       [1., 1., 128. / 500., 1., 1., 1., 128. / 300., 1.], rtol=1e-5)
 
 
+def test_the_prior_of_adapters_is_narrow():
+  """A product of two keeps a kernel about what it was before."""
+  layer = keras.layers.Dense(3)
+  layer.build([None, 20])
+  layer.enable_lora(2)
+  scales = {w.name: float(priors.bounded_normal(w).variance())
+            for w in layer.trainable_weights}
+  assert scales == pytest.approx(
+      {'lora_kernel_a': 0.01, 'lora_kernel_b': 0.01, 'bias': 1.})
+
+
 def test_at_temperature_zero_nothing_is_hot():
   sampling = sgmcmc.keras.PosteriorSampling(
       num_examples=models.NUM_EXAMPLES, temperature=0., start_epoch=0)

@@ -23,6 +23,9 @@ __all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
 
 # The largest number of inputs at which N(0, 1) was found to do.
 _MOST_INPUTS = 128
+# Of LoRA's matrices. The product of two of N(0, 1) would change each weight of
+# a pretrained kernel by more than its own size.
+_ADAPTER_STDDEV = 0.1
 
 tfd = tfp.distributions
 
@@ -74,6 +77,7 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   """The prior where none is given: N(0, 1), and narrower for wide layers.
 
     w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
+    w ~ N(0, 0.1^2)                  for the two matrices of LoRA,
     w ~ N(0, 1)                      for all others, embeddings among them,
 
   with fan_in as in `he_normal`. Under N(0, 1) the variance of what a unit sums
@@ -95,11 +99,12 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   [0.5, 1.0]
   """
   dtype = tf.as_dtype(variable.dtype)
-  is_kernel = variable.name in ('kernel', 'recurrent_kernel')
-  fan_in = scale_mixture.fan_in(variable.shape) if is_kernel else 1
-  return tfd.Normal(
-      tf.zeros([], dtype),
-      tf.constant(min(1., (_MOST_INPUTS / fan_in)**0.5), dtype))
+  if variable.name in ('kernel', 'recurrent_kernel'):
+    fan_in = scale_mixture.fan_in(variable.shape)
+    stddev = min(1., (_MOST_INPUTS / fan_in)**0.5)
+  else:
+    stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
+  return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
 
 
 def chosen(
@@ -124,7 +129,7 @@ def chosen(
     say('the prior is ' + (
         "the model's regularisers and other added losses." if has_losses
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
-        '128 inputs: N(0, 128 / inputs).'))
+        '128 inputs: N(0, 128 / inputs); N(0, 0.01) for LoRA.'))
     return prior if has_losses else bounded_normal
   if prior is None and not has_losses:
     warnings.warn(
