@@ -108,6 +108,16 @@ def test_columns_of_categories():
   assert regressor.encoder_ is None and regressor.n_features_in_ == 2
 
 
+@pytest.mark.slow
+def test_many_rows_have_more_steps():
+  """40 passes over 6,600 rows: 4,160 steps of 64 rows, in 40 epochs of 104."""
+  x, y = line(6600)
+  regressor = BayesianRegressor(
+      hidden_units=[5], batch_size=64, random_state=0,
+      sampling=dict(kernel=sgmcmc.SGLD, learning_rate=1e-5, momentum=None))
+  assert regressor.fit(x, y).posterior_.steps[-1] == 4160
+
+
 def test_wrong_arguments():
   x, y = line()
   for arguments, message in (

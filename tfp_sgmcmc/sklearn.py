@@ -40,6 +40,8 @@ __all__ = ['BayesianClassifier', 'BayesianRegressor']
 # Rows are predicted in batches of this size, the last one filled up: so what is
 # predicted for a row does not depend on the others, to the last bit.
 _BATCH_SIZE = 128
+# The default of `num_steps`. Few rows need more passes to come to rest.
+_NUM_PASSES, _LEAST_STEPS = 40, 4000
 
 
 class _Perceptron(base.BaseEstimator):
@@ -50,7 +52,7 @@ class _Perceptron(base.BaseEstimator):
       hidden_units: Sequence[int] = (50,),
       *,
       activation: str = 'relu',
-      num_steps: int = 4000,
+      num_steps: int | None = None,
       epochs: int = 40,
       batch_size: int = 32,
       sampling: dict[str, Any] | None = None,
@@ -62,8 +64,9 @@ class _Perceptron(base.BaseEstimator):
     Args:
       hidden_units: The numbers of units of the hidden layers.
       activation: Theirs, by Keras' name.
-      num_steps: Python `int`, the number of gradient steps. A fifth are those
-        of Adam, a third of the others are burn-in.
+      num_steps: Python `int`, the number of gradient steps; by default those
+        of 40 passes over the rows, and at least 4,000. A fifth are those of
+        Adam, a third of the others are burn-in.
       epochs: Python `int`, the number of parts into which the steps are
         divided, of which `verbose` shows the progress.
       batch_size: Python `int`, rows of a minibatch.
@@ -98,9 +101,13 @@ class _Perceptron(base.BaseEstimator):
 
   def _fit(self, x, y, num_outputs, loss):
     """Fits a network to scaled inputs and to targets; sets what is fitted."""
-    checks.positive_integer('num_steps', self.num_steps)
-    checks.positive_integer('epochs', self.epochs)
     checks.positive_integer('batch_size', self.batch_size)
+    if self.num_steps is None:
+      num_steps = max(
+          _LEAST_STEPS, _NUM_PASSES * math.ceil(len(x) / self.batch_size))
+    else:
+      num_steps = checks.positive_integer('num_steps', self.num_steps)
+    checks.positive_integer('epochs', self.epochs)
     seed = int(sklearn.utils.check_random_state(self.random_state).randint(
         2**31 - 1))
     self.x_mean_, self.x_scale_ = _moments(x)
@@ -119,7 +126,7 @@ class _Perceptron(base.BaseEstimator):
     self.model_.fit(
         data, epochs=self.epochs, verbose=self.verbose, shuffle=False,
         callbacks=[sampling],
-        steps_per_epoch=math.ceil(self.num_steps / self.epochs))
+        steps_per_epoch=math.ceil(num_steps / self.epochs))
     self.posterior_ = sampling.posterior
     return self
 
