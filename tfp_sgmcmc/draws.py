@@ -19,20 +19,19 @@ _GROUPS = ('state', 'trace', 'log_weight')
 
 
 class Draws:
-  """The draws of a run, and where it stands.
+  """The draws of a run, and the state to continue it from.
 
-  Made by `sample`. Where that was given a directory the draws stay on disk:
+  Made by `sample`. If `sample` was given a directory, the draws stay on disk:
   `chunks()` reads them one chunk at a time, `states` and `trace` all at once.
 
-  The draws of some kernels have weights (`AdaptiveTime`): then `log_weights`
-  holds their logarithms, `states` are not to be averaged as they are, `mean`
-  uses the weights, and `resampled` gives draws at equal weights.
+  The draws of some kernels have weights (`AdaptiveTime`): `log_weights` holds
+  their logarithms. Do not average such `states` directly: `mean` uses the
+  weights, and `resampled` returns draws at equal weights.
 
   Attributes:
     final_state: The state after the last draw's step.
-    kernel_results: The kernel's results there. The two are what a further call
-      of `sample` goes on from, as `current_state` and
-      `previous_kernel_results`.
+    kernel_results: The kernel's results there. Pass both to a further call of
+      `sample` to continue, as `current_state` and `previous_kernel_results`.
 
   #### Examples
 
@@ -111,7 +110,7 @@ class Draws:
     return self._all()[2]
 
   def chunks(self) -> Iterator[tuple[Any, Any]]:
-    """Goes through the draws, a chunk at a time.
+    """Iterates over the draws, a chunk at a time.
 
     Yields:
       states: In the form of the state, with a leading axis of draws.
@@ -121,11 +120,11 @@ class Draws:
       yield self._pack(arrays)[:2]
 
   def mean(self, fn: Callable[[Any], Any] | None = None) -> Any:
-    """The mean over all draws and chains, by their weights if they have some.
+    """The mean over all draws and chains, weighted if the draws have weights.
 
       sum_k w_k f(theta_k) / sum_k w_k
 
-    It goes through the draws a chunk at a time.
+    It reads the draws a chunk at a time.
 
     Args:
       fn: Callable of states, with leading axes of draws and chains; returns
@@ -136,8 +135,7 @@ class Draws:
       mean: Nested tensors, without these axes.
 
     Raises:
-      ValueError: If there are no draws, or what `fn` returns has not these
-        axes.
+      ValueError: If there are no draws, or the result of `fn` lacks these axes.
     """
     if not len(self):
       raise ValueError('There are no draws to take the mean of.')
@@ -167,19 +165,18 @@ class Draws:
         for s, dtype in zip(sums or [], dtypes)])
 
   def resampled(self, seed: int = 0) -> 'Draws':
-    """Draws at equal weights, in memory: each comes as often as its weight.
+    """Draws at equal weights, in memory, repeated in proportion to weights.
 
-    In each chain by itself, by systematic resampling, so that draws stay in
-    their order, and the number of effective draws and R-hat of them are those
-    of weighted means, about.
+    Each chain is resampled separately, by systematic resampling. Draws keep
+    their order, and their effective draws and R-hat are about those of weighted
+    means.
 
     Args:
       seed: Python `int`.
 
     Returns:
-      draws: `Draws`, as many; the draws themselves where they have no weights.
-        What was not traced for each chain stays as it is, where there are
-        several.
+      draws: `Draws`, as many; these same draws if they have no weights. With
+        several chains, traces without axes of chains are not resampled.
     """
     structure = self._structure
     if structure[-1] is None or not len(self):
@@ -237,7 +234,7 @@ class Draws:
     """Exports the draws, all at once, to ArviZ.
 
     What was traced for each chain becomes `sample_stats`, `target_log_prob`
-    under ArviZ's name `lp`. Draws with weights are exported at equal weights,
+    under ArviZ's name `lp`. Weighted draws are exported at equal weights, by
     `resampled()`.
 
     Args:

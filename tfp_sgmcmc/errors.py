@@ -46,12 +46,12 @@ class NonFiniteError(ArithmeticError):
 
   Attributes:
     step: Python `int`, the number of the step after which a state was not
-      finite; the first step, of burn-in where there is one, is 1.
+      finite. Step 1 is the first, burn-in included.
     result: What was sampled before that step, as the function that raised it
       would have returned it (`Draws` of `sample`, a `Trajectory` of
-      `Trajectory.from_chain`); None where nothing was kept. It ends at its last
-      draw; where there is none, and with `gradients.Stream`, up to a second of
-      steps before the failure.
+      `Trajectory.from_chain`); None if nothing was kept. It ends at its last
+      draw; without draws, and with `gradients.Stream`, up to a second of steps
+      before the failure.
   """
 
   def __init__(self, message: str, step: int, result: object = None):
@@ -68,14 +68,14 @@ class NonFiniteError(ArithmeticError):
 
 
 class SamplingInterrupted(KeyboardInterrupt):
-  """Ctrl-C, or a signal that a script treats so, has ended `sample`.
+  """Ctrl-C, or a signal handled in the same way, has ended `sample`.
 
   `except KeyboardInterrupt` catches it too.
 
   Attributes:
     step: Python `int`, the number of steps made, burn-in included.
-    result: `Draws`, what was sampled. It ends at its last draw; where there is
-      none, in burn-in, at step `step`.
+    result: `Draws`, what was sampled. It ends at its last draw; without draws
+      (in burn-in) at step `step`.
   """
 
   def __init__(self, message: str, step: int, result: object):
@@ -92,17 +92,17 @@ class SamplingInterrupted(KeyboardInterrupt):
 
 
 class FireflyError(NonFiniteError):
-  """`FireflyMonteCarlo` could not go on exactly.
+  """`FireflyMonteCarlo` could not continue exactly.
 
-  More examples are to be bright than it has room for, or a bound is above its
-  likelihood. From there on the chain is NaN.
+  More examples are bright than `capacity`, or a bound is above its likelihood.
+  From that step on the chain is NaN.
   """
 
 
 class RateBoundError(NonFiniteError):
   """The rate of a continuous-time sampler was above its bound.
 
-  From there on the chain is NaN, since it would not be exact.
+  From that event on the chain is NaN, since it would not be exact.
   """
 
 

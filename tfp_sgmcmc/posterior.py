@@ -31,7 +31,7 @@ __all__ = ['Posterior', 'as_posterior']
 class Posterior:
   """The unnormalised log posterior density of a model of many examples.
 
-  Calling it gives the exact value on all the data,
+  Calling it returns the exact value on all the data,
 
     log p(theta) + sum_{i=1}^N log p(data_i | theta),
 
@@ -77,27 +77,27 @@ class Posterior:
 
     Args:
       log_prior_fn: Callable of the parts of the state; returns the log prior
-        density, one value a chain (shape `chains`; `[]` for a single one). A
-        bound `log_prob` of a distribution will do.
+        density, one value a chain (shape `chains`; `[]` for a single chain). A
+        distribution's bound method `log_prob` will do.
       log_likelihood_fn: Callable `(*state_parts, batch)`; returns one log
         likelihood an example, shape `chains + [n]`. `batch` has the structure
         of `data`, its leaves the leading axis n, or `chains + [n]` where each
         chain has a minibatch of its own.
       data: Nested tensors (or NumPy arrays) with a common leading axis N. None
-        where the data come from elsewhere (`gradients.Stream`); then
+        if the data come from elsewhere (`gradients.Stream`); then
         `num_examples` is needed and the exact density is not available.
       num_examples: Python `int`, N; read off `data` by default. With both, the
-        `data` count as a sample of a larger set: their likelihood is scaled by
-        `num_examples` over their number.
+        `data` are a sample of a larger set: their likelihood is multiplied by
+        `num_examples` over the number of rows.
       example_state: A state to try the functions on, at once, with a few
-        examples. Where it is absent and `log_prior_fn` is the `log_prob` of a
-        distribution, a draw from that serves; else the kernels try the state
-        that they are started with.
+        examples. By default a draw of the distribution whose `log_prob` is
+        `log_prior_fn`; if `log_prior_fn` is another function, the kernels try
+        the state that they are started with.
 
     Raises:
       ValueError: If the data are empty, differ in their leading axis or hold
-        NaN; or a function returns another shape than it has to, or a value of
-        an example that depends on the other examples.
+        NaN; or a function returns a wrong shape, or a value of an example that
+        depends on the other examples.
       TypeError: If an argument is of the wrong type.
     """
     for name, fn in (('log_prior_fn', log_prior_fn),
@@ -149,14 +149,14 @@ class Posterior:
     chains: `tf.vectorized_map` goes over these.
 
     Args:
-      joint: `tfd.JointDistribution` of any kind. Where examples have
-        covariates, a callable of these that returns one for the examples given,
-        their axis first. A pinned one (`experimental_pin`) has its pins as
-        constants.
+      joint: `tfd.JointDistribution` of any kind. If examples have covariates, a
+        callable of the covariates that returns a joint distribution for these
+        examples, their axis first. The pins of a pinned distribution
+        (`experimental_pin`) are constants.
       data: Dict, the observed parts by name, each with a leading axis of N
         examples.
-      covariates: Nested tensors with the same leading axis. None where examples
-        differ in their values alone; then the observed parts are
+      covariates: Nested tensors with the same leading axis. None if examples
+        differ only in their values; then the observed parts are
         `tfd.Sample(one_example, N)`, or the distribution of one example.
       num_examples: As for `Posterior`.
 
@@ -166,7 +166,7 @@ class Posterior:
     Raises:
       ValueError: If the likelihood cannot be told apart by example, there is a
         parameter for each example, the prior depends on the examples, a part to
-        be sampled is discrete, or a name is none of the model's.
+        be sampled is discrete, or a name is not in the model.
       TypeError: If an argument is of the wrong type.
 
     #### Examples
@@ -202,8 +202,9 @@ class Posterior:
   def constrain(self, state: hints.State) -> Any:
     """The parameters that the prior is a density of, from a state or draws.
 
-    Of `from_joint_distribution` the parts of the model in its structure; of
-    `transform` the bijector's `forward`; else the state itself.
+    For `from_joint_distribution` these are the parts of the model, in its
+    structure; for `transform` the bijector's `forward` of the state; otherwise
+    the state itself.
 
     Args:
       state: Tensor or list of tensors, with any leading axes (draws, chains).
@@ -225,9 +226,9 @@ class Posterior:
       state: In the form of the state, `sample_shape` in front.
 
     Raises:
-      ValueError: If the prior is a function, which has no draws to give;
-        or a length is negative.
-      TypeError: If a length is no integer.
+      ValueError: If the prior is a plain function, from which nothing can be
+        drawn; or a length is negative.
+      TypeError: If a length is not an integer.
     """
     shape = [
         checks.non_negative_integer(f'sample_shape[{k}]', length)
@@ -247,9 +248,9 @@ class Posterior:
       y* ~ p(y* | b(phi_s))
 
     With draws phi_s of the posterior these are draws of the posterior
-    predictive distribution: of new examples, or, with the covariates of the
-    data, of data like those that were seen, to hold these against. Draws of the
-    prior (`sample_prior`) give the prior predictive.
+    predictive distribution: of new examples or, with the covariates of the
+    data, of replicated data, to compare with the data. Draws of the prior
+    (`sample_prior`) give the prior predictive.
 
     Args:
       draws: `Draws`, which are taken at equal weights, or states, with any
@@ -303,16 +304,16 @@ class Posterior:
   ) -> Any:
     """The state of the largest density, by L-BFGS on all parts together.
 
-    It is the mode of the density that chains see: of `transform` and
+    It is the mode of the density that chains sample: for `transform` and
     `from_joint_distribution` in unconstrained parameters, the Jacobian
-    included. A density may have several modes; the one near the start is found.
+    included. If a density has several modes, it finds one near the start.
 
     Args:
       start: A state without axes of chains: a tensor or a list of tensors.
         Default: a draw from the prior.
-      num_rows: Python `int`, where all the data are too many for one pass: so
-        many rows, drawn once, stand for all of them. The result is then as far
-        from the mode as the posterior of these rows is wide.
+      num_rows: Python `int`, if all the data are too many for one pass: this
+        many rows, drawn once, represent all of them. The error of the mode is
+        then as large as the width of the posterior of these rows.
       seed: Python `int` or stateless seed, of the draw and of the rows.
 
     Returns:
@@ -320,7 +321,7 @@ class Posterior:
 
     Raises:
       ValueError: If the density is not finite at the start, the start has axes
-        of chains, there are fewer than `num_rows` rows, or data are shared out
+        of chains, there are fewer than `num_rows` rows, or data are divided
         among devices.
 
     #### Examples
@@ -364,8 +365,8 @@ class Posterior:
 
     Args:
       mode: A state without axes of chains, as `mode` returns it.
-      num_rows: Python `int`, where all the data are too many for so many
-        passes: so many rows, drawn once, stand for all of them.
+      num_rows: Python `int`, if all the data are too many for these passes:
+        this many rows, drawn once, represent all of them.
       seed: Python `int` or stateless seed, of the rows.
 
     Returns:
@@ -377,7 +378,7 @@ class Posterior:
 
     #### Examples
 
-    A mean that a hundred rows tell of, and one that its prior alone does:
+    A mean with a hundred rows, and a mean with only its prior:
 
     >>> posterior = sgmcmc.Posterior(
     ...     lambda a, b: tfd.Normal(0., 10.).log_prob(a)
@@ -653,7 +654,7 @@ class Posterior:
 
       log p(b(phi) | data) + log |det db/dphi|,
 
-    the Jacobian counted once, whatever the minibatch. States of chains on the
+    with the Jacobian included once, for any minibatch. States of chains on the
     result are unconstrained; `bijector.forward` maps draws back.
 
     Args:

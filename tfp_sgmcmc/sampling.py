@@ -75,18 +75,19 @@ def sample(
     jit_compile: bool = True,
     fingerprint: str | None = None,
 ) -> draws_lib.Draws:
-  """Runs a chain in compiled chunks, with progress, on disk if need be.
+  """Runs a chain in compiled chunks, with progress, optionally on disk.
 
-  As `tfp.mcmc.sample_chain`: `num_burnin_steps` steps are made and forgotten,
-  the first draw is the state one step later, and from draw to draw there are
-  `1 + num_steps_between_results` steps. It takes any
+  As in `tfp.mcmc.sample_chain`, `num_burnin_steps` steps are made and
+  discarded, the first draw is the state one step later, and from draw to draw
+  there are `1 + num_steps_between_results` steps. It takes any
   `tfp.mcmc.TransitionKernel`. The step is compiled once, and run in calls of
-  about half a second; how long a call or a chunk is does not change the draws.
+  about half a second; the length of a call or a chunk does not change the
+  draws.
 
   With a `directory` draws are written to disk chunk by chunk, and memory does
-  not grow with `num_results`. After a kill the same call goes on from the last
-  chunk and ends with the same draws; with a larger `num_results` it adds draws
-  of the same chain. One run at a time writes to a directory.
+  not grow with `num_results`. After a kill the same call continues from the
+  last chunk and ends with the same draws; with a larger `num_results` it adds
+  draws of the same chain. Only one run at a time can write to a directory.
 
   The page "Long runs with sample" (docs/sampling.md) says more: when a call is
   the same, when it compiles again, how to interrupt it, and the bias of a step
@@ -97,8 +98,8 @@ def sample(
     num_results: Python `int`, the number of draws.
     current_state: Tensor or list of tensors, where to start.
     num_burnin_steps: Python `int`, the number of steps before the draws.
-    num_steps_between_results: Python `int`, how many steps to leave out between
-      draws.
+    num_steps_between_results: Python `int`, the number of steps to leave out
+      between draws.
     trace_fn: Callable of the state and the kernel results at a draw; returns
       nested tensors to keep. Default: none.
     chunk_size: Python `int`, the number of draws in a chunk. Default: a
@@ -110,15 +111,15 @@ def sample(
       steps that this call makes.
     seed: Python `int` i, for the stateless seed `[i >> 32, i]`, or that seed,
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
-    previous_kernel_results: The `kernel_results` of an earlier run, to go on
+    previous_kernel_results: The `kernel_results` of an earlier run, to continue
       from. With the same seed this is the chain of one long run, for kernels of
-      this library; with another kernel take another seed. Default: the
-      kernel's `bootstrap_results`.
-    jit_compile: Python `bool`: compile with XLA. Without effect for
-      `gradients.Stream`, and where TensorFlow has no XLA compiler for the host.
-    fingerprint: Python `str` that stands for what a `directory` cannot see of
-      the arguments, such as the version of the data: with another one the call
-      is another.
+      this library; with another kernel take another seed. Default: the kernel's
+      `bootstrap_results`.
+    jit_compile: Python `bool`: compile with XLA. It has no effect for
+      `gradients.Stream`, or if TensorFlow has no XLA compiler for the host.
+    fingerprint: Python `str` that identifies arguments which a `directory`
+      cannot compare, such as the version of the data. With another string the
+      call does not resume the run.
 
   Returns:
     draws: `Draws`, with `states`, `trace`, `final_state`, `kernel_results`; of

@@ -46,11 +46,11 @@ def _all_reduce_shared(tensors, is_own):
 
 
 class ShardedPosterior(posterior_lib.Posterior):
-  """A posterior whose data are shared out: each replica holds a part.
+  """A posterior whose data are divided: each replica holds a part.
 
-  It is made on a replica, of the rows there. There it has the density, the
-  gradient and the counts of all parts together. To make one of a posterior that
-  holds all data, for `sample`, there is `shard`.
+  Make it on each replica, from the rows of that replica. Its density, gradient
+  and counts are those of all replicas together. For `sample`, `shard` makes it
+  from a posterior that holds all data.
 
   #### Examples
 
@@ -123,10 +123,10 @@ class ShardedPosterior(posterior_lib.Posterior):
         `tfp.experimental.distribute`. Plain densities will do for parts that
         all share.
       log_likelihood_fn: As for `Posterior`, of the rows of this replica, given
-        its pieces of the state. What it returns is not added up.
+        its pieces of the state. Its values are not summed over replicas.
       data: Nested tensors, the rows of this replica.
       num_examples: Python `int`, N, of all replicas together. By default the
-        number of rows, where there is but one replica.
+        number of rows, if there is only one replica.
       example_state: As for `Posterior`, with the pieces of this replica.
       experimental_shard_axis_names: List with an entry for each part of the
         state: a name, such as "rows", for a part that is another piece on each
@@ -349,29 +349,30 @@ def shard(
     strategy: tf.distribute.Strategy,
     is_part: bool = False,
 ) -> posterior_lib.Posterior:
-  """Shares out the data of a posterior among the replicas of a strategy.
+  """Divides the data of a posterior among the replicas of a strategy.
 
   Row i of the data goes to replica i modulo R. The posterior that it returns is
   for kernels that `sgmcmc.sample` runs, which makes each step on all replicas:
-  the chain has the law that it has on one device, where minibatches take as
-  many rows from each of the R parts. With the exact gradient it is the same
-  chain up to the order of additions.
+  the chain has the law of a chain on one device whose minibatches take as many
+  rows from each of the R parts. With the exact gradient it is the same chain,
+  up to the order of additions.
 
   Under `MultiWorkerMirroredStrategy` each process runs the same script, and has
-  all draws in the end; the first alone writes to a `directory`, which all have
-  to see, so that each reads where the chain stands. The steps are compiled, but
-  not by XLA, whose loops these strategies cannot put an all-reduce into.
+  all draws in the end. Only the first process writes to a `directory`; all
+  processes have to see it, to read the position of the chain. The steps are
+  compiled, but not by XLA: these strategies cannot put an all-reduce into an
+  XLA loop.
 
   Args:
     posterior: `Posterior` with data.
     strategy: `tf.distribute.MirroredStrategy` or
       `MultiWorkerMirroredStrategy`.
-    is_part: Python `bool`: the posterior of each process holds a part of the
-      data, and not all of them, which is dealt out among its own replicas. Its
-      `num_examples`, where it was given, is N, that of all processes together.
+    is_part: Python `bool`: the posterior of each process holds only a part of
+      the data, which is divided among the replicas of that process. Its
+      `num_examples`, if given, is N, that of all processes together.
 
   Returns:
-    posterior: The posterior, sharded; as it is where there is one replica.
+    posterior: The sharded posterior; with one replica the given posterior.
 
   Raises:
     ValueError: If the posterior has no data, fewer rows than there are

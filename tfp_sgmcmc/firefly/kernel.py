@@ -62,7 +62,7 @@ class FireflyResults(NamedTuple):
     target_log_prob: log p(theta, z) of the state and z, up to a constant, shape
       `chains`.
     is_accepted: Whether theta moved, shape `chains`.
-    log_accept_ratio: Logarithm of the ratio with which it was to, likewise.
+    log_accept_ratio: Logarithm of the acceptance ratio, shape `chains`.
     gradient_estimator_results: `num_gradients`, shape `chains`: the number of
       likelihoods, with gradients where there are any, of single examples that
       each chain has asked for. It begins at 2 N, a pass for the sum of the
@@ -73,9 +73,9 @@ class FireflyResults(NamedTuple):
       first `num_bright` places.
     num_bright: `int32`, shape `chains`.
     violation: `int32`, shape `chains`: an example whose bound was found above
-      its likelihood, -1 without.
-    failed: Whether the chain has come to an end, for there are more than
-      `capacity` bright examples, or for a violation. Its state is NaN.
+      its likelihood, -1 if there is none.
+    failed: Whether the chain has ended, because more than `capacity` examples
+      are bright, or because a bound is violated. Its state is NaN.
   """
   step: tf.Tensor
   target_log_prob: tf.Tensor
@@ -92,7 +92,7 @@ class FireflyResults(NamedTuple):
     """Which chains failed and why.
 
     Args:
-      state: Not looked at: the results say all.
+      state: Not used.
 
     Returns:
       failure: `errors.Failure`, or None where no chain has failed.
@@ -134,31 +134,33 @@ class _Seeds(NamedTuple):
 
 
 class FireflyMonteCarlo(kernel_lib.Kernel):
-  """Firefly Monte Carlo: exact, looking at few examples a step.
+  """Firefly Monte Carlo: exact, with few examples a step.
 
     p(theta, z) = p(theta) prod_i B_i prod_{i: z_i = 1} (L_i - B_i) / B_i
 
-  In a step all bright examples may turn dark, and of the dark ones a random
-  fraction q = `resample_fraction` bright, with probabilities that leave
-  p(z | theta) as it is; then theta moves by a Metropolis-Hastings step, which
-  needs the likelihoods of the bright examples alone (see the module's
-  docstring). The law of theta is the posterior itself, at any step size.
+  In a step all bright examples may turn dark, and a random fraction q =
+  `resample_fraction` of the dark examples may turn bright, with probabilities
+  that leave p(z | theta) unchanged. Then theta moves by a Metropolis-Hastings
+  step, which needs only the likelihoods of the bright examples (see the
+  module's docstring). The law of theta is the posterior itself, at any step
+  size.
 
-  How many are bright depends on the bound: on average
-  sum_i (1 - B_i / L_i), so `kernel.bootstrap_results(state).num_bright` at a
-  state near the mode tells which `capacity` will do. Shapes are static, so a
-  step costs `capacity` likelihoods twice and about `resample_fraction` N once.
+  How many are bright depends on the bound: on average sum_i (1 - B_i / L_i), so
+  `kernel.bootstrap_results(state).num_bright` at a state near the mode shows
+  which `capacity` suffices. Shapes are static, so a step costs `capacity`
+  likelihoods twice and about `resample_fraction` N once.
 
-  Past the capacity no step would be exact (refusing such a z would sample the
-  posterior given that at most so many are bright). Nor is it with a bound above
-  its likelihood, which is looked for at the first state over all the data and
-  later at every example that a step looks at. Eagerly these are errors.
-  Compiled code cannot raise any: there the chain turns NaN, and the results say
-  why (`failed`, `violation`, `num_bright`, or in words `failure(state)`).
+  With more bright examples than the capacity a step would not be exact.
+  (Refusing such a z would sample the posterior given that at most `capacity`
+  examples are bright.) Nor would it be with a bound above its likelihood.
+  Bounds are checked over all the data at the first state, and later at every
+  example that a step uses. In eager mode a failure raises an error. Compiled
+  code cannot raise errors: there the chain turns NaN, and the results say why
+  (`failed`, `violation`, `num_bright`, or in words `failure(state)`).
   `sgmcmc.sample` stops at the step and keeps the draws before.
 
   In float32, B_i / L_i - 1 has an error of about 1e-7 (1 + |log L_i|): take
-  float64 where N times that is not small.
+  float64 if N times that is not small.
 
   #### Examples
 

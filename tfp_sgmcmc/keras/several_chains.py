@@ -48,7 +48,7 @@ def fit_chains(
     executor: concurrent.futures.Executor | None = None,
     seed: hints.Seed = None,
 ) -> samples.PosteriorSamples:
-  """Samples several chains, each by a `fit` in a process of its own.
+  """Samples several chains, each with its own `fit` in its own process.
 
   Chain k = 0, 1, ... is what
 
@@ -56,43 +56,43 @@ def fit_chains(
     model.fit(**fit, callbacks=[PosteriorSampling(
         **sampling, seed=random.fold_in(seed, k), directory=...)])
 
-  gives: a model with initial weights, trained (`start_epoch`) and sampled by
-  itself. Chains that began apart and agree are the best sign there is that they
-  are where they should be: `diagnostics.summary(posterior, x, y)` compares
-  them.
+  gives: a model with initial weights, trained (`start_epoch`) and sampled
+  separately. Agreement of chains that started apart is the best sign of
+  convergence: `diagnostics.summary(posterior, x, y)` compares them.
 
-  The processes are those of any `concurrent.futures.Executor`: on other
-  machines those of Dask, `dask.distributed.Client(...).get_executor()`, with
-  workers of one thread (the extra `dask`). By default they are new ones on this
-  machine, as many at a time as it has processors, started without a fork, which
-  TensorFlow's threads would not survive (a forked process is refused). In a
-  script the call then has to stand under `if __name__ == '__main__':`, for each
-  new process imports the script; a notebook needs nothing.
+  The processes may be those of any `concurrent.futures.Executor`. For other
+  machines use Dask: `dask.distributed.Client(...).get_executor()`, with workers
+  of one thread (the extra `dask`). By default new processes are started on this
+  machine, as many at a time as it has processors. They are started without a
+  fork, which TensorFlow's threads would not survive (a forked process is
+  refused). In a script, put the call under `if __name__ == '__main__':`, since
+  each new process imports the script. A notebook does not need this.
 
-  With a `directory` nothing is lost by a kill: chain k has its folder
-  `chain_<k>`, as `PosteriorSampling(directory=...)` has, and the same call goes
-  on with the chains that are not at their end, and only with these. Where one
-  of the default processes is killed its chain goes on in a new one, while the
-  others run on, as long as each gets further than the one before; Dask does as
-  much. With more `num_chains`, or more epochs, there are more draws of the
-  same. Processes on other machines have to see the directory by the same path.
-  A call with another model or with other arrays is refused; data that `fit`
-  reads from a pipeline are not looked at.
+  With a `directory` a kill loses nothing. Chain k has its folder `chain_<k>`,
+  like that of `PosteriorSampling(directory=...)`, and the same call continues
+  only the chains that are not finished. If one of the default processes is
+  killed, its chain continues in a new process, while the others keep running,
+  as long as each process gets further than the one before; Dask does the same.
+  More `num_chains`, or more epochs, add draws to the same run. Processes on
+  other machines have to see the directory by the same path. A call with another
+  model or with other arrays is refused; data that `fit` reads from a pipeline
+  are not compared.
 
   Args:
     make_model: Callable without arguments; returns a new model, built (with an
       `Input`, say) and compiled. It may be defined in a script, in a notebook
-      or in a module that the processes can import, and may use what it closes
-      over if that can be pickled. Initial weights are to come of the
-      initialisers: these get another seed in each chain, unless one is set in
-      `make_model`, with which all chains would begin at one place. Weights that
-      are not trained have to be the same in each chain.
-    fit: Dict of the arguments of `model.fit`: `dict(x=x, y=y, batch_size=100,
-      epochs=20)`; or a callable without arguments that returns it, called in
-      each process: for data that are better read there than sent, and for
-      `tf.data` pipelines, which cannot be sent.
-    sampling: Dict of the arguments of `PosteriorSampling`, but `seed` and
-      `directory`, or a callable that returns it. Default: all are chosen.
+      or in a module that the processes can import, and may close over objects
+      that can be pickled. Initial weights have to come from the initialisers,
+      which get another seed in each chain. Do not set a seed in `make_model`:
+      all chains would start at one place. Weights that are not trained have to
+      be the same in each chain.
+    fit: Dict of the arguments of `model.fit`:
+      `dict(x=x, y=y, batch_size=100, epochs=20)`; or a callable without
+      arguments that returns it, called in each process. Use the callable for
+      data that are better read there than sent, and for `tf.data` pipelines,
+      which cannot be sent.
+    sampling: Dict of the arguments of `PosteriorSampling`, without `seed` and
+      `directory`, or a callable that returns it. By default all are chosen.
     num_chains: Python `int`, how many chains.
     directory: None to keep draws in memory; or the path of a directory, or a
       `Directory`.
@@ -104,8 +104,8 @@ def fit_chains(
     posterior: `PosteriorSamples` of all chains; `posterior.chains` are these.
 
   Raises:
-    RuntimeError: If chains failed; it says which, and is raised from what the
-      first of them raised.
+    RuntimeError: If chains failed. The message names them; it is raised from
+      the error of the first of them.
     ValueError: If an argument is out of its range, or the models differ in
       weights that are not trained.
     TypeError: If an argument is of the wrong type, or cannot be sent to another
@@ -113,8 +113,8 @@ def fit_chains(
 
   #### Examples
 
-  By an executor of one thread, which makes one chain after the other in this
-  process; without it there is a process for each:
+  With an executor of one thread, which makes one chain after the other in this
+  process. Without it each chain has its own process:
 
   >>> import concurrent.futures
   >>> import numpy as np

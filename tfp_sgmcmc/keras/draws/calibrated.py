@@ -1,10 +1,10 @@
 """Predictions calibrated on held-out data.
 
-What a posterior says holds under its model. Data that it was not fitted to tell
-how far to trust it, and mend it:
+The probabilities of a posterior are right if its model is right. Held-out data
+show how far to trust it, and correct it:
 
 * of classes, temperature scaling [1]: p_k^(1/T) / sum_j p_j^(1/T), with the T
-  that makes the negative log likelihood of the held-out data least;
+  that minimises the negative log likelihood of the held-out data;
 * split conformal prediction [2]. With scores s_i of the n held-out rows, of
   which a large one says that the target is unlike its prediction, the bound
 
@@ -53,7 +53,8 @@ class CalibratedPosterior:
 
   #### Examples
 
-  A model that says 0.88 of each row, and is right about three of four:
+  A model that gives each row the probability 0.88, and is right in three of
+  four:
 
   >>> model = keras.Sequential([
   ...     keras.Input([2]), keras.layers.Dense(2, use_bias=False)])
@@ -102,9 +103,9 @@ class CalibratedPosterior:
 
   @property
   def temperature(self) -> float | None:
-    """T of the temperature scaling; None where targets are no classes.
+    """T of the temperature scaling; None if targets are not classes.
 
-    Above 1 the posterior was too sure.
+    Above 1 the posterior was overconfident.
     """
     return self._temperature
 
@@ -126,9 +127,9 @@ class CalibratedPosterior:
     return scaled.astype(p.dtype)
 
   def interval(self, x: hints.Data, level: float = 0.9) -> np.ndarray:
-    """Intervals that hold a target with a probability of at least `level`.
+    """Intervals that contain a target with a probability of at least `level`.
 
-    The posterior's own intervals of that level, longer or shorter by the factor
+    They are the posterior's own intervals of that level, rescaled by the factor
     1 + 2 q with the conformal bound q.
 
     Args:
@@ -136,8 +137,8 @@ class CalibratedPosterior:
       level: Python `float`, above 0 and below 1.
 
     Returns:
-      interval: Array `[2, n, ...]`, the lower and the upper ends; infinite
-        where there are fewer than level / (1 - level) held-out targets.
+      interval: Array `[2, n, ...]`, the lower and the upper ends; infinite if
+        there are fewer than level / (1 - level) held-out targets.
 
     Raises:
       ValueError: If the targets are classes, or as for
@@ -181,7 +182,7 @@ class CalibratedPosterior:
       y: hints.Data,
       level: float = 0.9,
   ) -> dict[str, float]:
-    """Scores on further data, which neither training nor calibration saw.
+    """Scores on further data, used neither in training nor in calibration.
 
     Args:
       x: Inputs, as for `PosteriorSamples.predict`.

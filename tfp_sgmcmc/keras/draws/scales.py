@@ -37,12 +37,12 @@ def draw_scales(
 
     s^2 | w ~ InverseGamma(a + d/2, b + |w|^2 / (2 T))
 
-  With the weights the scales are draws of the joint posterior, as if both had
-  been sampled.
+  Together with the weights the scales are draws of the joint posterior, as if
+  both had been sampled.
 
   Args:
     posterior: `PosteriorSamples`.
-    prior: That which `PosteriorSampling` was given.
+    prior: The prior that you passed to `PosteriorSampling`.
     temperature: T of the draws, a positive number: `settings['temperature']` of
       `PosteriorSampling` where it was chosen.
     seed: Python `int`, a stateless seed (`int32[2]`), or None for one from

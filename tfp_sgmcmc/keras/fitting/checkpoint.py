@@ -33,16 +33,16 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class Directory:
-  """A directory that draws are written to as they come.
+  """A directory to which draws are written as they are made.
 
-  Where it holds the same chain already, `fit` goes on with it. One run at a
-  time writes to a directory.
+  If it already holds the same chain, `fit` continues the chain. Only one run at
+  a time can write to a directory.
 
   Attributes:
     path: Path of the directory, which need not exist yet.
-    fingerprint: None, or a Python `str` that stands for what a directory cannot
-      see of a run, such as the version of the data: with another one the chain
-      is another.
+    fingerprint: None, or a Python `str` that identifies inputs which a
+      directory cannot compare, such as the version of the data. With another
+      string the chain is not continued.
 
   Raises:
     ValueError: If no directory can have that path.

@@ -37,13 +37,13 @@ class Chains:
   Attributes:
     num_chains: Python `int`, k.
     initial_weights: The weights that the chains start from: a list with one
-      list of arrays for each chain, as `model.get_weights()` gives. None for
-      the model's own for chain 0, and fresh ones by the model's initialisers
-      for the others.
+      list of arrays for each chain, as `model.get_weights()` gives. None to
+      start chain 0 from the model's weights, and the others from fresh weights
+      of the model's initialisers.
 
   Raises:
-    ValueError: If there are weights of another number of chains, or of one
-      chain alone.
+    ValueError: If the weights are of another number of chains, or of only one
+      chain.
     TypeError: If an argument is of the wrong type.
 
   #### Examples

@@ -52,8 +52,8 @@ class RateByTemperature:
   the object with its defaults.
 
   Attributes:
-    target_excess: By what share of T the chain is to be too hot: a number above
-      0 and at most 1.
+    target_excess: The target for the chain's excess temperature, as a share of
+      T: a number above 0 and at most 1.
 
   Raises:
     ValueError: If the target is out of its range.

@@ -256,21 +256,21 @@ class DistributionLoss(LikelihoodLoss):
 
 @keras.saving.register_keras_serializable('tfp_sgmcmc')
 class NegativeLogLikelihood(keras.losses.Loss):
-  """Says of a loss function of one's own that it is -log p(y | outputs).
+  """Declares that your own loss function is -log p(y | outputs).
 
-  A sampler cannot see it of a function, and it matters: a loss that is only
-  proportional to -log p, or a mean where a sum is needed, gives another
-  posterior, as wide or as narrow as the factor makes it. What is asked for is
+  A sampler cannot check this, and it matters: a loss that is only proportional
+  to -log p, or a mean where a sum is needed, gives another posterior, too wide
+  or too narrow according to the factor. The function has to return
 
     -log p(y_i | outputs_i),  in nats, for each example i,
 
   summed over the axes of an example and not averaged, with all terms that
-  depend on the weights. Terms that do not (a normalising constant of known
-  parameters) may be left out: the posterior is the same, and `nll` in
-  `PosteriorSamples.evaluate` is off by them.
+  depend on the weights. Other terms (a normalising constant of known
+  parameters) may be left out. The posterior is then the same, and `nll` in
+  `PosteriorSamples.evaluate` is off by these terms.
 
-  Predictions are means of the model's outputs over the draws, since nothing is
-  known of the targets' mean; `DistributionLoss` knows it.
+  Predictions are means of the model's outputs over the draws, since the
+  targets' mean is not known; with `DistributionLoss` it is.
 
   #### Examples
 
@@ -304,8 +304,8 @@ class NegativeLogLikelihood(keras.losses.Loss):
 
     Args:
       fn: Callable of the targets and the outputs, `[n, ...]`; returns one value
-        an example, `[n]`, or one for each of its elements, `[n, ...]`, of which
-        the sum is taken.
+        an example, `[n]`, or one for each of its elements, `[n, ...]`, which
+        are summed.
       reduction: As for every Keras loss. What the sampler does does not depend
         on it.
       name: Python `str`.

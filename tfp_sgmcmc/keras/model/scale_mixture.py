@@ -149,7 +149,7 @@ class ScaleMixture:
 def learned_scale(
     concentration: float = 1., scale: float = 1., bias_scale: float = 1.,
 ) -> Callable[[keras.Variable], ScaleMixture]:
-  """A Gaussian prior whose scale the data tell, one for each weight tensor.
+  """A Gaussian prior with a scale learned from data, one a weight tensor.
 
     w_i | s^2 ~ N(0, s^2)  for the coordinates of one kernel, or one bias,
     s^2       ~ InverseGamma(a, a s_0^2),
@@ -157,15 +157,15 @@ def learned_scale(
     s_0 = scale / sqrt(fan_in)   for kernels,
     s_0 = bias_scale             for vectors and scalars,
 
-  with fan_in the product of all axes of the kernel but the last. What is
-  sampled is w, its law with s integrated out, so that any kernel can take it;
-  `draw_scales` gives the scales to draws of w.
+  with fan_in the product of all axes of the kernel but the last. The kernel
+  samples w alone, with s integrated out, so any kernel can be used.
+  `draw_scales` adds the scales to draws of w.
 
-  The law of s counts as much as 2 a weights of square s_0^2 do: with a = 1 as
-  two, which a kernel of some hundred weights outvotes, so that s_0 says little
-  there. A priori s is between 0.66 s_0 and 3.1 s_0 with probability 0.8. For a
-  bias of one coordinate the law is Student's t with 2 a degrees of freedom and
-  scale s_0.
+  The law of s has the weight of 2 a observed weights of square s_0^2: of two
+  with a = 1. In a kernel of some hundred weights s_0 therefore matters little.
+  A priori s is between 0.66 s_0 and 3.1 s_0 with probability 0.8. For a bias of
+  one coordinate the law is Student's t with 2 a degrees of freedom and scale
+  s_0.
 
   At a temperature T the law given s is tempered, and that of s is not:
 
@@ -175,15 +175,15 @@ def learned_scale(
   zero for T < 1. At T = 0 there is no prior. T may be a schedule: each step has
   the law of its own T.
 
-  At T = 1 it draws the weights of a perceptron closer to zero than N(0, 1)
-  does, which is no better as such. With the defaults of `PosteriorSampling`
-  else, two seeds each, test NLL (and with noise of sd 0.5 on the inputs):
+  At T = 1 it shrinks the weights of a perceptron more than N(0, 1) does, which
+  is not better in itself. Otherwise with the defaults of `PosteriorSampling`,
+  two seeds each, test NLL (and with noise of sd 0.5 on the inputs):
 
                       digits, 64-100-10        Covertype, 54-128-128-2
     N(0, 1)           .114, .130  (2.3, 1.8)   .377, .372  (.81, .76)
     learned_scale()   .161, .156  (1.0, 1.0)   .427, .425  (.64, .64)
 
-  With T chosen by validation data the two are alike (`temperature_search`).
+  With T chosen on validation data the two are alike (`temperature_search`).
 
   Args:
     concentration: Positive number, a.
