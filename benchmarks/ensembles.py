@@ -14,6 +14,8 @@ each weight, T = 1; split, standardisation and scores are as there.
   all rows   from these, ten chains of `MicrocanonicalLangevin` on all rows by
            `sgmcmc.sample`, whose step and length are found as bde's are
   fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
+  BayesianRegressor   that of `tfp_sgmcmc.sklearn` by its defaults, one chain of
+           these networks
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
            warm-up and 1,000 of draws, as published (two gradients a step)
   bde, short   the same with 10,000 steps of warm-up
@@ -50,6 +52,9 @@ METHODS = {
     'all rows': (
         environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='all rows')),
     'fit': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit')),
+    'BayesianRegressor': (
+        environments.OURS, 'tfp_sgmcmc_ensemble',
+        dict(method='BayesianRegressor')),
     'bde, short': ('bde', 'bde_regressor', dict(num_warmup_steps=10_000)),
     'bde': ('bde', 'bde_regressor', dict(num_warmup_steps=50_000)),
 }

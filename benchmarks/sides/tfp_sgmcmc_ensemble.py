@@ -16,6 +16,7 @@ import tensorflow_probability as tfp
 
 from benchmarks import stacked
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import sklearn
 
 tfd = tfp.distributions
 
@@ -66,10 +67,26 @@ def by_fit(
       rows, epochs=num_epochs, verbose=0, callbacks=[sampling],
       steps_per_epoch=max(1, NUM_NETWORKS * passes * len(x) // (
           size * num_epochs)))
-  normal = model.loss.distribution
+  return normals_of(sampling.posterior, x_test)
+
+
+def by_estimator(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int,
+) -> list[tfd.Normal]:
+  """Predictions of each draw of scikit-learn's estimator by its defaults."""
+  # x and y are standardised already: it finds mean 0 and scale 1.
+  regressor = sklearn.BayesianRegressor(HIDDEN, random_state=seed).fit(x, y)
+  return normals_of(regressor.posterior_, x_test)
+
+
+def normals_of(
+    posterior: sgmcmc.keras.PosteriorSamples, x: np.ndarray,
+) -> list[tfd.Normal]:
+  """What each draw predicts."""
+  model = posterior.model
   return [
-      normal(model.stateless_call(weights, [], x_test)[0])
-      for weights in sampling.posterior]
+      model.loss.distribution(model.stateless_call(weights, [], x)[0])
+      for weights in posterior]
 
 
 def main(case: str, predictions: str) -> None:
@@ -81,6 +98,8 @@ def main(case: str, predictions: str) -> None:
   network = stacked.Perceptron([x.shape[1], *HIDDEN, 2])
   if method == 'fit':
     normals = by_fit(x, y, x_test, seed, passes)
+  elif method == 'BayesianRegressor':
+    normals = by_estimator(x, y, x_test, seed)
   else:
     weights = (
         [w[tf.newaxis] for w in network.by_adam(x, y, NUM_NETWORKS, seed)]
