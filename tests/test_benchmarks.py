@@ -156,6 +156,7 @@ def test_ratios_are_of_turns_of_the_same_round():
   assert not compare(1.4, 'peak')['reached']
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_speed_runs_without_peers(tmp_path):
   arguments = ['--tiny', '--no-peers', '--rounds=1', f'--output={tmp_path}']
@@ -206,6 +207,7 @@ def test_what_is_measured_of_chains_on_this_machine():
   assert [line['network'] for line in found['rows']] == ['2-3-1']
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_the_report_on_an_accelerator(tmp_path):
   """On whatever is here: random numbers, a test, a row."""
@@ -217,6 +219,7 @@ def test_the_report_on_an_accelerator(tmp_path):
   assert 'DIFFERENT' not in text and ' passed' in text and 'perceptron' in text
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_tables_run_and_resume(tmp_path, capsys):
   arguments = [
@@ -268,6 +271,7 @@ def test_distance_of_predictions():
       0.5 * np.log(2. * np.pi), atol=1e-4)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_reference_posteriors_run_and_resume(tmp_path):
   arguments = [
@@ -291,6 +295,7 @@ def test_the_table_of_distillation_is_what_was_found():
   assert table == distillation.report(found)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_distillation_runs_and_resumes(tmp_path, capsys):
   arguments = ['--data', str(tmp_path), '--sets', 'digits', '--seeds', '1',
@@ -306,6 +311,7 @@ def test_distillation_runs_and_resumes(tmp_path, capsys):
   assert capsys.readouterr().out.count('digits 1 ') == 1
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_ensembles_run_and_resume(tmp_path):
   folder = os.environ.get('TFP_SGMCMC_DATA')
@@ -322,6 +328,7 @@ def test_ensembles_run_and_resume(tmp_path):
       tmp_path / 'ensembles.md').read_text()
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_samplers_at_equal_gradients(tmp_path):
   """Of two seeds; the second has the rule's step size and the best one."""
@@ -346,6 +353,7 @@ def test_the_table_of_samplers_tells_of_lost_chains():
   assert '| SGLD | 0.200, 1 of 2 lost | 0.200 ± 0.100 (4) |' in report
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_memory_is_that_of_the_process():
   """And 100 more calls of a kernel take none."""

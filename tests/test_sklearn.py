@@ -47,6 +47,7 @@ def test_regressor():
   np.testing.assert_array_equal(mean, again.predict(x))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_several_targets():
   x, y = line()
@@ -108,6 +109,7 @@ def test_columns_of_categories():
   assert regressor.encoder_ is None and regressor.n_features_in_ == 2
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_many_rows_have_more_steps():
   """40 passes over 6,600 rows: 4,160 steps of 64 rows, in 40 epochs of 104."""

@@ -190,7 +190,8 @@ def make_half():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('executor', ['', 'dask'])
+@pytest.mark.parametrize('executor', [
+    '', pytest.param('dask', marks=pytest.mark.weekly)])
 def test_a_killed_process(tmp_path, executor):
   """Its chain goes on alone, and both end the same bit for bit."""
   cell = {'__name__': 'a_cell_of_a_notebook'}

@@ -88,7 +88,9 @@ def assert_same(ours, theirs, rtol=2e-5, atol=2e-6):
         (PSGLD, False),
         (functools.partial(models.SGHMC, integrator='baoab'), False),
         (functools.partial(SGNHT, thermostat='part'), False),
-        (functools.partial(SGNHT, thermostat='matrix'), True)]),
+        (functools.partial(SGNHT, thermostat='matrix'), False)]),
+    pytest.param(
+        PSGLD, True, marks=[pytest.mark.slow, pytest.mark.weekly]),
 ])
 def test_the_chains_are_those_of_turns(
     kernel, jit_compile, monkeypatch):

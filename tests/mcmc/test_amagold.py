@@ -142,6 +142,7 @@ def test_law_of_a_logistic_regression():
   ).pvalue < oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_chains_come_from_afar():
   model = oracle.GaussianModel()

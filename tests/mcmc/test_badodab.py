@@ -236,7 +236,7 @@ def test_the_law_of_a_gaussian_at_a_large_step(thermostat):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('thermostat', [
-    'scalar', pytest.param('diagonal', marks=pytest.mark.slow)])
+    'scalar', pytest.param('diagonal', marks=pytest.mark.weekly)])
 def test_how_cold_euler_is(thermostat):
   """1 - h xi / 2, with xi h = 1 - sqrt(1 - 2 h A), also with h A fixed."""
   for h, a in ((0.1, 2.), (0.05, 4.)):

@@ -32,7 +32,7 @@ def sample(target, step_size, number, wanted, num_results=200):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('wanted', [
-    1e-3, pytest.param(0.1, marks=pytest.mark.slow)])
+    1e-3, pytest.param(0.1, marks=pytest.mark.weekly)])
 def test_the_error_comes_to_what_was_wanted(wanted):
   """Of 20,000 steps; a step size longer by a sixth would have 2.5 as much.
 
