@@ -56,6 +56,7 @@ def test_targets_are_judged_by_pairs_of_the_same_seed():
     assert part in said, (part, said)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_uncertainty_runs_and_resumes(tmp_path, monkeypatch):
   folder = os.environ.get('TFP_SGMCMC_DATA')
