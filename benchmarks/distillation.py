@@ -29,7 +29,7 @@ OUTPUT/distillation.md has the means over seeds.
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
-import json
+import functools
 import pathlib
 from typing import Any
 from typing import NamedTuple
@@ -205,19 +205,20 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(argv)
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'distillation.jsonl'
+
+  def found(name, seed):
+    case = SETS[name](arguments.data, seed)
+    if arguments.tiny:
+      case = case._replace(
+          epochs=10, train=tuple(a[:300] for a in case.train))
+    return dict(scores=run(case, seed))
+
   for name in arguments.sets:
     for seed in range(1, arguments.seeds + 1):
-      key = dict(set=name, seed=seed)
-      if any(key.items() <= line.items() for line in uncertainty.read(path)):
-        continue
-      case = SETS[name](arguments.data, seed)
-      if arguments.tiny:
-        case = case._replace(
-            epochs=10, train=tuple(a[:300] for a in case.train))
-      line = {**key, 'scores': run(case, seed)}
-      with path.open('a') as file:
-        file.write(json.dumps(line) + '\n')
-      print(name, seed, line['scores'], flush=True)
+      line = uncertainty.run_once(
+          path, dict(set=name, seed=seed), functools.partial(found, name, seed))
+      if line is not None:
+        print(name, seed, line['scores'], flush=True)
   (arguments.output / 'distillation.md').write_text(
       report(uncertainty.read(path)))
   return 0

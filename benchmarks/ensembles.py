@@ -30,7 +30,7 @@ again; OUTPUT/ensembles.md has the means over seeds. The split stays the same.
 
 import argparse
 from collections.abc import Sequence
-import json
+import functools
 import os
 import pathlib
 import subprocess
@@ -154,13 +154,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         key = dict(set=name, method=method, seed=seed)
         if method in ('sample', 'all rows', 'fit'):
           key['passes'] = arguments.passes
-        if any(key.items() <= line.items() for line in uncertainty.read(path)):
-          continue
-        line = {**key, **run(method, table, seed, arguments)}
-        with path.open('a') as file:
-          file.write(json.dumps(line) + '\n')
-        print(f'{name}, {method}, seed {seed}: NLL {line["mixture"]:.3f} in '
-              f'{line["cpu"]:.0f} s', flush=True)
+        line = uncertainty.run_once(path, key, functools.partial(
+            run, method, table, seed, arguments))
+        if line is not None:
+          print(f'{name}, {method}, seed {seed}: NLL {line["mixture"]:.3f} in '
+                f'{line["cpu"]:.0f} s', flush=True)
   (arguments.output / 'ensembles.md').write_text(
       report(uncertainty.read(path)))
   return 0

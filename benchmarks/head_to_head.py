@@ -43,7 +43,6 @@ import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
-import json
 import pathlib
 import time
 from typing import Any
@@ -404,6 +403,13 @@ def _cell(values):
   return f'{cell}, {lost} of {len(values)} lost' if lost else cell
 
 
+def timed(*arguments: Any) -> dict[str, float]:
+  """The error of `run`, and its processor seconds."""
+  begin = time.process_time()
+  error = run(*arguments)
+  return dict(error=error, seconds=round(time.process_time() - begin, 1))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
       prog='python -m benchmarks.head_to_head', description=__doc__,
@@ -435,15 +441,10 @@ def main(argv: Sequence[str] | None = None) -> int:
               factor for factor in factors if factor in (1., best(known))]
         for factor in factors:
           key = dict(problem=name, sampler=sampler, factor=factor, seed=seed)
-          if any(
-              key.items() <= line.items() for line in uncertainty.read(path)):
-            continue
-          begin = time.process_time()
-          line = {**key, 'error': run(problem, chosen, factor, seed),
-                  'seconds': round(time.process_time() - begin, 1)}
-          with path.open('a') as file:
-            file.write(json.dumps(line) + '\n')
-          print(line, flush=True)
+          line = uncertainty.run_once(path, key, functools.partial(
+              timed, problem, chosen, factor, seed))
+          if line is not None:
+            print(line, flush=True)
   (arguments.output / 'head_to_head.md').write_text(
       report(uncertainty.read(path)))
   return 0

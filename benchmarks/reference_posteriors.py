@@ -33,6 +33,7 @@ over seeds.
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 import json
 import math
 import pathlib
@@ -298,6 +299,23 @@ METHODS = ('Adam', 'ensemble', 'fit', 'sample', 'SGHMC', 'MCLMC')
 def compare(arguments: argparse.Namespace) -> None:
   """Distances of all methods, on disk."""
   path = arguments.output / 'reference_posteriors.jsonl'
+
+  def scored(method, passes, seed):
+    begin = time.process_time()
+    try:
+      found = run(method, network, x, y, x_test, passes, seed)
+    except (sgmcmc.NonFiniteError, ValueError) as error:
+      print(f'{name}, {method}, {passes}, {seed}: {error}', flush=True)
+      scores = dict(failed=True)
+    else:
+      scores = dict(
+          distance=distance(found, wanted, network),
+          agreement=float(np.mean(
+              np.argmax(found, axis=-1) == np.argmax(wanted, axis=-1))),
+          nll=nll(network, found, y_test))
+    return {**scores, 'hmc': about,
+            'seconds': round(time.process_time() - begin, 1)}
+
   for name in arguments.sets:
     reference, table = load(name, arguments)
     network = perceptron(reference, table)
@@ -310,26 +328,10 @@ def compare(arguments: argparse.Namespace) -> None:
       for passes in [0] if of_adam else arguments.passes:
         for seed in range(arguments.seeds):
           key = dict(set=name, method=method, passes=passes, seed=seed)
-          if any(key.items() <= line.items()
-                 for line in uncertainty.read(path)):
-            continue
-          begin = time.process_time()
-          try:
-            found = run(method, network, x, y, x_test, passes, seed)
-          except (sgmcmc.NonFiniteError, ValueError) as error:
-            print(f'{key}: {error}', flush=True)
-            scores = dict(failed=True)
-          else:
-            scores = dict(
-                distance=distance(found, wanted, network),
-                agreement=float(np.mean(
-                    np.argmax(found, axis=-1) == np.argmax(wanted, axis=-1))),
-                nll=nll(network, found, y_test))
-          line = {**key, **scores, 'hmc': about,
-                  'seconds': round(time.process_time() - begin, 1)}
-          with path.open('a') as file:
-            file.write(json.dumps(line) + '\n')
-          print({**key, **scores}, flush=True)
+          line = uncertainty.run_once(
+              path, key, functools.partial(scored, method, passes, seed))
+          if line is not None:
+            print({k: v for k, v in line.items() if k != 'hmc'}, flush=True)
   (arguments.output / 'reference_posteriors.md').write_text(
       report(uncertainty.read(path)))
 

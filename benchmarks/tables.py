@@ -28,7 +28,7 @@ the pixels of MNIST as columns. The digits come with scikit-learn.
 import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
-import json
+import functools
 import pathlib
 import time
 from typing import Any
@@ -45,8 +45,6 @@ from experiments import datasets
 import tfp_sgmcmc as sgmcmc
 
 UCI = ('concrete', 'energy', 'yacht', 'wine', 'protein', 'bike', 'elevators')
-_KEYS = ('set', 'split', 'epochs', 'batch_size', 'hidden', 'temperature',
-         'likelihood', 'tiny')
 _CLASSES = ('digits', 'a9a', 'covertype', 'kos', 'mnist')
 _LEFT_OUT = ('cnt', 'instant', 'dteday', 'casual', 'registered')
 
@@ -206,7 +204,7 @@ def scores(
 
 
 def _likelihood(line):
-  return '' if line['set'] in _CLASSES else line.get('likelihood', 'gaussian')
+  return '' if line['set'] in _CLASSES else line['likelihood']
 
 
 def _place(item):
@@ -265,24 +263,23 @@ def main(argv: Sequence[str] | None = None) -> int:
   about = dict(
       epochs=arguments.epochs, batch_size=arguments.batch_size,
       hidden=arguments.hidden, temperature=arguments.temperature,
-      **({} if arguments.likelihood == 'gaussian'
-         else {'likelihood': arguments.likelihood}),
-      **({'tiny': True} if arguments.tiny else {}))
+      likelihood=arguments.likelihood, tiny=arguments.tiny)
+
+  def run(name, split):
+    table = SETS[name](arguments.data, split)
+    if arguments.tiny:
+      table = Table(*(values[:64] for values in table))
+    keras.backend.clear_session()
+    return scores(table, arguments, split)
+
   for name in arguments.sets:
     for split in range(arguments.splits):
-      key = dict(set=name, split=split, **about)
-      if any(key == {k: line[k] for k in _KEYS if k in line}
-             for line in uncertainty.read(path)):
-        continue
-      table = SETS[name](arguments.data, split)
-      if arguments.tiny:
-        table = Table(*(values[:64] for values in table))
-      keras.backend.clear_session()
-      line = {**key, **scores(table, arguments, split)}
-      with path.open('a') as file:
-        file.write(json.dumps(line) + '\n')
-      print(f'{name} {split}: Adam {line["adam"]:.3f}, posterior '
-            f'{line["posterior"]:.3f}', flush=True)
+      line = uncertainty.run_once(
+          path, dict(set=name, split=split, **about),
+          functools.partial(run, name, split))
+      if line is not None:
+        print(f'{name} {split}: Adam {line["adam"]:.3f}, posterior '
+              f'{line["posterior"]:.3f}', flush=True)
   (path.parent / 'tables.md').write_text(report(uncertainty.read(path)))
   return 0
 

@@ -224,6 +224,18 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
   return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def run_once(
+    path: pathlib.Path, key: dict[str, Any], run: Callable[[], dict[str, Any]],
+) -> dict[str, Any] | None:
+  """Appends a line of a key and what a run finds; None where there is one."""
+  if any(key.items() <= line.items() for line in read(path)):
+    return None
+  line = {**key, **run()}
+  with path.open('a') as file:
+    file.write(json.dumps(line) + '\n')
+  return line
+
+
 def report(lines: Sequence[dict[str, Any]]) -> str:
   """All rows, and what was reached, in Markdown."""
   grid = {name: {} for name in data.SETS

@@ -123,13 +123,12 @@ def pit(
   """
   _check_axes(axes)
   num_bins = checks.positive_integer('num_bins', num_bins)
-  edges, fewest = np.linspace(0., 1., num_bins + 1), np.inf
-  for k, (name, u) in enumerate(_check_levels(levels).items()):
-    fewest = min(fewest, u.size)
+  edges, levels = np.linspace(0., 1., num_bins + 1), _check_levels(levels)
+  for k, (name, u) in enumerate(levels.items()):
     share = np.histogram(u, edges)[0] / u.size
     axes.stairs(share, edges, color=f'C{k}', linewidth=1.2, label=name)
   even = 1. / num_bins
-  half = float(1.96 * np.sqrt(even * (1. - even) / fewest))
+  half = float(_half_band(even, levels))
   axes.axhspan(
       max(even - half, 0.), even + half, color='0.9', linewidth=0., zorder=0)
   axes.axhline(even, **_GREY)
@@ -175,15 +174,14 @@ def coverage(
   'share of targets inside'
   """
   _check_axes(axes)
-  wanted, fewest = np.linspace(0., 1., _NUM_LEVELS), np.inf
-  for k, (name, u) in enumerate(_check_levels(levels).items()):
-    fewest = min(fewest, u.size)
+  wanted, levels = np.linspace(0., 1., _NUM_LEVELS), _check_levels(levels)
+  for k, (name, u) in enumerate(levels.items()):
     # The least level whose interval holds the target.
     least = np.sort(np.abs(2. * u - 1.))
     axes.plot(
         wanted, np.searchsorted(least, wanted, side='right') / u.size,
         color=f'C{k}', linewidth=1.5, label=name)
-  half = 1.96 * np.sqrt(wanted * (1. - wanted) / fewest)
+  half = _half_band(wanted, levels)
   axes.fill_between(
       wanted, wanted - half, wanted + half, color='0.9', linewidth=0., zorder=0)
   axes.plot([0, 1], [0, 1], **_GREY)
@@ -445,6 +443,12 @@ def _check_axes(axes):
     raise TypeError(
         f'axes is of type {type(axes).__name__}: the axes of one picture are '
         'needed, such as matplotlib.pyplot.subplots()[1].')
+
+
+def _half_band(share, levels):
+  """What a share of the fewest targets stays within in 95 of 100 cases."""
+  fewest = min(u.size for u in levels.values())
+  return 1.96 * np.sqrt(share * (1. - share) / fewest)
 
 
 def _check_levels(levels):

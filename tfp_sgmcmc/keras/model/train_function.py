@@ -13,6 +13,7 @@ import keras
 
 __all__ = ['TrainFunction']
 
+
 class TrainFunction:
   """Runs what it is told to, where it is swapped in, for one execution.
 
