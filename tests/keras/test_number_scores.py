@@ -49,7 +49,7 @@ def test_scores_are_those_of_the_mixture(weights, block, monkeypatch):
 
 
 def test_weights_and_several_outputs():
-  x, y = data(60)
+  x, y = data(400)
   inputs = keras.Input([1])
   model = keras.Model(inputs, {
       name: keras.layers.Dense(1, name=name)(inputs) for name in 'ab'})
@@ -60,16 +60,18 @@ def test_weights_and_several_outputs():
   posterior = sgmcmc.keras.PosteriorSamples.from_arrays(
       model, [rng.normal(size=[4, *v.shape])
               for v in model.trainable_variables])
-  weights = np.arange(60) % 3.
+  weights = np.arange(400) % 3.
   found = posterior.evaluate(
       x, {'a': y, 'b': 2. * y}, sample_weight={'a': weights, 'b': weights > 0})
-  interval = posterior.interval(x)
+  interval, predictive = posterior.interval(x), posterior.predictive(x)
   for name, target, weight in (('a', y, weights), ('b', 2. * y, weights > 0)):
     scores = forecasts.interval_scores(interval[name], target, 0.9)
     np.testing.assert_allclose(
         found[f'{name}_interval_score_90'],
         np.average(scores[:, 0], weights=weight), rtol=1e-4)
-    samples = posterior.sample(x, 4000)[name].astype(np.float64)
+    # Independent for each example: those of `sample` share their draw.
+    samples = predictive[name].sample(4000, seed=[0, 1])
+    samples = np.reshape(samples, [4000, *target.shape]).astype(np.float64)
     wanted = np.average(
         forecasts.crps_of_samples(samples, target)[:, 0], weights=weight)
     np.testing.assert_allclose(found[f'{name}_crps'], wanted, rtol=0.02)

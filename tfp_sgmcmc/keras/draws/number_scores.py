@@ -15,8 +15,8 @@ __all__ = ['LEVEL', 'NumberScores']
 LEVEL = 0.9
 # Of each target, for the CRPS: it takes a thousandth off the mixture's spread.
 _NUM_SAMPLES = 1000
-# To 1e-4 of the range of the draws' quantiles.
-_NUM_HALVINGS = 14
+# To 1e-5 of the range of the draws' quantiles.
+_NUM_HALVINGS = 17
 _TINY = np.finfo(np.float64).tiny
 # Numbers of all draws that wait to be scored together.
 _BLOCK = 2**21
