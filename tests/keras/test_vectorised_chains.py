@@ -107,11 +107,14 @@ def test_the_chains_are_those_of_turns(
 
 
 @pytest.mark.slow
-def test_the_chains_of_all_that_is_chosen(monkeypatch):
-  """With the step size that is found in burn-in, by each chain's own heat."""
+@pytest.mark.parametrize('kernel, learning_rate, num_burnin_steps, epochs', [
+    (None, None, 20, 12), (sgmcmc.SGHMC, 'temperature', 100, 36)])
+def test_the_chains_of_all_that_is_chosen(
+    kernel, learning_rate, num_burnin_steps, epochs, monkeypatch):
+  """With the step size that is found in burn-in, for each chain by itself."""
   ours, theirs = (
-      run(how, monkeypatch, sgmcmc.SGHMC, learning_rate='temperature',
-          num_burnin_steps=100, epochs=36, prior=None)
+      run(how, monkeypatch, kernel, learning_rate=learning_rate,
+          num_burnin_steps=num_burnin_steps, epochs=epochs, prior=None)
       for how in ('together', 'turns'))
   assert IS_VECTORISED[ours[0]]
   assert_same(ours, theirs, rtol=1e-3, atol=1e-4)

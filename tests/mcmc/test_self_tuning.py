@@ -287,6 +287,7 @@ def test_a_chain_that_falls_goes_back_and_others_do_not_know(
   fallen, found = step(kernel, state, pushed, 3)
   np.testing.assert_array_equal(fallen[2], anchor[2])
   np.testing.assert_array_equal(found.num_returns, [0, 0, 1, 0])
+  np.testing.assert_array_equal(found.inner_results.momentum[0][2], 0.)
   assert float(found.step_size) == float(results.step_size) / 2.
   assert found.num_late_returns[2] == (num_steps == 0)
   assert found.finding().is_fine == (num_steps > 0)

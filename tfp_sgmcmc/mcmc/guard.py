@@ -7,7 +7,7 @@ above
   25 max(T_0, K_0)                         while the settings are being found,
   max((3 + 30 sqrt(2 / d)) T_0, 25 K_1)    then.
 
-It has a new momentum there. The anchor is where the chain was at the last
+It starts at rest there, p = 0. The anchor is where the chain was at the last
 multiple of 100 steps. T_0 is the largest T of the last some hundred steps, for
 a chain that cools takes time; K_0 is the mean of K over the last 50 steps of
 the adaptation; and K_1 is K_0 where that is above 2 T_0, so that the noise of
@@ -20,8 +20,10 @@ so that the guard does not change the law.
 
 A chain that finds itself elsewhere than its last step left it (its weights were
 set from outside, or a search goes on from an earlier draw) begins anew there:
-that place is its anchor, and momentum, thermostat, T_0 and K_0 are those of a
-start. What tells is a few coordinates of each part.
+that place is its anchor, its momentum is the old one scaled to K = T, and
+thermostat, T_0 and K_0 are those of a start. What tells is a few coordinates of
+each part. (No momentum is drawn: a condition on the values of one chain could
+not be vectorised over several.)
 """
 
 from collections.abc import Sequence
@@ -146,7 +148,6 @@ def take_back(
     guarded: Guarded,
     seen: Seen,
     step: Step,
-    momentum: Sequence[tf.Tensor],
     first_heat: tf.Tensor,
 ) -> tuple[list[tf.Tensor], Any, Guarded]:
   """Puts chains where they are to go on, and keeps what the next step needs.
@@ -155,7 +156,6 @@ def take_back(
     guarded: `Guarded`, as it was before the step.
     seen: `Seen`, of the step.
     step: `Step`.
-    momentum: List of tensors, for chains that are taken back.
     first_heat: Scalar, K_0 of a chain that begins anew.
 
   Returns:
@@ -166,7 +166,8 @@ def take_back(
   anchor = states.select(seen.is_elsewhere, step.start, guarded.anchor)
   parts = states.select(is_back, anchor, step.end)
   new = new._replace(
-      momentum=states.select(is_back, list(momentum), new.momentum),
+      momentum=states.select(
+          is_back, _first_momentum(seen, step), new.momentum),
       grads_target_log_prob=states.select(
           is_back, [tf.zeros_like(g) for g in parts],
           new.grads_target_log_prob),
@@ -240,6 +241,19 @@ def select_by_chain(
     return states.select(mask, a, b)
 
   return tf.nest.map_structure(select, new, old)
+
+
+def _first_momentum(seen, step):
+  """Of a chain that is elsewhere, the old one with K = T; else 0."""
+  rank, dtype = seen.heat.shape.rank, step.temperature.dtype
+  scale = tf.sqrt(tf.math.divide_no_nan(
+      step.temperature, kinetic_temperature(step.old.momentum, rank, dtype)))
+  is_kept = seen.is_elsewhere & tf.math.is_finite(scale)
+  return [
+      tf.where(
+          states.expand(is_kept, p),
+          states.expand(tf.cast(scale, p.dtype), p) * p, tf.zeros_like(p))
+      for p in step.old.momentum]
 
 
 def _largest(guarded, step):

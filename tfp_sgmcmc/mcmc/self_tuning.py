@@ -62,7 +62,6 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import guard
-from tfp_sgmcmc.mcmc import sghmc
 from tfp_sgmcmc.mcmc import sgnht
 
 __all__ = ['SelfTuning', 'SelfTuningResults']
@@ -135,7 +134,6 @@ class SelfTuningResults(NamedTuple):
 class _Seeds(NamedTuple):
   """The seeds of a step, one for each use."""
   inner: tf.Tensor
-  momentum: tf.Tensor
 
 
 class _Measured(NamedTuple):
@@ -173,7 +171,7 @@ class SelfTuning(adaptation.AdaptingKernel):
   G = 1: rescale the parameters by `Posterior.transform`.
 
   If the state is not that of the last step, for instance because weights were
-  set from outside, the chain starts there anew, with a new momentum.
+  set from outside, the chain starts there anew.
 
   The inner kernel's step size is only the start; its `diffusion` is best 0, so
   that the thermostat compensates only for unknown noise.
@@ -337,14 +335,8 @@ class SelfTuning(adaptation.AdaptingKernel):
     results = self._with_step_size(
         previous._replace(inner_results=inner), measured, is_adapting, seen)
     results = self._with_metric(results, measured, step, number, seen)
-    momentum = tf.cond(
-        seen.is_usable, lambda: list(inner.momentum),
-        lambda: sghmc.initial_momentum(
-            [tf.cast(temperature, p.dtype) for p in parts],
-            self.inner_kernel.standard_normal(parts, seeds.momentum)))
     new_parts, inner, guarded = guard.take_back(
-        guarded, seen, made, momentum,
-        tf.maximum(temperature, _LEAST_TEMPERATURE))
+        guarded, seen, made, tf.maximum(temperature, _LEAST_TEMPERATURE))
     return new_parts, results._replace(
         inner_results=inner, **guarded._asdict())
 
