@@ -33,7 +33,19 @@ def test_notebook_has_outputs_and_no_errors(path):
 
 @pytest.mark.slow
 def test_notebooks_run():
+  run([name for name in run_tutorials.TUTORIALS if name != '11_lora'])
+
+
+@pytest.mark.slow
+@pytest.mark.weekly
+def test_the_notebook_of_adapters_runs():
+  pytest.importorskip('keras_hub')
+  run(['11_lora'])
+
+
+def run(names):
   result = subprocess.run(
-      [sys.executable, '-m', 'tests.run_tutorials'], capture_output=True,
-      check=False, cwd=pathlib.Path(__file__).parent.parent, text=True)
+      [sys.executable, '-m', 'tests.run_tutorials', *names],
+      capture_output=True, check=False,
+      cwd=pathlib.Path(__file__).parent.parent, text=True)
   assert result.returncode == 0, result.stdout + result.stderr
