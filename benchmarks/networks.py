@@ -1,5 +1,7 @@
 """Keras models that benchmarks train."""
 
+from collections.abc import Callable
+
 import keras
 
 layers = keras.layers
@@ -36,8 +38,30 @@ def mobile_net(size: int = 64) -> keras.Model:
   return keras.Sequential([body, layers.Dense(10)])
 
 
+def resnet20(
+    make_norm: Callable[[], keras.Layer] = lambda: layers.GroupNormalization(8),
+) -> keras.Model:
+  """He et al.'s network for images of 32 by 32, with group normalisation."""
+  def convolve(x, filters, size=3, strides=1):
+    return layers.Conv2D(
+        filters, size, strides, padding='same', use_bias=False)(x)
+
+  inputs = keras.Input([32, 32, 3])
+  x = layers.ReLU()(make_norm()(convolve(inputs, 16)))
+  for filters, strides in (
+      (16, 1), (16, 1), (16, 1), (32, 2), (32, 1), (32, 1), (64, 2), (64, 1),
+      (64, 1)):
+    y = layers.ReLU()(make_norm()(convolve(x, filters, 3, strides)))
+    y = make_norm()(convolve(y, filters))
+    if strides > 1:
+      x = convolve(x, filters, 1, strides)
+    x = layers.ReLU()(layers.Add()([x, y]))
+  return keras.Model(
+      inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
+
+
 def named(name: str) -> keras.Model:
-  """`'convolutional'`, `'mobile_net'`, or widths such as `'256-256'`."""
-  if name in ('convolutional', 'mobile_net'):
+  """`'convolutional'`, `'mobile_net'`, `'resnet20'`, or widths: `'256-256'`."""
+  if name in ('convolutional', 'mobile_net', 'resnet20'):
     return globals()[name]()
   return perceptron(*map(int, name.split('-')))

@@ -21,31 +21,10 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import compat
 
 tfd = tfp.distributions
-layers = keras.layers
 
 NUM_EXAMPLES = 60_000
 PSGLD = functools.partial(
     sgmcmc.SGLD, preconditioner=sgmcmc.preconditioners.RMSProp())
-
-
-def resnet20(make_norm=lambda: layers.GroupNormalization(8)):
-  """He et al.'s network for images of 32 by 32, with group normalisation."""
-  def convolve(x, filters, size=3, strides=1):
-    return layers.Conv2D(
-        filters, size, strides, padding='same', use_bias=False)(x)
-
-  inputs = keras.Input([32, 32, 3])
-  x = layers.ReLU()(make_norm()(convolve(inputs, 16)))
-  for filters, strides in (
-      (16, 1), (16, 1), (16, 1), (32, 2), (32, 1), (32, 1), (64, 2), (64, 1),
-      (64, 1)):
-    y = layers.ReLU()(make_norm()(convolve(x, filters, 3, strides)))
-    y = make_norm()(convolve(y, filters))
-    if strides > 1:
-      x = convolve(x, filters, 1, strides)
-    x = layers.ReLU()(layers.Add()([x, y]))
-  return keras.Model(
-      inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
 class Case(NamedTuple):
@@ -167,7 +146,7 @@ def serialized(program, arguments, is_for_tpu):
 
 
 perceptron, convolutional = networks.perceptron, networks.convolutional
-RESNET = dict(make_model=resnet20, image=(32, 32, 3))
+RESNET = dict(make_model=networks.resnet20, image=(32, 32, 3))
 
 # By what they differ from the case before.
 CASES = (

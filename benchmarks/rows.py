@@ -285,10 +285,14 @@ def bouncy(tiny: bool, folder: str | None = None) -> Row:
        'ours, 100 chains': ours('100 chains', chains, steps),
        'NumPy': Side(
            'NumPy', 'numpy_sbps', {**case, 'num_events': events // 5},
-           events // 5)},
+           events // 5),
+       'NumPy, 100 processes': Side(
+           '100 chains', 'numpy_sbps',
+           {**case, 'num_events': steps, 'num_processes': chains},
+           chains * steps, draws=False)},
       (Ratio('ours', 'NumPy', 10.), Ratio('ours, sample_chain', 'NumPy'),
        Ratio('ours, sample_chain, loops whole', 'NumPy'),
-       Ratio('ours, 100 chains', 'NumPy', 50.)),
+       Ratio('ours, 100 chains', 'NumPy, 100 processes')),
       None if tiny else laws.bouncy, 5, 2)
 
 
@@ -363,6 +367,66 @@ def first_fit(tiny: bool, folder: str | None = None) -> Row:
       fresh=True, rounds=2)
 
 
+def networks(tiny: bool, folder: str | None = None) -> Row:
+  """Of ten networks, a step of all of them."""
+  num_steps = 20 if tiny else 1000
+  case = dict(num_networks=2 if tiny else 10, num_examples=1202,
+              batch_size=256, num_steps=num_steps)
+
+  def side(title, **more):
+    return Side(
+        title, 'tfp_sgmcmc_networks', {**case, **more}, num_steps, draws=False)
+
+  ours = {
+      'SGHMC by sample': side(
+          'sample', method='sample', kernel='SGHMC', **_by_sample(tiny)),
+      'the default by sample': side(
+          'sample', method='sample', kernel='default', **_by_sample(tiny)),
+      'the default by fit': side(
+          'fit', method='fit', jit_compile=False, steps_per_execution=1),
+      'the default by fit, XLA': side(
+          'fit', method='fit', jit_compile=True, steps_per_execution=1),
+      'the default by fit, XLA, 10 steps an execution': side(
+          'fit', method='fit', jit_compile=True, steps_per_execution=10)}
+  return Row(
+      'ten perceptrons 5-16-16-16-16-2 (N = 1,202, n = 256 for each)',
+      'steps of all',
+      {**ours, 'bare gradient': side('bare gradient', method='gradient')},
+      tuple(Ratio(name, 'bare gradient', 0.77) for name in ours), rounds=3)
+
+
+def disk(tiny: bool, folder: str | None = None) -> Row:
+  num_steps = 20 if tiny else 2000
+  case = dict(num_examples=20_000 if tiny else 10_000_000, num_features=20,
+              batch_size=1000, num_steps=num_steps, num_shuffled=100)
+
+  def side(title, from_disk):
+    return Side(
+        title, 'tfp_sgmcmc_disk', {**case, 'from_disk': from_disk}, num_steps,
+        draws=False)
+
+  return Row(
+      'SGLD, logistic regression (N = 10,000,000, d = 20, n = 1,000; 840 MB)',
+      'steps', {
+          'ours, from disk': side('Stream', True),
+          'ours, in memory': side('Uniform', False)},
+      (Ratio('ours, from disk', 'ours, in memory'),
+       Ratio('ours, from disk', 'ours, in memory', quantity='peak')), rounds=3)
+
+
+def resnet(tiny: bool, folder: str | None = None) -> Row:
+  case = dict(network='resnet20', num_steps=20 if tiny else 100,
+              batch_size=4 if tiny else 32)
+  return Row(
+      'a fit of ResNet-20 (32 x 32 x 3, n = 32, 100 steps), ten draws on disk, '
+      'in a process of its own', None,
+      {'ours': Side('PosteriorSampling', 'keras_fit', {
+          **case, 'sampling': True, 'num_draws': 10}),
+       'SGD': Side('SGD', 'keras_fit', {**case, 'sampling': False})},
+      (Ratio('ours', 'SGD', 1.5, 'cpu'), Ratio('ours', 'SGD', 1.5, 'peak')),
+      fresh=True, rounds=2)
+
+
 # By what they differ from one chain, N = 100,000, d = 20, n = 100.
 _GROWTH = {
     'N': ('num_examples', (1_000, 10_000, 100_000, 1_000_000)),
@@ -411,6 +475,6 @@ def growth(tiny: bool, folder: str | None = None) -> Row:
 
 ROWS: dict[str, Callable[[bool, str | None], Row]] = dict(
     one_chain=one_chain, many_chains=many_chains, perceptron=perceptron,
-    fit=fit, predict=predict, bouncy=bouncy, first_fit=first_fit,
-    effective=effective, effective_covertype=effective_covertype,
-    growth=growth)
+    fit=fit, networks=networks, predict=predict, bouncy=bouncy,
+    first_fit=first_fit, disk=disk, resnet=resnet, effective=effective,
+    effective_covertype=effective_covertype, growth=growth)

@@ -1,4 +1,10 @@
-"""Steps of `fit`: SGD with momentum, or PosteriorSampling with SGHMC."""
+"""Steps of `fit`: SGD with momentum, or PosteriorSampling with SGHMC.
+
+With `num_draws` so many draws are kept on disk, in the second half of a turn;
+else one, at its end.
+"""
+
+import tempfile
 
 import keras
 import numpy as np
@@ -20,11 +26,15 @@ def prepare(case):
           size, drop_remainder=True)
   callbacks = []
   if case['sampling']:
+    num_draws = case.get('num_draws')
+    apart = num_steps // (2 * num_draws) if num_draws else num_steps
     callbacks = [sgmcmc.keras.PosteriorSampling(
         sgmcmc.SGHMC, num_examples=len(x),
         prior=tfp.distributions.Normal(0., 1.), learning_rate=1e-3,
-        momentum=0.9, num_burnin_steps=num_steps - 1,
-        num_steps_between_results=num_steps - 1, seed=0)]
+        momentum=0.9, num_steps_between_results=apart - 1, seed=0,
+        num_burnin_steps=(
+            num_steps // 2 if num_draws else num_steps) - 1,
+        directory=tempfile.mkdtemp() if num_draws else None)]
   model.compile(
       keras.optimizers.SGD(1e-3, momentum=0.9),
       keras.losses.SparseCategoricalCrossentropy(from_logits=True),

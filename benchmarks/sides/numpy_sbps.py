@@ -6,6 +6,9 @@ framework: derivatives by hand, a Python loop over events, a bounce's gradient
 only at a bounce.
 """
 
+import concurrent.futures
+import functools
+
 import numpy as np
 
 from benchmarks import data
@@ -154,6 +157,8 @@ def _first_arrival(knots, gamma, level):
 
 
 def prepare(case):
+  if 'num_processes' in case:
+    return _in_processes(case)
   x, y = data.examples(case)
   start = np.array(case['mode'])
 
@@ -165,6 +170,23 @@ def prepare(case):
     return data.along(states, durations)
 
   return turn
+
+
+def _in_processes(case):
+  """A chain in each of several processes."""
+  pool = concurrent.futures.ProcessPoolExecutor(case['num_processes'])
+
+  def turn(seed):
+    list(pool.map(
+        functools.partial(_one_chain, case),
+        range(seed, seed + case['num_processes'])))
+
+  return turn
+
+
+def _one_chain(case, seed):
+  run(*data.examples(case), case['batch_size'], case['num_events'], seed,
+      np.array(case['mode']))
 
 
 if __name__ == '__main__':

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from benchmarks import programs
+from benchmarks import networks
 import tfp_sgmcmc as sgmcmc
 
 NUM_EXAMPLES, BATCH_SIZE = 32, 16
@@ -71,7 +71,7 @@ def test_draws_of_a_residual_network_stream_to_disk(tmp_path):
   keras.utils.set_random_seed(0)
   keras.config.set_dtype_policy('mixed_bfloat16')
   try:
-    model = programs.resnet20()
+    model = networks.resnet20()
   finally:
     keras.config.set_dtype_policy('float32')
   model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
