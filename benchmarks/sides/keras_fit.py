@@ -1,7 +1,8 @@
-"""Steps of `fit`: SGD with momentum, or PosteriorSampling with SGHMC.
+"""Steps of `fit`: SGD with momentum, or PosteriorSampling.
 
-With `num_draws` so many draws are kept on disk, in the second half of a turn;
-else one, at its end.
+Its kernel is SGHMC, or with `is_default` what it takes by itself. With
+`num_draws` so many draws are kept on disk, in the second half of a turn; else
+one, at its end.
 """
 
 import tempfile
@@ -28,10 +29,12 @@ def prepare(case):
   if case['sampling']:
     num_draws = case.get('num_draws')
     apart = num_steps // (2 * num_draws) if num_draws else num_steps
+    kernel = {'start_epoch': 0} if case.get('is_default') else {
+        'kernel': sgmcmc.SGHMC, 'learning_rate': 1e-3, 'momentum': 0.9}
     callbacks = [sgmcmc.keras.PosteriorSampling(
-        sgmcmc.SGHMC, num_examples=len(x),
-        prior=tfp.distributions.Normal(0., 1.), learning_rate=1e-3,
-        momentum=0.9, num_steps_between_results=apart - 1, seed=0,
+        **kernel, num_examples=len(x),
+        prior=tfp.distributions.Normal(0., 1.),
+        num_steps_between_results=apart - 1, seed=0,
         num_burnin_steps=(
             num_steps // 2 if num_draws else num_steps) - 1,
         directory=tempfile.mkdtemp() if num_draws else None)]
