@@ -14,8 +14,11 @@ methods, all with E epochs and batches of 100 rows:
                         layers where it has none; 30 passes
   SGD, EMA              SGD with learning rate .1 and momentum .9; Keras'
                         moving average of the weights (use_ema=True)
-  T = 0                 PosteriorSampling(temperature=0.): predictions averaged
-                        over 30 draws of descent with momentum
+  SGHMC, T = 0          PosteriorSampling(learning_rate=0.1, temperature=0.):
+                        predictions averaged over 30 draws of descent with
+                        momentum 0.9
+  SGHMC, T = 1          PosteriorSampling(learning_rate=0.1)
+  T = 0                 PosteriorSampling(temperature=0.)
   T = 1                 PosteriorSampling()
   T chosen              PosteriorSampling(temperature='validation'), a tenth of
                         the rows for validation and not for training
@@ -111,12 +114,8 @@ def sampled(task: data.Task, seed: int, **arguments) -> tuple[Predict, dict]:
       settings, draws=len(posterior), validation=sampling.validation_scores)
 
 
-def cold(task: data.Task, seed: int) -> Found:
-  return {'T = 0': sampled(task, 100 * seed, temperature=0.)}
-
-
-def posterior(task: data.Task, seed: int) -> Found:
-  return {'T = 1': sampled(task, 100 * seed)}
+def at(name: str, **arguments: Any) -> Callable[[data.Task, int], Found]:
+  return lambda task, seed: {name: sampled(task, 100 * seed, **arguments)}
 
 
 def chosen(task: data.Task, seed: int) -> Found:
@@ -179,8 +178,10 @@ FITS = (
     (stopped_early, ('Adam, stopped early',)),
     (mc_dropout, ('MC dropout',)),
     (moving_average, ('SGD, EMA',)),
-    (cold, ('T = 0',)),
-    (posterior, ('T = 1',)),
+    *((at(name, **arguments), (name,)) for name, arguments in {
+        'SGHMC, T = 0': dict(learning_rate=0.1, temperature=0.),
+        'SGHMC, T = 1': dict(learning_rate=0.1),
+        'T = 0': dict(temperature=0.), 'T = 1': {}}.items()),
     (chosen, ('T chosen', '4 chains, T chosen')),
 )
 METHODS = tuple(name for _, names in FITS for name in names)
@@ -310,7 +311,9 @@ def targets(grid: dict[str, Any]) -> str:
   """What was reached, by the means over seeds of paired comparisons."""
   rows = [['', '', *grid], ['---'] * (2 + len(grid))]
   for what, of, against, compare, sign, limit in TARGETS:
-    for method in ('T chosen', 'T = 0', 'T = 1', '4 chains, T chosen'):
+    for method in (
+        'T chosen', 'T = 0', 'T = 1', 'SGHMC, T = 0', 'SGHMC, T = 1',
+        '4 chains, T chosen'):
       if ('4 chains' in what) != ('4 chains' in method):
         continue
       row = [f'{what} {sign} {limit:g}', method]

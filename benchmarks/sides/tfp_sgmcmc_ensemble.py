@@ -30,14 +30,14 @@ def by_sample(
   """Draws of the weights, `[draw, network, ...]`."""
   posterior = network.posterior(x, y)
   size = len(x) if on_all_rows else min(BATCH_SIZE, len(x))
-  num_steps = max(passes * len(x) // size, 4)
+  # On all rows a step takes two gradients.
+  num_steps = max(passes // 2 if on_all_rows else passes * len(x) // size, 4)
   num_burnin_steps = num_steps * (3 if on_all_rows else 2) // 4
   num_draws = min(NUM_DRAWS, num_steps - num_burnin_steps)
   kernel = stacked.tuned(posterior, size, num_burnin_steps)
-  if on_all_rows:  # By leapfrog a step is one gradient, a pass.
+  if on_all_rows:
     kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
-        sgmcmc.MicrocanonicalLangevin(
-            posterior, step_size=0.001, integrator='leapfrog'),
+        sgmcmc.MicrocanonicalLangevin(posterior, step_size=0.001),
         num_adaptation_steps=num_burnin_steps)
   return sgmcmc.sample(
       kernel, num_draws, network.by_adam(x, y, NUM_NETWORKS, seed),
