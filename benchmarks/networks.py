@@ -1,6 +1,7 @@
 """Keras models that benchmarks train."""
 
 from collections.abc import Callable
+from collections.abc import Sequence
 
 import keras
 
@@ -36,6 +37,14 @@ def mobile_net(size: int = 64) -> keras.Model:
       input_shape=(size, size, 3), alpha=0.35, include_top=False, weights=None,
       pooling='avg')
   return keras.Sequential([body, layers.Dense(10)])
+
+
+def regression(num_features: int, hidden: Sequence[int]) -> keras.Sequential:
+  """A perceptron of a table, which learns a mean and a scale."""
+  return keras.Sequential([
+      keras.Input([num_features]),
+      *(layers.Dense(units, activation='relu') for units in hidden),
+      layers.Dense(2)])
 
 
 def resnet20(

@@ -207,10 +207,22 @@ def perceptron(tiny: bool, folder: str | None = None) -> Row:
 def _fit_side(network, num_steps, sampling, **more):
   return Side(
       'PosteriorSampling' if sampling else 'SGD', 'keras_fit',
-      dict(network=network, num_steps=num_steps, batch_size=100,
-           sampling=sampling, **{
-               key: value for key, value in more.items() if key != 'threads'}),
+      {**dict(network=network, num_steps=num_steps, batch_size=100,
+              sampling=sampling), **{
+                  key: value for key, value in more.items()
+                  if key != 'threads'}},
       num_steps, threads=more.get('threads'))
+
+
+def _fit_of_its_own(title, network, **case):
+  """CPU time and memory of a process that fits once."""
+  ours, sgd = (
+      _fit_side(network, sampling=sampling, **case)
+      for sampling in (True, False))
+  return Row(
+      title, None, {'ours': ours, 'SGD': sgd},
+      (Ratio('ours', 'SGD', 1.5, 'cpu'), Ratio('ours', 'SGD', 1.5, 'peak')),
+      fresh=True, rounds=2)
 
 
 def fit(tiny: bool, folder: str | None = None) -> Row:
@@ -359,16 +371,10 @@ def effective_covertype(tiny: bool, folder: str | None) -> Row:
 
 
 def first_fit(tiny: bool, folder: str | None = None) -> Row:
-  network = '8' if tiny else 'mobile_net'
-  case = dict(network=network, num_steps=1, batch_size=16)
-  return Row(
+  return _fit_of_its_own(
       'the first fit of MobileNetV2 (0.35, 64 x 64, 158 variables), n = 16, in '
-      'a process of its own', None,
-      {'ours': Side('PosteriorSampling', 'keras_fit', {
-          **case, 'sampling': True}),
-       'SGD': Side('SGD', 'keras_fit', {**case, 'sampling': False})},
-      (Ratio('ours', 'SGD', 1.5, 'cpu'), Ratio('ours', 'SGD', 1.5, 'peak')),
-      fresh=True, rounds=2)
+      'a process of its own', '8' if tiny else 'mobile_net', num_steps=1,
+      batch_size=16)
 
 
 def networks(tiny: bool, folder: str | None = None) -> Row:
@@ -419,16 +425,10 @@ def disk(tiny: bool, folder: str | None = None) -> Row:
 
 
 def resnet(tiny: bool, folder: str | None = None) -> Row:
-  case = dict(network='resnet20', num_steps=20 if tiny else 100,
-              batch_size=4 if tiny else 32)
-  return Row(
+  return _fit_of_its_own(
       'a fit of ResNet-20 (32 x 32 x 3, n = 32, 100 steps), ten draws on disk, '
-      'in a process of its own', None,
-      {'ours': Side('PosteriorSampling', 'keras_fit', {
-          **case, 'sampling': True, 'num_draws': 10}),
-       'SGD': Side('SGD', 'keras_fit', {**case, 'sampling': False})},
-      (Ratio('ours', 'SGD', 1.5, 'cpu'), Ratio('ours', 'SGD', 1.5, 'peak')),
-      fresh=True, rounds=2)
+      'in a process of its own', 'resnet20', num_steps=20 if tiny else 100,
+      batch_size=4 if tiny else 32, num_draws=10)
 
 
 # By what they differ from one chain, N = 100,000, d = 20, n = 100.

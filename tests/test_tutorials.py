@@ -33,14 +33,16 @@ def test_notebook_has_outputs_and_no_errors(path):
 
 @pytest.mark.slow
 def test_notebooks_run():
-  run([name for name in run_tutorials.TUTORIALS if name != '11_lora'])
+  run([name for name in run_tutorials.TUTORIALS
+       if name not in run_tutorials.NEEDS])
 
 
 @pytest.mark.slow
 @pytest.mark.weekly
-def test_the_notebook_of_adapters_runs():
-  pytest.importorskip('keras_hub')
-  run(['11_lora'])
+@pytest.mark.parametrize('name, package', run_tutorials.NEEDS.items())
+def test_notebooks_that_need_more_run(name, package):
+  pytest.importorskip(package)
+  run([name])
 
 
 def run(names):

@@ -8,6 +8,7 @@ only at a bounce.
 
 import concurrent.futures
 import functools
+import multiprocessing
 
 import numpy as np
 
@@ -174,7 +175,10 @@ def prepare(case):
 
 def _in_processes(case):
   """A chain in each of several processes."""
-  pool = concurrent.futures.ProcessPoolExecutor(case['num_processes'])
+  x, y = data.examples(case)  # Forked processes have them.
+  pool = concurrent.futures.ProcessPoolExecutor(
+      case['num_processes'], multiprocessing.get_context('fork'),
+      initializer=_TABLE.extend, initargs=([x, y],))
 
   def turn(seed):
     list(pool.map(
@@ -184,8 +188,11 @@ def _in_processes(case):
   return turn
 
 
+_TABLE = []  # Of a process: x and y.
+
+
 def _one_chain(case, seed):
-  run(*data.examples(case), case['batch_size'], case['num_events'], seed,
+  run(*_TABLE, case['batch_size'], case['num_events'], seed,
       np.array(case['mode']))
 
 

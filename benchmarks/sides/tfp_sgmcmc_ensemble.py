@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from benchmarks import networks
 from benchmarks import stacked
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sklearn
@@ -51,10 +52,7 @@ def by_fit(
 ) -> list[tfd.Normal]:
   """Predictions of each draw of one fit with ten chains."""
   keras.utils.set_random_seed(seed)
-  model = keras.Sequential([
-      keras.Input(x.shape[1:]),
-      *(keras.layers.Dense(units, activation='relu') for units in HIDDEN),
-      keras.layers.Dense(2)])
+  model = networks.regression(x.shape[1], HIDDEN)
   model.compile('adam', sgmcmc.keras.GaussianLikelihood())
   # Each chain has a tenth of each batch.
   size = NUM_NETWORKS * min(BATCH_SIZE, len(x))

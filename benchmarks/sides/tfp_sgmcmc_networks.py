@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks import driver
+from benchmarks import networks
 from benchmarks import stacked
 from benchmarks import worker
 import tfp_sgmcmc as sgmcmc
@@ -84,10 +85,7 @@ def _sample(case, x, y):
 def _fit(case, x, y):
   num, num_steps = case['num_networks'], case['num_steps']
   keras.utils.set_random_seed(0)
-  model = keras.Sequential([
-      keras.Input([NUM_FEATURES]),
-      *(keras.layers.Dense(units, activation='relu') for units in HIDDEN),
-      keras.layers.Dense(2)])
+  model = networks.regression(NUM_FEATURES, HIDDEN)
   model.compile(
       'sgd', sgmcmc.keras.GaussianLikelihood(), jit_compile=case['jit_compile'],
       steps_per_execution=case['steps_per_execution'])

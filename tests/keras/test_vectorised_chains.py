@@ -108,7 +108,7 @@ def test_the_chains_are_those_of_turns(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kernel, learning_rate, num_burnin_steps, epochs', [
-    (None, None, 20, 12), (sgmcmc.SGHMC, 'temperature', 100, 36)])
+    (None, None, 8, 6), (sgmcmc.SGHMC, 'temperature', 100, 36)])
 def test_the_chains_of_all_that_is_chosen(
     kernel, learning_rate, num_burnin_steps, epochs, monkeypatch):
   """With the step size that is found in burn-in, for each chain by itself."""

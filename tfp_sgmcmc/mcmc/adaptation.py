@@ -3,6 +3,7 @@
 import abc
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +25,15 @@ _LARGEST_ERROR = 1e12
 _ROUNDING = 4.
 
 
+class _Seeds(NamedTuple):
+  """The seeds of a step, one for each use."""
+  inner: tf.Tensor
+
+
 class WrappingKernel(kernel_lib.Kernel):
   """Base of kernels that have an `inner_kernel` among their `parameters`."""
+
+  _Seeds = _Seeds
 
   @property
   def inner_kernel(self) -> base.LangevinKernel:

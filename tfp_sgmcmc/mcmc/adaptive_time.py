@@ -73,11 +73,6 @@ class AdaptiveTimeResults(NamedTuple):
     return self.inner_results.failure(state)
 
 
-class _Seeds(NamedTuple):
-  """The seeds of a step, one for each use."""
-  inner: tf.Tensor
-
-
 class AdaptiveTime(adaptation.WrappingKernel):
   """Small steps where gradients are large, and weighted draws.
 
@@ -191,8 +186,6 @@ class AdaptiveTime(adaptation.WrappingKernel):
         power=power,
         gradient_scale=gradient_scale,
         name=name))
-
-  _Seeds = _Seeds
 
   @property
   def why_no_shards(self) -> str | None:

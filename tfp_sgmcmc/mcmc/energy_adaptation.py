@@ -78,11 +78,6 @@ class EnergyErrorStepSizeAdaptationResults(NamedTuple):
     return adaptation.failure(self, state, lambda advice: advice)
 
 
-class _Seeds(NamedTuple):
-  """The seeds of a step, one for each use."""
-  inner: tf.Tensor
-
-
 class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   """Finds the step size, and the length, of `MicrocanonicalLangevin`.
 
@@ -183,8 +178,6 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
         num_adaptation_steps=num_adaptation_steps,
         target=tuple(target),
         name=name))
-
-  _Seeds = _Seeds
 
   def adapted_kernel(
       self, results: EnergyErrorStepSizeAdaptationResults,

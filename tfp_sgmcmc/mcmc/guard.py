@@ -249,10 +249,9 @@ def _first_momentum(seen, step):
   scale = tf.sqrt(tf.math.divide_no_nan(
       step.temperature, kinetic_temperature(step.old.momentum, rank, dtype)))
   is_kept = seen.is_elsewhere & tf.math.is_finite(scale)
+  scale = tf.where(is_kept, scale, tf.zeros_like(scale))
   return [
-      tf.where(
-          states.expand(is_kept, p),
-          states.expand(tf.cast(scale, p.dtype), p) * p, tf.zeros_like(p))
+      tf.math.multiply_no_nan(p, states.expand(tf.cast(scale, p.dtype), p))
       for p in step.old.momentum]
 
 

@@ -131,11 +131,6 @@ class SelfTuningResults(NamedTuple):
             'make the adaptation (burn-in) longer, or take larger batches.')))
 
 
-class _Seeds(NamedTuple):
-  """The seeds of a step, one for each use."""
-  inner: tf.Tensor
-
-
 class _Measured(NamedTuple):
   """What a second gradient at the old position tells.
 
@@ -256,8 +251,6 @@ class SelfTuning(adaptation.AdaptingKernel):
           f'gradient_estimator is {estimator!r}, whose minibatch cannot be had '
           'twice, and SelfTuning compares two positions on one minibatch. Take '
           'Uniform, or another estimator of data in memory.')
-
-  _Seeds = _Seeds
 
   def adapted_kernel(self, results: SelfTuningResults) -> sgnht.SGNHT:
     """The inner kernel with the settings found.

@@ -76,11 +76,6 @@ class TemperatureStepSizeAdaptationResults(NamedTuple):
         'costs some hundred steps.'))
 
 
-class _Seeds(NamedTuple):
-  """The seeds of a step, one for each use."""
-  inner: tf.Tensor
-
-
 class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
   """Adapts the step size to a target excess temperature.
 
@@ -208,8 +203,6 @@ class TemperatureStepSizeAdaptation(adaptation.AdaptingKernel):
       raise ValueError(
           f'keep_momentum is True, and {type(inner_kernel).__name__} has none: '
           'leave it out, or take SGHMC.')
-
-  _Seeds = _Seeds
 
   def adapted_kernel(
       self, results: TemperatureStepSizeAdaptationResults,
