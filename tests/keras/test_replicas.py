@@ -16,13 +16,16 @@ from tfp_sgmcmc.keras.model import replicas
 
 
 @pytest.mark.slow
-def test_two_replicas_make_the_chain_of_one_device():
+@pytest.mark.parametrize('part', [
+    'usual', pytest.param('variants', marks=pytest.mark.weekly)])
+def test_two_replicas_make_the_chain_of_one_device(part):
   result = subprocess.run(
-      [sys.executable, '-m', 'tests.keras.two_replicas'],
+      [sys.executable, '-m', 'tests.keras.two_replicas', part],
       cwd=pathlib.Path(__file__).parent.parent.parent, capture_output=True,
       check=False, text=True)
   assert result.returncode == 0, result.stdout + result.stderr
-  assert 'planted' in result.stdout
+  assert ('planted' in result.stdout) == (part == 'usual')
+  assert result.stdout.endswith('Done.\n')
 
 
 def two_replicas(strategy=tf.distribute.MirroredStrategy):

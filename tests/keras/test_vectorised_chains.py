@@ -87,10 +87,11 @@ def assert_same(ours, theirs, rtol=2e-5, atol=2e-6):
         (functools.partial(sgmcmc.SGLD, step_size=1e-4), False),
         (PSGLD, False),
         (functools.partial(models.SGHMC, integrator='baoab'), False),
-        (functools.partial(SGNHT, thermostat='part'), False),
-        (functools.partial(SGNHT, thermostat='matrix'), False)]),
-    pytest.param(
-        PSGLD, True, marks=[pytest.mark.slow, pytest.mark.weekly]),
+        (functools.partial(SGNHT, thermostat='part'), False)]),
+    *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.weekly])
+      for row in [
+          (functools.partial(SGNHT, thermostat='matrix'), False),
+          (PSGLD, True)]),
 ])
 def test_the_chains_are_those_of_turns(
     kernel, jit_compile, monkeypatch):

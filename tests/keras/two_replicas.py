@@ -1,5 +1,7 @@
 """Fits on one device and on two replicas: the same chain, number for number.
 
+  python -m tests.keras.two_replicas [variants]
+
 A program of its own, since TensorFlow takes its devices when it starts. It
 prints a line for each comparison, and fails with the first that does not hold.
 """
@@ -27,29 +29,29 @@ DEVICES = ['/cpu:0', '/cpu:1']
 SBPS = sgmcmc.StochasticBouncyParticleSampler
 KERNELS = {
     'SGHMC': dict(kernel=models.SGHMC),
+    'SBPS': dict(
+        kernel=functools.partial(SBPS, refresh_rate=1.),
+        **models.at_times(0.05)),
+    'EWSG': dict(kernel=models.EWSG),
+    'all left out': dict(
+        kernel=None, prior=None, num_examples=None, num_rows=50),
+}
+VARIANTS = {
     'pSGLD': dict(kernel=functools.partial(
         sgmcmc.SGLD, step_size=1e-4,
         preconditioner=sgmcmc.preconditioners.RMSProp())),
     'SGNHT': dict(kernel=functools.partial(
         sgmcmc.SGNHT, step_size=0.005, diffusion=20.)),
-    'SBPS': dict(
-        kernel=functools.partial(SBPS, refresh_rate=1.),
-        **models.at_times(0.05)),
-    'EWSG': dict(kernel=models.EWSG),
     'EWSG, no row on the other': dict(kernel=models.EWSG, num_rows=37),
     'hot': dict(epochs=6, kernel=functools.partial(
         sgmcmc.SGHMC, step_size=0.2, friction=1.)),
     'another number of examples': dict(
         kernel=models.SGHMC, num_examples=4000),
     'start_epoch': dict(kernel=models.SGHMC, start_epoch=1, num_rows=50),
-    'all left out': dict(
-        kernel=None, prior=None, num_examples=None, num_rows=50),
     'validation': dict(
         kernel=None, prior=None, num_examples=None, temperature='validation',
         num_rows=50, epochs=10),
 }
-
-
 WARNED = (
     'hot', 'another number of examples', 'batch normalisation', 'all left out',
     'validation')
@@ -174,20 +176,19 @@ def num_likelihoods(strategy, num_burnin_steps, **arguments):
   return len(called) / 2 / strategy.num_replicas_in_sync  # In two steps.
 
 
-def main():
-  cpu, = tf.config.list_physical_devices('CPU')
-  tf.config.set_logical_device_configuration(
-      cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-  warnings.simplefilter('ignore')
-  one = tf.distribute.get_strategy()
-  two = tf.distribute.MirroredStrategy(DEVICES)
-  for name, arguments in KERNELS.items():
+def compare_all(cases, one, two):
+  for name, arguments in cases.items():
     assert compare(name, *(
         run(strategy, **arguments) for strategy in (one, two))) < (
             # A step is found by its error in the energy, a small difference of
             # large numbers, of which rounding leaves fewer digits; and a hot
             # chain drives rounding errors apart.
             1e-3 if name in ('hot', 'validation') else 1e-5)
+
+
+def variants(one, two):
+  """Other kernels, models and ways to compile one."""
+  compare_all(VARIANTS, one, two)
   for name, make_model, compile_arguments in (
       ('batch normalisation', normalising, {}),
       ('run_eagerly', models.classifier, dict(run_eagerly=True)),
@@ -198,6 +199,19 @@ def main():
         run(strategy, make_model, num_rows=50 if name == 'sum' else 49,
             compile_arguments=compile_arguments)
         for strategy in (one, two))) < 1e-5
+  # The step is found by two gradients at a position, and then there is one.
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    one_gradient = num_likelihoods(two, 20)
+    after, within = (
+        num_likelihoods(two, n, kernel=None) for n in (20, 100))
+  print(f'likelihoods a step: {one_gradient}, {after}, {within}', flush=True)
+  assert one_gradient == after == within - 1.
+
+
+def usual(one, two):
+  """The usual kernels, what a step costs, resuming, and planted errors."""
+  compare_all(KERNELS, one, two)
   model, *_ = run(two, kernel=models.EWSG)
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
@@ -211,14 +225,6 @@ def main():
     found = num_all_reduces(two, **arguments)
     print(f'all-reduces a step: {found}', flush=True)
     assert found == number
-  # The step is found by two gradients at a position, and then there is one.
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    one_gradient = num_likelihoods(two, 20)
-    after, within = (
-        num_likelihoods(two, n, kernel=None) for n in (20, 100))
-  print(f'likelihoods a step: {one_gradient}, {after}, {within}', flush=True)
-  assert one_gradient == after == within - 1.
   # Where each replica deals its own rows: another chain, of the same law.
   with mock.patch.object(compat, 'sees_tpus', return_value=True):
     assert law_of_ewsg(two) < 1.
@@ -234,6 +240,16 @@ def main():
     assert law_of_ewsg(two) > 1.
     assert compare('planted: EWSG', *(
         run(strategy, **KERNELS['EWSG']) for strategy in (one, two))) > 1e-3
+
+
+def main():
+  cpu, = tf.config.list_physical_devices('CPU')
+  tf.config.set_logical_device_configuration(
+      cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+  warnings.simplefilter('ignore')
+  part = variants if 'variants' in sys.argv else usual
+  part(tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(DEVICES))
+  print('Done.', flush=True)
 
 
 if __name__ == '__main__':

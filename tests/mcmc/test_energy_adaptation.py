@@ -85,6 +85,27 @@ def test_the_decoherence_length_is_the_size_of_the_posterior(diagonal):
   assert 0.92 < found.decoherence_length / wanted < 1.04
 
 
+def test_the_decoherence_length_is_that_of_all_chains_together():
+  """Of chains in two wells, 30 from their middle, which none leaves.
+
+  Each well has 20 coordinates of variance 1; along the chains alone L would be
+  sqrt(20) = 4.5.
+  """
+  def wells(x):
+    return -0.5 * (tf.square(tf.abs(x[..., 0]) - 30.) + tf.reduce_sum(
+        tf.square(x[..., 1:]), axis=-1))
+
+  kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(wells, 0.1), 400, target=(5e-4, 5e-4))
+  start = np.random.default_rng(0).normal(size=[50, 20]).astype(np.float32)
+  start[:, 0] += np.where(np.arange(50) % 2, 30., -30.)
+  lengths = sgmcmc.sample(
+      kernel, 400, start, seed=1, progress_bar=False,
+      trace_fn=lambda _, results: results.decoherence_length).trace
+  np.testing.assert_allclose(lengths[:99], np.sqrt(20.), rtol=1e-6)
+  assert 0.98 < lengths[-1] / np.sqrt(900. + 20.) < 1.02
+
+
 def test_moments_are_those_of_a_window():
   x = np.random.default_rng(0).normal(3., 1., size=[7, 4])
   path = energy_adaptation.Moments([tf.ones([4], tf.float64)],

@@ -13,8 +13,12 @@ grow by more than a factor of 3 it grows by 3, and A and B begin anew: the error
 of such short steps is rounding, and says nothing of longer ones.
 
 The decoherence length L is the size of the posterior: the root of the summed
-variances of theta / s along the path. It is measured in three windows, which
-end after n / 4, n / 2 and n steps, and used from the end of each.
+variances of theta / s, over the paths of all chains together. It is measured in
+three windows, which end after n / 4, n / 2 and n steps, and used from the end
+of each. Before it is sqrt(d), the size for unit variances: with a short L a
+chain diffuses, and takes long to get from its start. In the posterior of a
+network a single chain sees but a part of what several chains see together, and
+then takes L from that part.
 """
 
 from collections.abc import Sequence
@@ -103,11 +107,13 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
 
   It also finds the decoherence length L, if the inner kernel is given none and
   has the exact gradient of all data. L is the root of the sum, over
-  coordinates, of the variances of theta / s along the path, averaged over
-  chains, in windows that end after n / 4, n / 2 and n steps. For unit variances
-  that is about sqrt(d). [1] then measures autocorrelations; this does not. With
-  minibatches L is not changed, by default ten steps: a longer L increases the
-  bias from noise (`MicrocanonicalLangevin` says by how much).
+  coordinates, of the variances of theta / s over the paths of all chains
+  together, in windows that end after n / 4, n / 2 and n steps. For unit
+  variances that is sqrt(d), with which it starts. [1] starts so too, takes the
+  variances along each chain by itself, and then measures autocorrelations; this
+  does not. If chains are far apart, as those of networks are, L is larger here.
+  With minibatches L is not changed, by default ten steps: a longer L increases
+  the bias from noise (`MicrocanonicalLangevin` says by how much).
 
   The default, from 0.5 to 0.1, is that of [1] for networks, where steps may be
   long. The bias of moments is then not small. For 3% in variances take
@@ -244,10 +250,9 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
     next_inner = guard.select_by_chain(has_failed, back, new)
     length, path = previous.decoherence_length, previous.path
     if self._finds_length:
-      # Before the first window has ended L follows the step size.
+      # Before the first window ends L is the size for unit variances.
       length = tf.where(
-          count <= tf.floor(_WINDOWS[0] * number),
-          microcanonical.STEPS_TO_FORGET * previous.step_size, length)
+          count <= tf.floor(_WINDOWS[0] * number), tf.sqrt(size), length)
       length, path = self._length(
           length, path, previous.step_size, next_parts, next_inner, count,
           number)
@@ -270,14 +275,29 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
         tf.where(count > end, end - before, 0.)
         for before, end in zip([0., *ends], ends))
     path = with_state(path, parts, count - begin)
+    rank = inner_results.target_log_prob.shape.rank
     squared = self.inner_kernel.squared_length(
-        [square / tf.cast(count - begin, square.dtype)
-         for square in path.square], inner_results)
+        [square / tf.cast(count - begin, square.dtype) + between_chains(
+            mean, rank) for mean, square in zip(*path)], inner_results)
     found = tf.maximum(
-        tf.reduce_mean(tf.sqrt(tf.cast(squared, length.dtype))), step_size)
+        tf.sqrt(tf.reduce_mean(tf.cast(squared, length.dtype))), step_size)
     return tf.where(
         tf.reduce_any([tf.equal(count, end) for end in ends]), found,
         length), path
+
+
+def between_chains(mean: tf.Tensor, chain_rank: int) -> tf.Tensor:
+  """The squared distance of each chain's mean from that of all chains.
+
+  Args:
+    mean: The means of a part, with the axes of chains first.
+    chain_rank: Python `int`, how many these are.
+
+  Returns:
+    squared: In the shape of `mean`.
+  """
+  return tf.square(mean - tf.reduce_mean(
+      mean, axis=list(range(chain_rank)), keepdims=True))
 
 
 def with_state(
