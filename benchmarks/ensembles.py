@@ -14,6 +14,7 @@ each weight, T = 1; split, standardisation and scores are as there.
   all rows   from these, ten chains of `MicrocanonicalLangevin` on all rows by
            `sgmcmc.sample`, whose step and length are found as bde's are
   fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
+  fit, all rows   the same with the kernel of "all rows", compiled by XLA
   BayesianRegressor   that of `tfp_sgmcmc.sklearn` by its defaults, one chain of
            these networks
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
@@ -52,6 +53,8 @@ METHODS = {
     'all rows': (
         environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='all rows')),
     'fit': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit')),
+    'fit, all rows': (
+        environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit, all rows')),
     'BayesianRegressor': (
         environments.OURS, 'tfp_sgmcmc_ensemble',
         dict(method='BayesianRegressor')),
@@ -152,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in range(arguments.seeds):
       for method in arguments.methods:
         key = dict(set=name, method=method, seed=seed)
-        if method in ('sample', 'all rows', 'fit'):
+        if method in ('sample', 'all rows', 'fit', 'fit, all rows'):
           key['passes'] = arguments.passes
         line = uncertainty.run_once(path, key, functools.partial(
             run, method, table, seed, arguments))

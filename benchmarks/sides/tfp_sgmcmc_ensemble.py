@@ -7,6 +7,7 @@ scales `[draw, row]` of the test rows, for each network drawn.
 """
 
 import functools
+import math
 import sys
 
 import keras
@@ -49,23 +50,52 @@ def by_sample(
 
 def by_fit(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int, passes: int,
+    on_all_rows: bool,
 ) -> list[tfd.Normal]:
   """Predictions of each draw of one fit with ten chains."""
   keras.utils.set_random_seed(seed)
   model = networks.regression(x.shape[1], HIDDEN)
-  model.compile('adam', sgmcmc.keras.GaussianLikelihood())
-  # Each chain has a tenth of each batch.
-  size = NUM_NETWORKS * min(BATCH_SIZE, len(x))
-  rows = tf.data.Dataset.from_tensor_slices((x, y[:, np.newaxis])).cache()
-  rows = rows.shuffle(len(x), seed=seed).repeat().batch(size).prefetch(2)
-  num_epochs = min(20, passes)
-  sampling = sgmcmc.keras.PosteriorSampling(
+  model.compile(
+      'adam', sgmcmc.keras.GaussianLikelihood(), jit_compile=on_all_rows,
+      steps_per_execution=10 if on_all_rows else 1)
+  num_epochs, y = min(20, passes), y[:, np.newaxis]
+  arguments = dict(
       num_examples=len(x), num_chains=NUM_NETWORKS, seed=seed)
+  # Each chain has a tenth of each batch.
+  if on_all_rows:
+    rows = tf.data.Dataset.from_tensors(tuple(
+        np.repeat(part, NUM_NETWORKS, axis=0) for part in (x, y))).repeat()
+    num_steps = max(passes // 2, 2 * num_epochs)
+    num_samples = num_steps - num_steps // 5
+    num_burnin_steps = num_samples * 3 // 4
+    arguments.update(
+        kernel=functools.partial(
+            microcanonical, model.count_params(), num_burnin_steps),
+        prior={'.*': tfd.Normal(0., 1.)}, num_burnin_steps=num_burnin_steps,
+        num_steps_between_results=max(
+            1, (num_samples - num_burnin_steps) // 30) - 1)
+  else:
+    size = NUM_NETWORKS * min(BATCH_SIZE, len(x))
+    rows = tf.data.Dataset.from_tensor_slices((x, y)).cache()
+    rows = rows.shuffle(len(x), seed=seed).repeat().batch(size).prefetch(2)
+    num_steps = NUM_NETWORKS * passes * len(x) // size
+  sampling = sgmcmc.keras.PosteriorSampling(**arguments)
   model.fit(
       rows, epochs=num_epochs, verbose=0, callbacks=[sampling],
-      steps_per_epoch=max(1, NUM_NETWORKS * passes * len(x) // (
-          size * num_epochs)))
+      steps_per_epoch=max(1, num_steps // num_epochs))
   return normals_of(sampling.posterior, x_test)
+
+
+def microcanonical(
+    num_weights: int, num_adaptation_steps: int,
+    target_log_prob_fn: sgmcmc.Posterior,
+) -> sgmcmc.EnergyErrorStepSizeAdaptation:
+  """The kernel of a fit on all rows."""
+  return sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(
+          target_log_prob_fn, step_size=0.001,
+          decoherence_length=math.sqrt(num_weights)),
+      num_adaptation_steps=num_adaptation_steps)
 
 
 def by_estimator(
@@ -94,8 +124,8 @@ def main(case: str, predictions: str) -> None:
   seed, passes = int(values['seed']), int(values['passes'])
   method = str(values['method'])
   network = stacked.Perceptron([x.shape[1], *HIDDEN, 2])
-  if method == 'fit':
-    normals = by_fit(x, y, x_test, seed, passes)
+  if method in ('fit', 'fit, all rows'):
+    normals = by_fit(x, y, x_test, seed, passes, method == 'fit, all rows')
   elif method == 'BayesianRegressor':
     normals = by_estimator(x, y, x_test, seed)
   else:

@@ -135,6 +135,29 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   >>> bool(tf.reduce_all(abs(variances - 1.) < 0.15))
   True
 
+  In `fit`, with a batch of all rows. There each chain adapts by itself, so that
+  a network needs to be told L: the root of the number of its weights.
+
+  >>> x = tf.linspace([-1.], [1.], 100)
+  >>> y = tf.sin(3. * x) + tf.random.stateless_normal([100, 1], [0, 1], 0., 0.1)
+  >>> model = keras.Sequential([
+  ...     keras.Input([1]), keras.layers.Dense(20, activation='relu'),
+  ...     keras.layers.Dense(2)])
+  >>> model.compile('adam', sgmcmc.keras.GaussianLikelihood())
+  >>> def make_kernel(target):
+  ...   return sgmcmc.EnergyErrorStepSizeAdaptation(
+  ...       sgmcmc.MicrocanonicalLangevin(
+  ...           target, step_size=0.001,
+  ...           decoherence_length=model.count_params()**0.5),
+  ...       num_adaptation_steps=200)
+  >>> sampling = sgmcmc.keras.PosteriorSampling(
+  ...     make_kernel, prior={'.*': tfd.Normal(0., 1.)}, start_epoch=100,
+  ...     num_burnin_steps=200, num_steps_between_results=4)
+  >>> _ = model.fit(
+  ...     x, y, batch_size=100, epochs=400, verbose=0, callbacks=[sampling])
+  >>> len(sampling.posterior)
+  20
+
   #### References
 
   [1]: Emanuel Sommer, Jakob Robnik, Giorgi Nozadze, Uros Seljak, David
