@@ -14,7 +14,8 @@ each weight, T = 1; split, standardisation and scores are as there.
   all rows   from these, ten chains of `MicrocanonicalLangevin` on all rows by
            `sgmcmc.sample`, whose step and length are found as bde's are
   fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
-  fit, all rows   the same with the kernel of "all rows", compiled by XLA
+  fit, all rows   the same with the kernel of "all rows", compiled by XLA; a
+           twentieth is Adam's
   BayesianRegressor   that of `tfp_sgmcmc.sklearn` by its defaults, one chain of
            these networks
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of

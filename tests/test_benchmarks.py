@@ -321,9 +321,10 @@ def test_ensembles_run_and_resume(tmp_path):
   for _ in range(2):
     assert ensembles.main([
         f'--data={folder}', '--sets', 'airfoil', '--methods', 'sample',
-        '--seeds=1', '--passes=8', '--tiny', f'--output={tmp_path}']) == 0
+        'fit, all rows', '--seeds=1', '--passes=8', '--tiny',
+        f'--output={tmp_path}']) == 0
   lines = uncertainty.read(tmp_path / 'ensembles.jsonl')
-  assert [line['method'] for line in lines] == ['sample']
+  assert [line['method'] for line in lines] == ['sample', 'fit, all rows']
   assert np.isfinite([line['normal'] for line in lines]).all()
   assert '| airfoil | sample, 8 passes | 1 |' in (
       tmp_path / 'ensembles.md').read_text()

@@ -66,12 +66,13 @@ def by_fit(
     rows = tf.data.Dataset.from_tensors(tuple(
         np.repeat(part, NUM_NETWORKS, axis=0) for part in (x, y))).repeat()
     num_steps = max(passes // 2, 2 * num_epochs)
-    num_samples = num_steps - num_steps // 5
+    num_samples = num_steps - num_steps // num_epochs
     num_burnin_steps = num_samples * 3 // 4
     arguments.update(
         kernel=functools.partial(
             microcanonical, model.count_params(), num_burnin_steps),
-        prior={'.*': tfd.Normal(0., 1.)}, num_burnin_steps=num_burnin_steps,
+        prior={'.*': tfd.Normal(0., 1.)}, start_epoch=1,
+        num_burnin_steps=num_burnin_steps,
         num_steps_between_results=max(
             1, (num_samples - num_burnin_steps) // 30) - 1)
   else:
