@@ -9,6 +9,7 @@ only at a bounce.
 import concurrent.futures
 import functools
 import multiprocessing
+import time
 
 import numpy as np
 
@@ -181,9 +182,11 @@ def _in_processes(case):
       initializer=_TABLE.extend, initargs=([x, y],))
 
   def turn(seed):
-    list(pool.map(
+    begin = time.perf_counter()
+    seconds = list(pool.map(
         functools.partial(_one_chain, case),
         range(seed, seed + case['num_processes'])))
+    return dict(wall=time.perf_counter() - begin, cpu=sum(seconds))
 
   return turn
 
@@ -192,8 +195,11 @@ _TABLE = []  # Of a process: x and y.
 
 
 def _one_chain(case, seed):
+  """Runs a chain; returns its processor seconds."""
+  begin = time.process_time()
   run(*_TABLE, case['batch_size'], case['num_events'], seed,
       np.array(case['mode']))
+  return time.process_time() - begin
 
 
 if __name__ == '__main__':
