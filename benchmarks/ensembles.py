@@ -49,16 +49,10 @@ from benchmarks import uncertainty
 
 # Of each method: where it runs, the module that does, and what it is told.
 METHODS = {
-    'Adam': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='Adam')),
-    'sample': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='sample')),
-    'all rows': (
-        environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='all rows')),
-    'fit': (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit')),
-    'fit, all rows': (
-        environments.OURS, 'tfp_sgmcmc_ensemble', dict(method='fit, all rows')),
-    'BayesianRegressor': (
-        environments.OURS, 'tfp_sgmcmc_ensemble',
-        dict(method='BayesianRegressor')),
+    **{name: (environments.OURS, 'tfp_sgmcmc_ensemble', dict(method=name))
+       for name in (
+           'Adam', 'sample', 'all rows', 'fit', 'fit, all rows',
+           'BayesianRegressor')},
     'bde, short': ('bde', 'bde_regressor', dict(num_warmup_steps=10_000)),
     'bde': ('bde', 'bde_regressor', dict(num_warmup_steps=50_000)),
 }

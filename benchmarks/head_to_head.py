@@ -131,9 +131,7 @@ def microcanonical(**arguments: Any) -> Sampler:
 
 def _on_all_rows(problem, h, num_burnin_steps):
   del h
-  return sgmcmc.EnergyErrorStepSizeAdaptation(
-      sgmcmc.MicrocanonicalLangevin(problem.posterior, step_size=0.001),
-      num_adaptation_steps=num_burnin_steps)
+  return stacked.on_all_rows(problem.posterior, num_burnin_steps)
 
 
 SAMPLERS = {

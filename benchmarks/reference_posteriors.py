@@ -271,11 +271,10 @@ def run(
   posterior, size = network.posterior(x, y), len(x)
   if method == 'MCLMC':
     num_steps = passes // (2 * NUM_CHAINS)  # Of two gradients each.
-    kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
-        sgmcmc.MicrocanonicalLangevin(
-            posterior, step_size=0.01, decoherence_length=math.sqrt(
-                sum(math.prod(w.shape[1:]) for w in start))),
-        num_adaptation_steps=num_steps // 2)
+    kernel = stacked.on_all_rows(
+        posterior, num_steps // 2, step_size=0.01,
+        decoherence_length=math.sqrt(
+            sum(math.prod(w.shape[1:]) for w in start)))
   else:
     num_steps = passes * size // (NUM_CHAINS * BATCH_SIZE)
     if method == 'sample':

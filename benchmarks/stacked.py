@@ -6,6 +6,7 @@ The kernels have the shape `[networks, inputs, outputs]`, the biases
 
 from collections.abc import Sequence
 import math
+from typing import Any
 from typing import NamedTuple
 
 import keras
@@ -122,4 +123,14 @@ def tuned(
       sgmcmc.SGNHT(
           posterior, step_size=0.003, diffusion=0., thermostat='part',
           gradient_estimator=sgmcmc.gradients.Uniform(batch_size)),
+      num_adaptation_steps=num_steps)
+
+
+def on_all_rows(
+    posterior: sgmcmc.Posterior, num_steps: int, **arguments: Any,
+) -> sgmcmc.EnergyErrorStepSizeAdaptation:
+  """`MicrocanonicalLangevin`, with its step found in so many steps."""
+  return sgmcmc.EnergyErrorStepSizeAdaptation(
+      sgmcmc.MicrocanonicalLangevin(
+          posterior, **{'step_size': 0.001, **arguments}),
       num_adaptation_steps=num_steps)

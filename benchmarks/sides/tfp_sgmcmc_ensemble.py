@@ -36,11 +36,9 @@ def by_sample(
   num_steps = max(passes // 2 if on_all_rows else passes * len(x) // size, 4)
   num_burnin_steps = num_steps * (3 if on_all_rows else 2) // 4
   num_draws = min(NUM_DRAWS, num_steps - num_burnin_steps)
-  kernel = stacked.tuned(posterior, size, num_burnin_steps)
-  if on_all_rows:
-    kernel = sgmcmc.EnergyErrorStepSizeAdaptation(
-        sgmcmc.MicrocanonicalLangevin(posterior, step_size=0.001),
-        num_adaptation_steps=num_burnin_steps)
+  kernel = (
+      stacked.on_all_rows(posterior, num_burnin_steps) if on_all_rows
+      else stacked.tuned(posterior, size, num_burnin_steps))
   return sgmcmc.sample(
       kernel, num_draws, network.by_adam(x, y, NUM_NETWORKS, seed),
       num_burnin_steps=num_burnin_steps, num_steps_between_results=(
@@ -70,7 +68,8 @@ def by_fit(
     num_burnin_steps = num_samples * 3 // 4
     arguments.update(
         kernel=functools.partial(
-            microcanonical, model.count_params(), num_burnin_steps),
+            stacked.on_all_rows, num_steps=num_burnin_steps,
+            decoherence_length=math.sqrt(model.count_params())),
         prior={'.*': tfd.Normal(0., 1.)}, start_epoch=1,
         num_burnin_steps=num_burnin_steps,
         num_steps_between_results=max(
@@ -85,18 +84,6 @@ def by_fit(
       rows, epochs=num_epochs, verbose=0, callbacks=[sampling],
       steps_per_epoch=max(1, num_steps // num_epochs))
   return normals_of(sampling.posterior, x_test)
-
-
-def microcanonical(
-    num_weights: int, num_adaptation_steps: int,
-    target_log_prob_fn: sgmcmc.Posterior,
-) -> sgmcmc.EnergyErrorStepSizeAdaptation:
-  """The kernel of a fit on all rows."""
-  return sgmcmc.EnergyErrorStepSizeAdaptation(
-      sgmcmc.MicrocanonicalLangevin(
-          target_log_prob_fn, step_size=0.001,
-          decoherence_length=math.sqrt(num_weights)),
-      num_adaptation_steps=num_adaptation_steps)
 
 
 def by_estimator(

@@ -103,7 +103,7 @@ def test_the_decoherence_length_is_that_of_all_chains_together():
       kernel, 400, start, seed=1, progress_bar=False,
       trace_fn=lambda _, results: results.decoherence_length).trace
   np.testing.assert_allclose(lengths[:99], np.sqrt(20.), rtol=1e-6)
-  assert 0.98 < lengths[-1] / np.sqrt(900. + 20.) < 1.02
+  assert 0.995 < lengths[-1] / np.sqrt(900. + 20.) < 1.005
 
 
 def test_moments_are_those_of_a_window():
