@@ -1,7 +1,8 @@
 """How fast it is, beside what a user would pick instead.
 
-  python -m benchmarks [--rows one_chain fit ...] [--rounds 7] [--no-peers]
-      [--data FOLDER] [--output FOLDER] [--tiny]
+  python -m benchmarks [--rows one_chain fit ...] [--rounds 7]
+      [--peers [jax ...]] [--accelerator] [--data FOLDER] [--output FOLDER]
+      [--tiny]
 
 Each row of the table is some work, and the sides that do it: this library, and
 its peers, each in a process and with the packages of its own. Their draws are
@@ -17,6 +18,8 @@ The peers' environments are made at the first run, and kept (2.2 GB in
 """
 
 import argparse
+from collections.abc import Collection
+from concurrent import futures
 import json
 import pathlib
 import sys
@@ -32,20 +35,27 @@ from benchmarks import worker
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
 
-def measure(row: rows.Row, rounds: int, peers: bool = True) -> dict:
+def measure(
+    row: rows.Row, rounds: int,
+    peers: Collection[str] = tuple(environments.REQUIREMENTS),
+    accelerator: bool = False) -> dict:
   """Starts the sides of a row, holds them to the law, and times them.
 
   Args:
     row: The row.
     rounds: How many turns each side takes.
-    peers: Whether sides of other environments take part.
+    peers: The environments beside ours whose sides take part.
+    accelerator: Whether a device that is no CPU does the work. Then sides that
+      are about the threads of a CPU are left out, and sides that take turns
+      start eight at a time.
 
   Returns:
     found: `sides` and `ratios`, as the results keep them.
   """
   sides = {
       name: side for name, side in row.sides.items()
-      if peers or side.environment == environments.OURS}
+      if side.environment in (environments.OURS, *peers)
+      and not (accelerator and side.of_cpu)}
   turns = {name: [] for name in sides}
   started = {}
   if row.fresh:
@@ -64,15 +74,16 @@ def measure(row: rows.Row, rounds: int, peers: bool = True) -> dict:
       turns[name] = [one.turn(1000 + number) for number in range(rounds)]
       one.close()
   else:
-    workers, of_program = {}, {}
+    # A busy neighbour needs no program of its own.
+    keys = {name: json.dumps(side._replace(title='', busy=False))
+            for name, side in sides.items()}
+    with futures.ThreadPoolExecutor(8 if accelerator else 1) as pool:
+      of_program = {
+          key: pool.submit(_start, side)
+          for key, side in {keys[name]: sides[name] for name in sides}.items()}
     try:
-      for name, side in sides.items():
-        # A busy neighbour needs no program of its own.
-        key = json.dumps(side._replace(title='', busy=False))
-        if key not in of_program:
-          of_program[key] = _start(side)
-        workers[name] = of_program[key]
-        started[name] = workers[name].started
+      workers = {name: of_program[keys[name]].result() for name in sides}
+      started = {name: one.started for name, one in workers.items()}
       _hold_to_law(row, sides, workers)
       for number in range(rounds):
         for name in _order(sides, number):
@@ -80,7 +91,8 @@ def measure(row: rows.Row, rounds: int, peers: bool = True) -> dict:
               workers[name].turn(1000 + number, sides[name].busy))
     finally:
       for one in of_program.values():
-        one.close()
+        if one.exception() is None:
+          one.result().close()
   return dict(
       title=row.title, unit=row.unit,
       sides={
@@ -155,8 +167,13 @@ def main(arguments: list[str] | None = None) -> int:
       metavar='ROW', help='which, of: ' + ', '.join(rows.ROWS))
   parser.add_argument('--rounds', type=int, default=7)
   parser.add_argument(
-      '--no-peers', action='store_true',
-      help='only what runs in this environment')
+      '--peers', nargs='*', choices=environments.REQUIREMENTS, metavar='PEER',
+      default=list(environments.REQUIREMENTS),
+      help='whose sides run beside ours, of: '
+      + ', '.join(environments.REQUIREMENTS) + '; without a name none')
+  parser.add_argument(
+      '--accelerator', action='store_true',
+      help='a GPU or TPU does the work: no sides about the threads of a CPU')
   parser.add_argument(
       '--data', type=pathlib.Path,
       help='folder with covertype/, for the row of effective draws')
@@ -174,7 +191,8 @@ def main(arguments: list[str] | None = None) -> int:
     try:
       row = rows.ROWS[name](arguments.tiny, arguments.data)
       rounds = min(arguments.rounds, row.rounds or arguments.rounds)
-      found = measure(row, rounds, not arguments.no_peers)
+      found = measure(
+          row, rounds, arguments.peers, arguments.accelerator)
     except (RuntimeError, ValueError) as error:
       failed = True
       found = dict(title=name, failed=str(error))

@@ -2,13 +2,14 @@
 
   python benchmarks/gpu.py [--output FILE] [--repeats 5] [--tiny]
       [--tests tests/mcmc tests/keras/test_law.py] [--rows perceptron fit]
+      [--peers jax] [--processes 8]
 
 Names what TensorFlow finds (a GPU, else the CPU: a TPU would have to be
 initialised first, and no test here does so); compares the random numbers with
 those of the CPU; runs the tests of laws, which TensorFlow places on the
 accelerator; and makes the rows of `python -m benchmarks` on chains and on
-`fit`, without the peers. The report is Markdown, and says of what hardware it
-is; the exit code is 1 if a test or a row failed.
+`fit`, beside the peers that are named. The report is Markdown, and says of what
+hardware it is; the exit code is 1 if a test or a row failed.
 """
 
 import argparse
@@ -20,6 +21,9 @@ import sys
 import tempfile
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+# Processes share the memory of the device.
+os.environ['TF_FORCE_GPU_ALLOW_GROWTH'] = 'true'
+os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'] = 'false'
 
 ROOT = pathlib.Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
@@ -34,8 +38,8 @@ LAWS = (
     'tests/mcmc/test_sgnht.py', 'tests/pdmp/test_law.py',
     'tests/gradients/test_exponentially_weighted.py', 'tests/keras/test_law.py')
 ROWS = (
-    'one_chain', 'many_chains', 'perceptron', 'fit', 'first_fit', 'predict',
-    'bouncy')
+    'one_chain', 'many_chains', 'perceptron', 'fit', 'networks', 'first_fit',
+    'predict', 'bouncy')
 
 
 def accelerator():
@@ -86,6 +90,10 @@ def main(argv=None):
   parser.add_argument('--tests', nargs='*', default=LAWS)
   parser.add_argument('--rows', nargs='*', default=ROWS)
   parser.add_argument(
+      '--peers', nargs='*', default=[], help='see python -m benchmarks --help')
+  parser.add_argument(
+      '--processes', type=int, default=1, help='that run tests side by side')
+  parser.add_argument(
       '--tiny', action='store_true', help='shows that it runs, and no speed')
   arguments = parser.parse_args(argv)
   device, hardware = accelerator()
@@ -95,14 +103,16 @@ def main(argv=None):
       *random_numbers(device), '', '## Laws', '']
   failed = False
   if arguments.tests:
-    failed, lines = run('-m', 'pytest', '-q', *arguments.tests)
+    failed, lines = run(
+        '-m', 'pytest', '-q', '-m', 'not slow', '--dist', 'worksteal',
+        f'--numprocesses={arguments.processes}', *arguments.tests)
     report += [f'    {line}' for line in lines
                if line.startswith(('FAILED', 'ERROR'))] + [f'    {lines[-1]}']
   with tempfile.TemporaryDirectory() as folder:
     code, lines = run(
-        '-m', 'benchmarks', '--no-peers', f'--rounds={arguments.repeats}',
-        f'--output={folder}', *['--tiny'] * arguments.tiny,
-        '--rows', *arguments.rows)
+        '-m', 'benchmarks', f'--rounds={arguments.repeats}', '--accelerator',
+        '--peers', *arguments.peers, '--rows', *arguments.rows,
+        f'--output={folder}', *['--tiny'] * arguments.tiny)
     failed = failed or code
     table = pathlib.Path(folder) / 'speed.md'
     report += ['', '## Speed', '', table.read_text() if table.exists() else

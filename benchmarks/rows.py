@@ -36,6 +36,11 @@ class Side(NamedTuple):
   whole_loops: bool = False
   draws: bool = True
 
+  @property
+  def of_cpu(self) -> bool:
+    """Whether it is about the threads, the cores or the loops of a CPU."""
+    return self.threads is not None or self.busy or self.whole_loops
+
 
 class Ratio(NamedTuple):
   """A comparison of two sides.

@@ -160,7 +160,7 @@ def test_ratios_are_of_turns_of_the_same_round():
 @pytest.mark.weekly
 @pytest.mark.slow
 def test_speed_runs_without_peers(tmp_path):
-  arguments = ['--tiny', '--no-peers', '--rounds=1', f'--output={tmp_path}']
+  arguments = ['--tiny', '--peers', '--rounds=1', f'--output={tmp_path}']
   assert speed.main([*arguments, '--rows', 'bouncy']) == 0
   results = json.loads((tmp_path / 'speed.json').read_text())
   row = results['bouncy']
