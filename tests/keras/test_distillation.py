@@ -47,7 +47,8 @@ def mixture_of_classes(weights):
   return scipy.special.softmax(weights, axis=-1).mean(axis=0)
 
 
-@pytest.mark.parametrize('is_sparse', [True, False])
+@pytest.mark.parametrize('is_sparse', [
+    True, pytest.param(False, marks=pytest.mark.slow)])
 def test_classes_are_the_mean_of_the_probabilities(is_sparse):
   loss = (keras.losses.SparseCategoricalCrossentropy if is_sparse
           else keras.losses.CategoricalCrossentropy)(from_logits=True)
@@ -119,7 +120,8 @@ def test_a_planted_error_is_seen(kind, monkeypatch):
       check_numbers(found, weights)
 
 
-@pytest.mark.parametrize('kind', ['classes', 'numbers'])
+@pytest.mark.parametrize('kind', [
+    'classes', pytest.param('numbers', marks=pytest.mark.slow)])
 def test_second_output(kind):
   """Mutual information, or the standard deviation of the draws' means."""
   posterior, weights = posterior_of(

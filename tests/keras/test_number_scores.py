@@ -22,8 +22,7 @@ def data(n=2000):
   return x, x + rng.normal(size=[n, 1])
 
 
-@pytest.mark.parametrize(
-    'weights', [None, test_predictive.WEIGHTS], ids=['equal', 'weights'])
+@test_predictive.weights_and_slowly_none
 @pytest.mark.parametrize('block', [2**21, 2**10])
 def test_scores_are_those_of_the_mixture(weights, block, monkeypatch):
   """CRPS is exact for normal distributions: a sum over pairs of draws."""

@@ -44,6 +44,10 @@ def locations():
 GAUSSIAN = sgmcmc.keras.GaussianLikelihood(scale=0.5)
 both_weights = pytest.mark.parametrize(
     'weights', [None, WEIGHTS], ids=['equal', 'weights'])
+# For what has nothing of its own where they are equal.
+weights_and_slowly_none = pytest.mark.parametrize('weights', [
+    pytest.param(None, id='equal', marks=pytest.mark.slow),
+    pytest.param(WEIGHTS, id='weights')])
 
 
 def shares(weights):
@@ -67,7 +71,7 @@ def test_mixture_of_gaussians(weights):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
-@both_weights
+@weights_and_slowly_none
 @pytest.mark.parametrize('loss, component', [
     (GAUSSIAN, lambda mean: scipy.stats.norm(mean, 0.5)),
     pytest.param(
@@ -102,7 +106,7 @@ def test_quantiles_of_mixtures(loss, component, weights):
   np.testing.assert_allclose(posterior.quantiles(X, 0.5), found[1], rtol=1e-6)
 
 
-@both_weights
+@weights_and_slowly_none
 @pytest.mark.parametrize('loss, component', [
     (sgmcmc.keras.DistributionLoss(
         lambda outputs: tfd.NegativeBinomial(3., logits=outputs)),
@@ -302,7 +306,8 @@ def two_outputs(losses, as_dict):
 @pytest.mark.parametrize('as_dict', [
     True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('loss_of_kind', [
-    keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    pytest.param(None, marks=pytest.mark.slow)],
     ids=['classes', 'no loss'])
 def test_two_outputs(as_dict, loss_of_kind):
   posterior = two_outputs(

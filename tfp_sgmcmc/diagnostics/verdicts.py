@@ -13,10 +13,10 @@ and excess = |value - reference| - z standard_error,
 
 from collections.abc import Callable
 import math
+import statistics
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
@@ -192,5 +192,4 @@ def findings(
 
 def quantile(rate: float = FALSE_ALARM_RATE) -> float:
   """z with P(|N(0, 1)| > z) = rate."""
-  normal = tfp.distributions.Normal(np.float64(0.), np.float64(1.))
-  return math.fabs(float(normal.quantile(rate / 2.)))
+  return math.fabs(statistics.NormalDist().inv_cdf(rate / 2.))
