@@ -21,13 +21,21 @@ each weight, T = 1; split, standardisation and scores are as there.
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
            warm-up and 1,000 of draws, as published (two gradients a step)
   bde, short   the same with 10,000 steps of warm-up
+  blackjax   ten networks by Adam, then full-batch MCLMC, as one writes it with
+           blackjax: its tuner, told a first step of .005, takes a third of the
+           chain's steps; draws as "all rows"
+  posteriors   ten networks by Adam, then SGHMC of posteriors with minibatches
+           of 256; learning rate and friction from a grid, chosen by rows held
+           out
 
-`--passes` is how often each chain of ours goes through the rows. NLL is that of
+`--passes` is how often each chain goes through the rows, except by bde, Adam
+and the estimator, which have numbers of their own. NLL is that of
 test rows, in nats of standardised targets: of the mixture of the draws, and of
 the normal with the mixture's mean and variance. Each run is a process of
 its own, with its wall time and processor seconds (of all its threads, imports
-and compiling included), and a line of OUTPUT/ensembles.jsonl, which is not run
-again; OUTPUT/ensembles.md has the means over seeds. The split stays the same.
+and compiling included; what it takes to choose settings is told apart), and a
+line of OUTPUT/ensembles.jsonl, which is not run again; OUTPUT/ensembles.md has
+the means over seeds. The split stays the same.
 """
 
 import argparse
@@ -53,9 +61,13 @@ METHODS = {
        for name in (
            'Adam', 'sample', 'all rows', 'fit', 'fit, all rows',
            'BayesianRegressor')},
+    'blackjax': ('jax', 'blackjax_ensemble', {}),
+    'posteriors': ('torch', 'posteriors_ensemble', {}),
     'bde, short': ('bde', 'bde_regressor', dict(num_warmup_steps=10_000)),
     'bde': ('bde', 'bde_regressor', dict(num_warmup_steps=50_000)),
 }
+OF_PASSES = (
+    'sample', 'all rows', 'fit', 'fit, all rows', 'blackjax', 'posteriors')
 SETS = ('airfoil', 'hour', 'concrete')
 
 
@@ -80,10 +92,15 @@ def run(
     wall, after = time.monotonic() - begin, os.times()
     with np.load(predictions) as found:
       scored = scores(found['means'], found['scales'], table.y_test[:, 0])
+      settings = {
+          name: float(found[name]) for name in found
+          if name not in ('means', 'scales')}
+  cpu = (after.children_user + after.children_system
+         - before.children_user - before.children_system)
   return dict(
-      **scored, wall=round(wall, 1), cpu=round(
-          after.children_user + after.children_system
-          - before.children_user - before.children_system, 1))
+      **scored, **settings,
+      wall=round(wall - settings.get('choice_wall', 0.), 1),
+      cpu=round(cpu - settings.get('choice_cpu', 0.), 1))
 
 
 def scores(
@@ -118,12 +135,19 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         str(len(group)), *(
             uncertainty.cell([line[what] for line in group])
             for what in ('mixture', 'normal', 'rmse')), *(
-                f'{np.median([line[what] for line in group]):.0f}'
-                for what in ('cpu', 'wall'))])
+                _time(group, what) for what in ('cpu', 'wall'))])
   return (
       '# Ten networks of a table\n\nTest rows, mean ± standard error over '
-      'seeds; median times. See `python -m benchmarks.ensembles --help`.\n\n'
+      'seeds; median times, + that of a choice of settings. See '
+      '`python -m benchmarks.ensembles --help`.\n\n'
       f'{uncertainty.table(rows)}\n')
+
+
+def _time(lines, what):
+  found, choice = (
+      np.median([line.get(name, 0.) for line in lines])
+      for name in (what, f'choice_{what}'))
+  return f'{found:.0f}' + (f' + {choice:.0f}' if choice else '')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -150,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for seed in range(arguments.seeds):
       for method in arguments.methods:
         key = dict(set=name, method=method, seed=seed)
-        if method in ('sample', 'all rows', 'fit', 'fit, all rows'):
+        if method in OF_PASSES:
           key['passes'] = arguments.passes
         line = uncertainty.run_once(path, key, functools.partial(
             run, method, table, seed, arguments))

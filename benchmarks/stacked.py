@@ -14,12 +14,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from benchmarks import members
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
-
-LEARNING_RATE, PATIENCE, MOST_EPOCHS, BATCH_SIZE = 1e-3, 20, 1200, 32
-MOST_BATCHES = 100  # Of an epoch of Adam.
 
 
 class Perceptron(NamedTuple):
@@ -82,12 +80,10 @@ class Perceptron(NamedTuple):
   ) -> list[tf.Tensor]:
     """Networks stopped early, each where its last 15% are predicted best."""
     weights = [tf.Variable(w) for w in self.initial_weights(num, seed)]
-    optimizer = keras.optimizers.Adam(LEARNING_RATE)
+    optimizer = keras.optimizers.Adam(members.LEARNING_RATE)
     optimizer.build(weights)
-    held = max(1, int(0.15 * len(x)))
-    held_x, held_y, x, y = map(
-        tf.constant, (x[:held], y[:held], x[held:], y[held:]))
-    size = min(max(BATCH_SIZE, len(x) // MOST_BATCHES), len(x))
+    (held_x, held_y), (x, y) = (
+        tuple(map(tf.constant, rows)) for rows in members.split(x, y))
 
     @tf.function(jit_compile=True)
     def epoch(order):
@@ -100,19 +96,9 @@ class Perceptron(NamedTuple):
       return -tf.reduce_mean(
           self.distribution(weights, held_x).log_prob(held_y), axis=-1)
 
-    rng = np.random.default_rng(seed)
-    best, since = np.full(num, np.inf), np.zeros(num)
-    kept = [w.numpy() for w in weights]
-    for _ in range(MOST_EPOCHS):
-      order = rng.permutation(len(x))[:len(x) // size * size]
-      found = epoch(tf.constant(order.reshape([-1, size]))).numpy()
-      for w, value in zip(kept, weights):
-        w[found < best] = value.numpy()[found < best]
-      since = np.where(found < best, 0, since + 1)
-      best = np.minimum(found, best)
-      if np.all(since > PATIENCE):
-        break
-    return [tf.constant(w) for w in kept]
+    return [tf.constant(w) for w in members.stopped_early(
+        lambda order: epoch(tf.constant(order)).numpy(),
+        lambda: [w.numpy() for w in weights], len(x), seed)]
 
 
 def tuned(

@@ -11,6 +11,7 @@ from benchmarks import accelerators
 from benchmarks import data
 from benchmarks import distillation
 from benchmarks import ensembles
+from benchmarks import environments
 from benchmarks import gpu
 from benchmarks import head_to_head
 from benchmarks import how_far
@@ -327,6 +328,26 @@ def test_ensembles_run_and_resume(tmp_path):
   assert [line['method'] for line in lines] == ['sample', 'fit, all rows']
   assert np.isfinite([line['normal'] for line in lines]).all()
   assert '| airfoil | sample, 8 passes | 1 |' in (
+      tmp_path / 'ensembles.md').read_text()
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+@pytest.mark.parametrize('method', ['blackjax', 'posteriors'])
+def test_ensembles_of_peers(method, tmp_path):
+  """In an environment of the peer's own, where there is one."""
+  folder = os.environ.get('TFP_SGMCMC_DATA')
+  if not folder:
+    pytest.skip('TFP_SGMCMC_DATA names no folder of data sets')
+  environment = ensembles.METHODS[method][0]
+  if not (environments.folder() / environment).exists():
+    pytest.skip(f'{environments.folder()} has no environment {environment}')
+  assert ensembles.main([
+      f'--data={folder}', '--sets', 'airfoil', '--methods', method,
+      '--seeds=1', '--passes=40', '--tiny', f'--output={tmp_path}']) == 0
+  line, = uncertainty.read(tmp_path / 'ensembles.jsonl')
+  assert np.isfinite([line['normal'], line['mixture'], line['rmse']]).all()
+  assert f'| airfoil | {method}, 40 passes | 1 |' in (
       tmp_path / 'ensembles.md').read_text()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from benchmarks import members
 from benchmarks import networks
 from benchmarks import stacked
 import tfp_sgmcmc as sgmcmc
@@ -22,7 +23,9 @@ from tfp_sgmcmc import sklearn
 
 tfd = tfp.distributions
 
-NUM_NETWORKS, HIDDEN, BATCH_SIZE, NUM_DRAWS = 10, [16, 16, 16, 16], 128, 100
+BATCH_SIZE = 128
+NUM_NETWORKS, HIDDEN, NUM_DRAWS = (
+    members.NUM_NETWORKS, members.HIDDEN, members.NUM_DRAWS)
 
 
 def by_sample(
