@@ -236,6 +236,16 @@ def test_step_seeds_are_fold_in():
       sampling.step_seed(7), sgmcmc.random.fold_in(tf.constant([3, 4]), 7))
 
 
+@pytest.fixture
+def float32_products():
+  """GPUs round what is multiplied to 11 bits, unless they are told not to."""
+  usual = tf.config.experimental.tensor_float_32_execution_enabled()
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  yield
+  tf.config.experimental.enable_tensor_float_32_execution(usual)
+
+
+@pytest.mark.usefixtures('float32_products')
 @pytest.mark.parametrize('kernel, momentum', [
     (sgmcmc.SGHMC, 0.9), (sgmcmc.SGLD, None)], ids=['sghmc', 'sgld'])
 def test_temperature_zero_is_sgd(kernel, momentum):

@@ -53,6 +53,7 @@ from tfp_sgmcmc.keras.fitting import together
 from tfp_sgmcmc.keras.fitting import turns
 from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import replicas
 from tfp_sgmcmc.keras.model import vectorisation
 
 __all__ = [
@@ -294,7 +295,8 @@ class SideBySide:
     if self._turns_seed is None:
       seeds = np.stack([
           random.fold_in(self._seed, j) for j in range(self.num_chains)])
-      self._turns_seed = tf.Variable(seeds[0], trainable=False, name='seed')
+      self._turns_seed = tf.Variable(
+          replicas.kept(seeds[0]), trainable=False, name='seed')
       self.turns.add([self._turns_seed], [seeds])
     return self._turns_seed
 

@@ -91,7 +91,7 @@ class SamplingStep:
     if not isinstance(seed, tf.Variable):
       self._seed = tf.get_static_value(seed)  # A constant of the program.
     self._results: list[tf.Variable] = []
-    self._structure = None
+    self._structure, self._dtypes = None, []
     self._segment_start = []
     self._strategy = model.distribute_strategy
     self._first_bad = replicas.variable(
@@ -135,8 +135,9 @@ class SamplingStep:
     return self._results
 
   def packed(self, leaves: Sequence[tf.Tensor]) -> Any:
-    """Tensors, one for each result variable, as results of the kernel."""
-    return tf.nest.pack_sequence_as(self._structure, leaves)
+    """Values, one for each result variable, as results of the kernel."""
+    return tf.nest.pack_sequence_as(self._structure, [
+        tf.cast(leaf, dtype) for leaf, dtype in zip(leaves, self._dtypes)])
 
   def results(self) -> Any:
     """The kernel's results after the last step."""
@@ -175,9 +176,10 @@ class SamplingStep:
           bootstrap, autograph=False).get_concrete_function()
     results = bootstrap()
     if self._results:
-      network.assign(self._results, tf.nest.flatten(results))
+      network.assign(self._results, kept_leaves(results))
       return
     self._structure = results
+    self._dtypes = [leaf.dtype for leaf in tf.nest.flatten(results)]
     self._results = [
         replicas.variable(self._strategy, leaf, 'sampling_results')
         for leaf in tf.nest.flatten(results)]
@@ -221,7 +223,7 @@ class SamplingStep:
     replicas.assign(self.variables, move.parts)
     # What the next step waits for first.
     with tf.control_dependencies(move.parts):
-      network.assign(self._results, tf.nest.flatten(move.results))
+      network.assign(self._results, kept_leaves(move.results))
     metrics = self.update_metrics(data, move.forward_pass)
     bad = first_bad(
         tf.convert_to_tensor(self._first_bad), move.is_finite, step)
@@ -360,8 +362,13 @@ def status_of(state: Mapping[str, np.ndarray]) -> tuple[int, int]:
   return int(num_steps), int(bad)
 
 
+def kept_leaves(results: Any) -> list[tf.Tensor]:
+  """What the variables keep of a kernel's results, one value for each."""
+  return [replicas.kept(leaf) for leaf in tf.nest.flatten(results)]
+
+
 def _step_seed(seed, step):
-  return random.fold_in(tf.convert_to_tensor(seed), step)
+  return random.fold_in(tf.cast(seed, tf.int32), step)
 
 
 def _scale_gradient(tensor, scale):

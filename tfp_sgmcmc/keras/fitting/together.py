@@ -166,7 +166,7 @@ class Together:
         self._turns.tensors([bad])[0], moves.is_finite, number)
     self._turns.assign(
         [*step.variables, *step.result_variables, bad],
-        [*moves.parts, *tf.nest.flatten(moves.results), new_bad])
+        [*moves.parts, *step_lib.kept_leaves(moves.results), new_bad])
     return new_bad
 
   def _update_metrics(self, batches, forward_passes):

@@ -167,7 +167,8 @@ def variable(
     name: Python `str`.
 
   Returns:
-    variable: Not trainable. Read outside a step, it is that of the first.
+    variable: Not trainable, of `kept(value)`. Read outside a step, it is that
+      of the first.
   """
   several = {}
   if collectives.is_several(strategy):
@@ -175,7 +176,22 @@ def variable(
         synchronization=tf.VariableSynchronization.ON_READ,
         aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
   with strategy.scope() if several else contextlib.nullcontext():
-    return tf.Variable(value, trainable=False, name=name, **several)
+    return tf.Variable(kept(value), trainable=False, name=name, **several)
+
+
+def kept(value: Any) -> Any:
+  """What a variable keeps of a value: `int32` as `int64`.
+
+  TensorFlow has variables of `int32` in the CPU's memory alone, where a step
+  that XLA has compiled for a GPU does not reach them.
+
+  Args:
+    value: Tensor or array.
+
+  Returns:
+    value: Tensor, or what was given.
+  """
+  return tf.cast(value, tf.int64) if value.dtype == tf.int32 else value
 
 
 def assign(
