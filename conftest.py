@@ -36,9 +36,13 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-  """What has been imported stays: it is not looked through for garbage."""
+  """What has been imported stays: it is not looked through for garbage.
+
+  Nor, but seldom, what tests share: models and programs, of many objects.
+  """
   gc.collect()
   gc.freeze()
+  gc.set_threshold(2000, 10, 50)
 
 
 @pytest.fixture(autouse=True)

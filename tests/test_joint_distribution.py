@@ -87,14 +87,18 @@ KINDS = [
     (sequential, tfd.JointDistributionSequentialAutoBatched, 'x')]
 
 
-FAST = {(0, False), (3, False), (4, True)}
+FAST = {(3, False), (4, True)}
+# One of each kind of structure.
+SLOW = {(0, False), (2, True), (5, False)}
 
 
 def _case(k, has_covariates):
-  """A case; those but one of each kind of structure are slow."""
+  """A case; those but one with covariates and one without are slow."""
+  marks = [] if (k, has_covariates) in FAST else [pytest.mark.slow]
+  if marks and (k, has_covariates) not in SLOW:
+    marks.append(pytest.mark.weekly)
   return pytest.param(
-      *KINDS[k], has_covariates,
-      marks=[] if (k, has_covariates) in FAST else [pytest.mark.slow],
+      *KINDS[k], has_covariates, marks=marks,
       id=f'{KINDS[k][1].__name__}-{has_covariates}')
 
 

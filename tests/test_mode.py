@@ -14,7 +14,8 @@ NUM_GROUPS = 8
 
 
 @pytest.mark.parametrize('dtype, tolerance', [
-    (np.float32, 0.02), (np.float64, 0.02)])
+    (np.float32, 0.02),
+    pytest.param(np.float64, 0.02, marks=pytest.mark.slow)])
 def test_gaussian_in_two_parts(dtype, tolerance):
   model = oracle.GaussianModel(dtype=dtype)
   parts = model.posterior().mode([np.zeros(2, dtype), dtype(0.)])

@@ -558,12 +558,10 @@ def test_refusals(make, error, message):
 
 
 @pytest.mark.parametrize('estimator', [
-    pytest.param(
-        sgmcmc.gradients.ControlVariate(
-            3, [tf.constant(0.1), tf.constant(0.2)]),
-        marks=pytest.mark.slow),
+    sgmcmc.gradients.ControlVariate(3, [tf.constant(0.1), tf.constant(0.2)]),
     pytest.param(sgmcmc.gradients.SAGA(3), marks=pytest.mark.slow),
-    sgmcmc.gradients.SVRG(3, steps_per_anchor=2),
+    pytest.param(
+        sgmcmc.gradients.SVRG(3, steps_per_anchor=2), marks=pytest.mark.slow),
     pytest.param(
         sgmcmc.gradients.ExponentiallyWeighted(
             None, base=sgmcmc.gradients.SVRG(3, steps_per_anchor=2)),

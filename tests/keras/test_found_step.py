@@ -67,7 +67,7 @@ def nll_of(posterior):
 
 
 @pytest.mark.parametrize('temperature', [
-    1., pytest.param(0., marks=pytest.mark.slow),
+    1., pytest.param(0., marks=[pytest.mark.slow, pytest.mark.weekly]),
     pytest.param('validation', marks=pytest.mark.slow)])
 def test_a_steep_likelihood(temperature):
   """Better by half a nat than the optimizer's weights, on held-out data.
@@ -86,7 +86,8 @@ def test_a_steep_likelihood(temperature):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('temperature', [1., 0.])
+@pytest.mark.parametrize('temperature', [
+    1., pytest.param(0., marks=pytest.mark.weekly)])
 def test_batches_of_ten(temperature):
   """From 1.07 of four epochs of the optimizer."""
   _, sampling, _ = fit_regression(20, batch_size=10, temperature=temperature)
@@ -135,7 +136,8 @@ def test_a_burnin_of_few_steps(epochs, num_burnin_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('num_chains', [1, 2])
+@pytest.mark.parametrize('num_chains', [
+    pytest.param(1, marks=pytest.mark.weekly), 2])
 def test_killed_while_it_adapts_and_after(tmp_path, monkeypatch, num_chains):
   """It goes on bit for bit, and knows what was found."""
   monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)

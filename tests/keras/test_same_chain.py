@@ -50,7 +50,7 @@ def test_jit_compile_gives_the_same_chain(reference):
 @pytest.mark.slow
 @pytest.mark.parametrize('prior', [
     tfd.Normal(0., 1.),
-    *(pytest.param(prior, marks=pytest.mark.slow) for prior in (
+    *(pytest.param(prior, marks=pytest.mark.weekly) for prior in (
         tfd.StudentT(4., 0., 1.), sgmcmc.keras.learned_scale()))])
 def test_jit_compile_of_a_wide_network_gives_the_same_chain(prior):
   """Where sums over the weights are made of products (`states.sum_event`)."""

@@ -67,7 +67,7 @@ def rising(step):
         sgmcmc.SGNHT, step_size=0.01, diffusion=3.), marks=pytest.mark.slow),
     pytest.param(functools.partial(
         sgmcmc.SGHMC, step_size=0.01, friction=5., temperature=rising),
-                 marks=pytest.mark.slow),
+                 marks=[pytest.mark.slow, pytest.mark.weekly]),
 ], ids=['psgld', 'ewsg', 'sgnht', 'from temperature 0'])
 def test_each_chain_is_a_fit_of_its_own(kernel):
   """Number for number: its seed, its start, its rows."""
@@ -133,7 +133,8 @@ def correlation(draws):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('kind', ['own', 'planted', 'epochs'])
+@pytest.mark.parametrize('kind', [
+    'own', 'planted', pytest.param('epochs', marks=pytest.mark.weekly)])
 def test_minibatches_are_the_chains_own(kind, monkeypatch):
   """At T = 0 the spread of the draws is that of the minibatches' noise.
 

@@ -84,12 +84,12 @@ def assert_same(ours, theirs, rtol=2e-5, atol=2e-6):
 @pytest.mark.parametrize('kernel, jit_compile', [
     (models.SGHMC, False),
     *(pytest.param(*row, marks=pytest.mark.slow) for row in [
-        (functools.partial(sgmcmc.SGLD, step_size=1e-4), False),
         (PSGLD, False),
-        (functools.partial(models.SGHMC, integrator='baoab'), False),
         (functools.partial(SGNHT, thermostat='part'), False)]),
     *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.weekly])
       for row in [
+          (functools.partial(sgmcmc.SGLD, step_size=1e-4), False),
+          (functools.partial(models.SGHMC, integrator='baoab'), False),
           (functools.partial(SGNHT, thermostat='matrix'), False),
           (PSGLD, True)]),
 ])
@@ -109,7 +109,8 @@ def test_the_chains_are_those_of_turns(
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kernel, learning_rate, num_burnin_steps, epochs', [
-    (None, None, 8, 6), (sgmcmc.SGHMC, 'temperature', 100, 36)])
+    (None, None, 8, 6), pytest.param(
+        sgmcmc.SGHMC, 'temperature', 100, 36, marks=pytest.mark.weekly)])
 def test_the_chains_of_all_that_is_chosen(
     kernel, learning_rate, num_burnin_steps, epochs, monkeypatch):
   """With the step size that is found in burn-in, for each chain by itself."""
@@ -214,8 +215,9 @@ def compiled(layers, **compile_arguments):
 @pytest.mark.parametrize('make_model, kernel', [
     (own_convolution, PSGLD),
     *(pytest.param(*row, marks=pytest.mark.slow) for row in [
-        (convolutional, PSGLD), (normalised, PSGLD), (masked, PSGLD),
-        (models.classifier, models.EWSG)]),
+        (normalised, PSGLD), (models.classifier, models.EWSG)]),
+    *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.weekly])
+      for row in [(convolutional, PSGLD), (masked, PSGLD)]),
 ])
 def test_what_takes_turns(make_model, kernel, monkeypatch):
   """Bit for bit: nothing of an attempt is left in the step."""

@@ -85,13 +85,17 @@ def p_value(num_steps=20, estimator=UNIFORM, num_parts=1, temperature=1.,
 
 
 @pytest.mark.parametrize('arguments', [
-    pytest.param(dict(h=0.2), marks=pytest.mark.slow),
+    pytest.param(dict(h=0.2), marks=[pytest.mark.slow, pytest.mark.weekly]),
     dict(h=0.7, friction=3.),  # Steps of which one in two is refused.
-    dict(h=0.5, temperature=0.5, num_parts=2),
+    dict(h=0.5, temperature=0.5),
+    pytest.param(
+        dict(h=0.5, temperature=0.5, num_parts=2), marks=pytest.mark.slow),
     pytest.param(
         dict(h=0.7, estimator=sgmcmc.gradients.Exact()),
         marks=pytest.mark.slow),
-    dict(h=0.5, estimator=sgmcmc.gradients.GaussianNoise(1.)),
+    pytest.param(
+        dict(h=0.5, estimator=sgmcmc.gradients.GaussianNoise(1.)),
+        marks=pytest.mark.slow),
 ], ids=str)
 def test_the_law_is_exact(arguments):
   p, accepted = p_value(**arguments)

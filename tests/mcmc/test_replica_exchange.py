@@ -171,7 +171,9 @@ def test_law_of_two_modes_by_minibatches():
 
 @pytest.mark.parametrize('error', [
     dict(swap_every=100_000),
-    dict(correction_factor=1e-6),  # No swaps.
+    pytest.param(
+        dict(correction_factor=1e-6),  # No swaps either.
+        marks=pytest.mark.slow),
 ], ids=str)
 def test_planted_errors_of_two_modes_are_seen(error):
   assert np.any(z_scores(**error) > Z)

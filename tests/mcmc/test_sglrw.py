@@ -160,7 +160,8 @@ def gaussian_p_value(num_parts=1, share_uniform=False, h=0.02, factor=1.):
       factor * covariance)
 
 
-@pytest.mark.parametrize('num_parts', [1, 2])
+@pytest.mark.parametrize('num_parts', [
+    1, pytest.param(2, marks=pytest.mark.slow)])
 def test_moments_of_several_coordinates(num_parts):
   assert gaussian_p_value(num_parts) > oracle.FALSE_ALARM_RATE
   # Five percent of variance is seen.

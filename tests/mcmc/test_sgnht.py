@@ -105,8 +105,9 @@ def run(thermostat, num_steps=500, integrator='badodab', **changes):
         'scalar', 1. / 5.,
         dict(integrator='euler', temperature=0.5, noise_scale=5.),
         marks=pytest.mark.slow),
-    ('part', np.array([1. / 2., 1. / 3.]),
-     dict(temperature=0.5, noise_scale=5.)),
+    pytest.param(
+        'part', np.array([1. / 2., 1. / 3.]),
+        dict(temperature=0.5, noise_scale=5.), marks=pytest.mark.slow),
     pytest.param(
         'diagonal', 1., dict(temperature=0.5, noise_scale=5.),
         marks=pytest.mark.slow),
@@ -114,8 +115,10 @@ def run(thermostat, num_steps=500, integrator='badodab', **changes):
     pytest.param(
         'matrix', np.where(np.eye(5), 1., 0.5).ravel(),
         dict(temperature=0.5, noise_scale=5.), marks=pytest.mark.slow),
-    ('matrix', np.where(np.eye(5), 1., 0.5).ravel(),
-     dict(integrator='euler', temperature=0.5, noise_scale=5.))])
+    pytest.param(
+        'matrix', np.where(np.eye(5), 1., 0.5).ravel(),
+        dict(integrator='euler', temperature=0.5, noise_scale=5.),
+        marks=pytest.mark.slow)])
 def test_stationary_law(thermostat, variance, numbers):
   theta, momentum, xi = run(thermostat, **numbers)
   temperature, noise_scale = (

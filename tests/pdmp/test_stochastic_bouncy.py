@@ -33,7 +33,7 @@ REPLACED = sgmcmc.gradients.Uniform(25, replacement=True)
 @pytest.mark.slow
 @pytest.mark.parametrize('seed, batch_size, confidence, num_events, dtype', [
     (0, 100, 3., 1500, np.float32),
-    (1, 100, 5., 2000, np.float64),
+    pytest.param(1, 100, 5., 2000, np.float64, marks=pytest.mark.weekly),
 ])
 def test_law_of_the_papers_logistic_regression(
     seed, batch_size, confidence, num_events, dtype):
@@ -130,6 +130,7 @@ def check(error, comparison):
   assert c.violation_share < 0.01
 
 
+@pytest.mark.slow
 def test_law_of_linear_regression_preconditioned():
   """And with Gaussian velocities of which shares are drawn anew."""
   # Indices of 120 = 10 x 12 examples take half as long to compile as of 125.
