@@ -70,7 +70,7 @@ def by_adam(x, y, seed):
       epoch, lambda: [np.array(w) for w in weights], len(x), seed)
 
 
-def by_mclmc(x, y, starts, seed, passes, diagonal=True):
+def by_mclmc(x, y, starts, seed, passes):
   """Draws of the weights, `[network, draw, ...]`, lengths and step sizes."""
   num_steps = max(round(passes / 2 * 3 / 4), 20)
   # As many as tuning takes belong to all steps, the last quarter of which is
@@ -94,7 +94,7 @@ def by_mclmc(x, y, starts, seed, passes, diagonal=True):
         mclmc_kernel=blackjax.mcmc.mclmc.build_kernel(),
         logdensity_fn=log_density, num_steps=num_steps, rng_key=tune_key,
         state=blackjax.mcmc.mclmc.init(weights, log_density, init_key),
-        params=first, diagonal_preconditioning=diagonal)
+        params=first)
     sampler = blackjax.mclmc(
         log_density, L=settings.L, step_size=settings.step_size,
         inverse_mass_matrix=settings.inverse_mass_matrix)
