@@ -29,14 +29,14 @@ DEVICES = ['/cpu:0', '/cpu:1']
 SBPS = sgmcmc.StochasticBouncyParticleSampler
 KERNELS = {
     'SGHMC': dict(kernel=models.SGHMC),
-    'SBPS': dict(
-        kernel=functools.partial(SBPS, refresh_rate=1.),
-        **models.at_times(0.05)),
     'EWSG': dict(kernel=models.EWSG),
     'all left out': dict(
         kernel=None, prior=None, num_examples=None, num_rows=50),
 }
 VARIANTS = {
+    'SBPS': dict(
+        kernel=functools.partial(SBPS, refresh_rate=1.),
+        **models.at_times(0.05)),
     'pSGLD': dict(kernel=functools.partial(
         sgmcmc.SGLD, step_size=1e-4,
         preconditioner=sgmcmc.preconditioners.RMSProp())),
@@ -177,18 +177,29 @@ def num_likelihoods(strategy, num_burnin_steps, **arguments):
 
 
 def compare_all(cases, one, two):
-  for name, arguments in cases.items():
-    assert compare(name, *(
-        run(strategy, **arguments) for strategy in (one, two))) < (
+  """Returns what was made on one device and on two, by name."""
+  made = {
+      name: [run(strategy, **arguments) for strategy in (one, two)]
+      for name, arguments in cases.items()}
+  for name, pair in made.items():
+    assert compare(name, *pair) < (
             # A step is found by its error in the energy, a small difference of
             # large numbers, of which rounding leaves fewer digits; and a hot
             # chain drives rounding errors apart.
             1e-3 if name in ('hot', 'validation') else 1e-5)
+  return made
 
 
 def variants(one, two):
-  """Other kernels, models and ways to compile one."""
+  """Other kernels, models, ways to compile one and to deal rows."""
   compare_all(VARIANTS, one, two)
+  # The slope, its variance, and the gradient.
+  assert num_all_reduces(two, **VARIANTS['SBPS']) == 3.
+  # Where each replica deals its own rows: another chain, of the same law.
+  with mock.patch.object(compat, 'sees_tpus', return_value=True):
+    assert law_of_ewsg(two) < 1.
+  with mock.patch.object(collectives, 'all_reduce', list):
+    assert law_of_ewsg(two) > 1.  # Planted: each by its own rows.
   for name, make_model, compile_arguments in (
       ('batch normalisation', normalising, {}),
       ('run_eagerly', models.classifier, dict(run_eagerly=True)),
@@ -211,35 +222,30 @@ def variants(one, two):
 
 def usual(one, two):
   """The usual kernels, what a step costs, resuming, and planted errors."""
-  compare_all(KERNELS, one, two)
-  model, *_ = run(two, kernel=models.EWSG)
+  made = compare_all(KERNELS, one, two)
+  _, (model, *_) = made['EWSG']
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
     assert np.all(np.isfinite(first)) and np.array_equal(first, second)
   for number, arguments in (
       (1., KERNELS['SGHMC']),
       # One for each of two candidates.
-      (2., dict(kernel=models.EWSG)),
-      # The slope, its variance, and the gradient.
-      (3., KERNELS['SBPS'])):
+      (2., KERNELS['EWSG'])):
     found = num_all_reduces(two, **arguments)
     print(f'all-reduces a step: {found}', flush=True)
     assert found == number
-  # Where each replica deals its own rows: another chain, of the same law.
-  with mock.patch.object(compat, 'sees_tpus', return_value=True):
-    assert law_of_ewsg(two) < 1.
   with tempfile.TemporaryDirectory() as folder:
     # Two epochs, and in another process (as it were) the third.
     run(two, epochs=2, directory=folder)
     resumed = run(two, directory=folder)
-    assert compare(
-        'resumed', run(one, directory=f'{folder}/one'), resumed) < 1e-5
+    assert compare('resumed', made['SGHMC'][0], resumed) < 1e-5
   with mock.patch.object(collectives, 'all_reduce', list):
     # Each replica by its own rows: what the comparison has to see.
-    assert compare('planted: no all-reduce', run(one), run(two)) > 1e-3
-    assert law_of_ewsg(two) > 1.
-    assert compare('planted: EWSG', *(
-        run(strategy, **KERNELS['EWSG']) for strategy in (one, two))) > 1e-3
+    for name in ('SGHMC', 'EWSG'):
+      right, _ = made[name]
+      assert compare(
+          f'planted: {name} without all-reduce', right,
+          run(two, **KERNELS[name])) > 1e-3
 
 
 def main():
