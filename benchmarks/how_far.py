@@ -32,7 +32,7 @@ print(json.dumps({
 
 INTRO = '''# How far does it go
 
-Written by `benchmarks/accelerators.py`; nothing here was run on a TPU or a GPU.
+Written by `benchmarks/accelerators.py`; nothing of it ran on a TPU or a GPU.
 "Compiled" is what the real compilers say of the programs of training steps:
 libtpu for a v5e chip, XLA:GPU for an A100. They accept the shapes, find no call
 to the host, and say how much memory a step takes. Cycles are the compiler's own
