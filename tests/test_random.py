@@ -39,45 +39,55 @@ PARTS = (
     tf.zeros([5000]), tf.zeros([11, 11], tf.bfloat16))
 
 
-def draws(seed):
+def some_draws(seed):
   return {
       'bits': random.bits([50], seed),
       'uniform': random.uniform([2, 25], seed),
-      'uniform64': random.uniform([50], seed, tf.float64),
       'normal': random.normal([50], seed),
-      'normal64': random.normal([5, 10], seed, tf.float64),
-      # Larger than a literal: rows of an even length; an odd one; a long one.
+      # Larger than a literal: rows of an even length.
       'normal rows': random.normal([3, 41, 50], seed),
+      'indices': random.indices(1013, [50], seed),
+      'replaced': random.indices(1000, [50], seed, replacement=True),
+      'folded': random.fold_in(seed, 5),
+  }
+
+
+def all_draws(seed):
+  return {
+      **some_draws(seed),
+      'uniform64': random.uniform([50], seed, tf.float64),
+      'normal64': random.normal([5, 10], seed, tf.float64),
       'normal rows64': random.normal([50, 100], seed, tf.float64),
+      # Larger than a literal: of an odd length; long.
       'normal odd': random.normal([500, 11], seed),
       'normal long': random.normal([2, 5000], seed),
       'half': random.uniform([50], seed, tf.bfloat16),
       'stream': random.normal([50], seed, stream=3),
-      'indices': random.indices(1013, [50], seed),
       'chains': random.indices(1_000_000, [3, 50], seed),
-      'replaced': random.indices(1000, [50], seed, replacement=True),
       'strata': random.indices_of_strata([90, 1013, 3], [2, 20, 3], [4], seed),
-      'folded': random.fold_in(seed, 5),
       **{f'normal part {k}': part for k, part in enumerate(
           random.normal_like(PARTS, seed))},
   }
 
 
 @functools.cache
-def eager_draws():
+def eager_draws(draws):
   return draws(tf.constant(SEED))
 
 
-@pytest.mark.parametrize('jit_compile', [
-    pytest.param(False, marks=pytest.mark.slow), True,
-    pytest.param('no compiler', marks=pytest.mark.slow)])
-def test_same_eager_graph_and_xla(jit_compile, monkeypatch):
+@pytest.mark.parametrize('draws, jit_compile', [
+    (some_draws, True), *(
+        pytest.param(all_draws, how, marks=pytest.mark.slow)
+        for how in (True, False)), pytest.param(
+            all_draws, 'no compiler',
+            marks=[pytest.mark.slow, pytest.mark.weekly])])
+def test_same_eager_graph_and_xla(draws, jit_compile, monkeypatch):
   if jit_compile == 'no compiler':
     monkeypatch.setattr(compat, 'jit_compile', lambda: None)
     jit_compile = False
   compiled = tf.function(draws, jit_compile=jit_compile)(tf.constant(SEED))
   monkeypatch.undo()
-  for name, value in eager_draws().items():
+  for name, value in eager_draws(draws).items():
     assert value.shape == compiled[name].shape
     # Words, uniforms and indices exactly; normals up to rounding.
     exact = not name.startswith(('normal', 'stream'))
@@ -241,9 +251,11 @@ def test_distinct_and_in_range_for_large_data(num_examples):
 
 
 @pytest.mark.parametrize('num_examples, size', [
-    (3, 2), (5, 3), (64, 2), *(
+    (3, 2), (64, 2), *(
         pytest.param(*numbers, marks=pytest.mark.slow)
-        for numbers in ((4, 2), (5, 2), (6, 3), (10, 3), (17, 2), (23, 3)))])
+        for numbers in ((5, 3), (10, 3), (23, 3))), *(
+            pytest.param(*numbers, marks=[pytest.mark.slow, pytest.mark.weekly])
+            for numbers in ((4, 2), (5, 2), (6, 3), (17, 2)))])
 @pytest.mark.usefixtures('eagerly')
 def test_every_subset_is_equally_likely(num_examples, size):
   num = 1_000_000

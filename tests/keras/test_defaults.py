@@ -120,6 +120,7 @@ def test_at_temperature_zero_nothing_is_hot():
   assert len(sampling.posterior) >= 30
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_steep_likelihood_is_sampled():
   # A network that learns its own noise: with learning rate 0.1, momentum 0.9

@@ -176,7 +176,8 @@ def p_value(found, variance=1.):
     ('leapfrog', 20, 0.7, 1.),
     ('minimal_norm', 20, 1., 0.5),
     pytest.param('minimal_norm', 100, 2., 1., marks=pytest.mark.slow),
-    pytest.param('leapfrog', 100, 1.5, 1., marks=pytest.mark.slow),
+    pytest.param(
+        'leapfrog', 100, 1.5, 1., marks=[pytest.mark.slow, pytest.mark.weekly]),
 ])
 def test_law_at_small_steps(integrator, d, h, temperature):
   """The means and all covariances, of T times the normal law's."""

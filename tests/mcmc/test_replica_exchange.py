@@ -163,6 +163,7 @@ def test_law_of_two_modes():
   assert np.all(z_scores() < Z)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_law_of_two_modes_by_minibatches():
   assert np.all(z_scores(

@@ -114,7 +114,8 @@ def run(thermostat, num_steps=500, integrator='badodab', **changes):
     # Xi stays symmetric: two entries move as one, with twice the inertia.
     pytest.param(
         'matrix', np.where(np.eye(5), 1., 0.5).ravel(),
-        dict(temperature=0.5, noise_scale=5.), marks=pytest.mark.slow),
+        dict(temperature=0.5, noise_scale=5.),
+        marks=[pytest.mark.slow, pytest.mark.weekly]),
     pytest.param(
         'matrix', np.where(np.eye(5), 1., 0.5).ravel(),
         dict(integrator='euler', temperature=0.5, noise_scale=5.),
