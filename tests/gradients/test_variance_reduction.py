@@ -557,15 +557,15 @@ def test_refusals(make, error, message):
     make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('estimator', [
     sgmcmc.gradients.ControlVariate(3, [tf.constant(0.1), tf.constant(0.2)]),
-    pytest.param(sgmcmc.gradients.SAGA(3), marks=pytest.mark.slow),
-    pytest.param(
-        sgmcmc.gradients.SVRG(3, steps_per_anchor=2), marks=pytest.mark.slow),
+    pytest.param(sgmcmc.gradients.SAGA(3), marks=pytest.mark.weekly),
+    sgmcmc.gradients.SVRG(3, steps_per_anchor=2),
     pytest.param(
         sgmcmc.gradients.ExponentiallyWeighted(
             None, base=sgmcmc.gradients.SVRG(3, steps_per_anchor=2)),
-        marks=pytest.mark.slow),
+        marks=pytest.mark.weekly),
 ], ids=lambda estimator: type(estimator).__name__)
 def test_transformed_posterior_in_several_graphs(estimator):
   """One state and estimator in two graphs: bijectors cache what they saw."""
