@@ -11,6 +11,7 @@ BayesianRegressor`.
 """
 
 from collections.abc import Sequence
+import functools
 import math
 from typing import Any
 
@@ -18,10 +19,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import mcmc
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras import callback
+from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.model import losses
+from tfp_sgmcmc.keras.model import priors
 
 try:
   from sklearn import base
@@ -42,6 +46,14 @@ __all__ = ['BayesianClassifier', 'BayesianRegressor']
 _BATCH_SIZE = 128
 # The default of `num_steps`. Few rows need more passes to come to rest.
 _NUM_PASSES, _LEAST_STEPS = 40, 4000
+# On all rows: one in so many epochs is Adam's, which overfits in more; and one
+# in so many of the other steps is burn-in.
+_EPOCHS_OF_ADAM, _BURNIN = 10, 2
+_NUM_DRAWS, _FIRST_STEP_SIZE = 30, 0.001
+# Steps that a call of TensorFlow makes on all rows.
+_MOST_STEPS_AT_ONCE = 10
+# With any of these the kernel is not chosen here.
+_OF_A_KERNEL = ('kernel', 'learning_rate', 'momentum', 'temperature')
 
 
 class _Perceptron(base.BaseEstimator):
@@ -54,7 +66,7 @@ class _Perceptron(base.BaseEstimator):
       activation: str = 'relu',
       num_steps: int | None = None,
       epochs: int = 40,
-      batch_size: int = 32,
+      batch_size: int | None = 32,
       sampling: dict[str, Any] | None = None,
       random_state: Any = None,
       verbose: int = 0,
@@ -64,12 +76,16 @@ class _Perceptron(base.BaseEstimator):
     Args:
       hidden_units: The numbers of units of the hidden layers.
       activation: Theirs, by Keras' name.
-      num_steps: Python `int`, the number of gradient steps; by default those
-        of 40 passes over the rows, and at least 4,000. A fifth are those of
-        Adam, a third of the others are burn-in.
+      num_steps: Python `int`, the number of steps; by default those of 40
+        passes over the rows, and at least 4,000; on all rows 4,000. A fifth are
+        those of Adam, a third of the others are burn-in; on all rows a tenth
+        and a half.
       epochs: Python `int`, the number of parts into which the steps are
         divided, of which `verbose` shows the progress.
-      batch_size: Python `int`, rows of a minibatch.
+      batch_size: Python `int`, rows of a minibatch; or None for all rows in
+        each step, by `MicrocanonicalLangevin` within
+        `EnergyErrorStepSizeAdaptation`, if `sampling` has no kernel,
+        learning_rate, momentum or temperature.
       sampling: None for `PosteriorSampling()`; or a dictionary of its
         arguments, such as `{'num_chains': 4}`.
       random_state: None, a Python `int`, or a `numpy.random.RandomState`.
@@ -101,32 +117,55 @@ class _Perceptron(base.BaseEstimator):
 
   def _fit(self, x, y, num_outputs, loss):
     """Fits a network to scaled inputs and to targets; sets what is fitted."""
-    checks.positive_integer('batch_size', self.batch_size)
-    if self.num_steps is None:
-      num_steps = max(
-          _LEAST_STEPS, _NUM_PASSES * math.ceil(len(x) / self.batch_size))
-    else:
-      num_steps = checks.positive_integer('num_steps', self.num_steps)
     checks.positive_integer('epochs', self.epochs)
-    seed = int(sklearn.utils.check_random_state(self.random_state).randint(
-        2**31 - 1))
+    generator = sklearn.utils.check_random_state(self.random_state)
+    seed = int(generator.randint(2**31 - 1))
     self.x_mean_, self.x_scale_ = _moments(x)
     if self.encoder_ is not None:
       is_category = self.encoder_.output_indices_['categories']
       self.x_mean_[is_category], self.x_scale_[is_category] = 0., 1.
     x = self._scaled(x)
-    self.model_ = _network(
-        x.shape[1], self.hidden_units, self.activation, num_outputs, seed)
-    self.model_.compile('adam', loss)
-    sampling = callback.PosteriorSampling(**{
-        'num_examples': len(x), 'seed': seed, **(self.sampling or {})})
-    # Minibatches without end: epochs are counted in steps, not in rows.
-    data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(
-        len(x), seed=seed).repeat().batch(min(self.batch_size, len(x)))
+    make_network = functools.partial(
+        _network, x.shape[1], self.hidden_units, self.activation, num_outputs)
+    self.model_ = make_network(seed)
+    on_all_rows = self.batch_size is None
+    size = len(x)
+    if not on_all_rows:
+      size = min(size, checks.positive_integer('batch_size', self.batch_size))
+    num_steps = self.num_steps
+    if num_steps is None:
+      num_steps = _LEAST_STEPS if on_all_rows else max(
+          _LEAST_STEPS, _NUM_PASSES * math.ceil(len(x) / size))
+    checks.positive_integer('num_steps', num_steps)
+    steps_per_epoch = math.ceil(num_steps / self.epochs)
+    arguments = {
+        'num_examples': len(x), 'seed': seed, **(self.sampling or {})}
+    chains = starts.to_chains(arguments.get('num_chains', 1))
+    num_chains = chains.num_chains
+    if num_chains > 1 and chains.initial_weights is None:
+      # The initialisers of one network give the same weights again.
+      arguments['num_chains'] = starts.Chains(num_chains, initial_weights=[
+          self.model_.get_weights(), *(
+              make_network(int(other)).get_weights()
+              for other in generator.randint(2**31 - 1, size=num_chains - 1))])
+    if on_all_rows:
+      # Each chain takes its share of a batch.
+      data = tf.data.Dataset.from_tensors(tuple(
+          np.repeat(part, num_chains, axis=0) for part in (x, y))).repeat()
+      if not any(name in arguments for name in _OF_A_KERNEL):
+        arguments = _on_all_rows(
+            arguments, self.model_, self.epochs, steps_per_epoch)
+    else:
+      # Minibatches without end: epochs are counted in steps, not in rows.
+      data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(
+          len(x), seed=seed).repeat().batch(size)
+    self.model_.compile(
+        'adam', loss,
+        steps_per_execution=_at_once(steps_per_epoch) if on_all_rows else 1)
+    sampling = callback.PosteriorSampling(**arguments)
     self.model_.fit(
         data, epochs=self.epochs, verbose=self.verbose, shuffle=False,
-        callbacks=[sampling],
-        steps_per_epoch=math.ceil(num_steps / self.epochs))
+        callbacks=[sampling], steps_per_epoch=steps_per_epoch)
     self.posterior_ = sampling.posterior
     return self
 
@@ -153,6 +192,11 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
   computes of the inputs. Predictions are those of the mixture over draws of its
   weights. Inputs and targets are scaled to mean 0 and variance 1 before.
 
+  With `batch_size=None` each step takes all rows. For tables of several hundred
+  to about ten thousand rows with little noise, test NLL was lower for it, in
+  about the same time. With some tens of rows, or with targets that are mostly
+  noise, it was higher. The page on scikit-learn has the figures.
+
   After `fit` the draws are in `posterior_`, the `PosteriorSamples` of the
   network `model_` of scaled inputs and targets.
 
@@ -165,6 +209,13 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
   >>> mean, std = regressor.predict(x[:5], return_std=True)
   >>> mean.shape, std.shape, regressor.score(x, y) > 0.9
   ((5,), (5,), True)
+
+  With all rows in each step:
+
+  >>> regressor = BayesianRegressor(
+  ...     num_steps=1000, batch_size=None, random_state=0).fit(x, y)
+  >>> regressor.score(x, y) > 0.9
+  True
   """
 
   def fit(self, X: Any, y: hints.Data) -> 'BayesianRegressor':
@@ -315,9 +366,46 @@ def _categories(x):
 
 
 def _moments(values):
-  """Mean and standard deviation of columns, 1 where that is 0."""
-  scale = np.std(values, axis=0)
-  return np.mean(values, axis=0), np.where(scale > 0., scale, 1.)
+  """Mean and standard deviation of columns, 1 where all values are the same."""
+  # Whose standard deviation is not 0 but the rounding of their mean.
+  scale = np.where(np.ptp(values, axis=0) > 0., np.std(values, axis=0), 1.)
+  return np.mean(values, axis=0), scale
+
+
+def _on_all_rows(arguments, model, epochs, steps_per_epoch):
+  """Arguments of `PosteriorSampling` with steps on all rows; given ones win."""
+  start_epoch = arguments.get('start_epoch')
+  if start_epoch is None:
+    start_epoch = max(1, epochs // _EPOCHS_OF_ADAM) if epochs > 1 else 0
+  num_steps = max(0, epochs - start_epoch) * steps_per_epoch
+  num_burnin_steps = arguments.get('num_burnin_steps')
+  if num_burnin_steps is None:
+    num_burnin_steps = num_steps // _BURNIN
+  chosen = dict(
+      prior=priors.bounded_normal,
+      num_steps_between_results=max(
+          1, (num_steps - num_burnin_steps) // _NUM_DRAWS) - 1)
+  # A setting of None is one that is left out.
+  given = {name: value for name, value in arguments.items()
+           if value is not None}
+  return {**chosen, **given, **dict(
+      kernel=functools.partial(
+          _kernel, num_adaptation_steps=num_burnin_steps,
+          decoherence_length=math.sqrt(model.count_params())),
+      start_epoch=start_epoch, num_burnin_steps=num_burnin_steps)}
+
+
+def _kernel(target, num_adaptation_steps, decoherence_length):
+  """The kernel for all rows, which finds its step in burn-in."""
+  return mcmc.EnergyErrorStepSizeAdaptation(
+      mcmc.MicrocanonicalLangevin(
+          target, _FIRST_STEP_SIZE, decoherence_length),
+      num_adaptation_steps)
+
+
+def _at_once(num_steps):
+  """How many steps TensorFlow makes in a call, a divisor of their number."""
+  return max(k for k in range(1, _MOST_STEPS_AT_ONCE + 1) if num_steps % k == 0)
 
 
 def _network(num_features, hidden_units, activation, num_outputs, seed):
