@@ -71,6 +71,19 @@ CLIPPED = """() => [...document.querySelectorAll('.md-content pre > code')]
                && c.textContent.split('\\n').every(l => l.length <= 80))
   .map(c => c.textContent.slice(0, 200))"""
 
+# What does not depend on the width is looked for at the first alone.
+ON_ALL_PAGES = dict(overflow=OVERFLOW, unsigned=UNSIGNED)
+ON_WIDE_PAGES = dict(
+    ON_ALL_PAGES, raw=RAW, failed=FAILED, fences=FENCES, dead=DEAD,
+    clipped=CLIPPED)
+
+
+def together(checks):
+  """One script, which returns what each finds."""
+  parts = (f'{name}: ({script})()' for name, script in checks.items())
+  return '() => ({' + ', '.join(parts) + '})'
+
+
 # After a change of width: events are handled before the second frame.
 SETTLED = """() => new Promise(
   done => requestAnimationFrame(() => requestAnimationFrame(done)))"""
@@ -137,6 +150,11 @@ def test_pages(site, browser):
   """Nothing sticks out, mathematics is set, no link within a page is dead."""
   address, folder = site
   page = browser.new_page(viewport=dict(width=WIDTHS[0], height=900))
+  # Each page would make the index of the search anew, in a worker.
+  index = json.loads((folder / 'search' / 'search_index.json').read_text())
+  assert index['docs']
+  page.route('**/search_index.json', lambda route: route.fulfill(
+      json={**index, 'docs': []}))
   complaints, faults = [], {}
   page.on('console', lambda message: complaints.append(message.text)
           if message.type == 'error' else None)
@@ -150,12 +168,9 @@ def test_pages(site, browser):
     for width in WIDTHS:
       page.set_viewport_size(dict(width=width, height=900))
       page.evaluate(SETTLED)
-      checks = dict(
-          overflow=OVERFLOW, raw=RAW, failed=FAILED, fences=FENCES, dead=DEAD,
-          unsigned=UNSIGNED, **(
-              dict(clipped=CLIPPED) if width == WIDTHS[0] else {}))
-      for what, script in checks.items():
-        if found := page.evaluate(script):
+      for what, found in page.evaluate(together(
+          ON_WIDE_PAGES if width == WIDTHS[0] else ON_ALL_PAGES)).items():
+        if found:
           faults[f'{name} at {width}, {what}'] = found
     if complaints:
       faults[f'{name}, console'] = complaints[:]
