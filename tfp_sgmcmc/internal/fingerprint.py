@@ -25,8 +25,8 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import hints
 
 __all__ = [
-    'Fingerprint', 'check', 'difference', 'fingerprint', 'is_users', 'of_run',
-    'without_names']
+    'Fingerprint', 'check', 'difference', 'fingerprint', 'is_users',
+    'of_constants', 'of_run', 'without_names']
 
 _MAX_DEPTH = 40
 _MAX_LENGTH = 200
@@ -89,6 +89,30 @@ def fingerprint(**arguments: object) -> Fingerprint:
   for name, value in arguments.items():
     describer.describe(name, value)
   return Fingerprint(describer.flat, tuple(describer.unseen))
+
+
+def of_constants(**arguments: object) -> dict[str, str] | None:
+  """Describes arguments that are the same whenever they are asked.
+
+  Args:
+    **arguments: Anything.
+
+  Returns:
+    arguments: Dictionary of strings by flat names; None where a variable, a
+      function or class of the user's, or what cannot be looked into is among
+      them: with the same description they may do something else.
+
+  #### Examples
+
+  >>> from tfp_sgmcmc.internal import fingerprint
+  >>> fingerprint.of_constants(temperature=0.5)
+  {'temperature': '0.5'}
+  >>> fingerprint.of_constants(temperature=lambda step: 0.5)
+  """
+  describer = _DescriberOfConstants()
+  for name, value in arguments.items():
+    describer.describe(name, value)
+  return None if describer.unseen else describer.flat
 
 
 def check(value: object) -> None:
@@ -277,6 +301,30 @@ class _Describer:
   def _cannot_see(self, name, value):
     self.flat[name] = _name(type(value))
     self.unseen.append(f'{name} (of type {_name(type(value))})')
+
+
+class _DescriberOfConstants(_Describer):
+  """Refuses what may change; tells classes of one name by their modules."""
+
+  def _describe_array(self, name, value):
+    if hasattr(value, 'assign'):
+      self._cannot_see(name, value)
+    else:
+      super()._describe_array(name, value)
+
+  def _describe_function(self, name, function):
+    if is_users(function):
+      self._cannot_see(name, function)
+    else:
+      super()._describe_function(name, function)
+      self.flat[f'{name}.module'] = str(function.__module__)
+
+  def _describe_class(self, name, cls):
+    if is_users(cls):
+      self._cannot_see(name, cls)
+    else:
+      super()._describe_class(name, cls)
+      self.flat[f'{name}.module'] = cls.__module__
 
 
 def _parts(value):

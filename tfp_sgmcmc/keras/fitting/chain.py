@@ -16,6 +16,7 @@ from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.fitting import first_look
 from tfp_sgmcmc.keras.fitting import lookahead
+from tfp_sgmcmc.keras.fitting import program as program_lib
 from tfp_sgmcmc.keras.fitting import progress as progress_lib
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
@@ -80,8 +81,8 @@ class Chain:
         say,
         self._smaller_steps)
     self._before = weights_before.WeightsBefore(model)
+    self._program: program_lib.Program | None = None
     self._step: side_by_side.StepOfChains | None = None
-    self._compiled: compiled_step.CompiledStep | None = None
     self._inputs = None
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
@@ -89,8 +90,6 @@ class Chain:
       kept = draws.store.checkpoint()
       self.load_state(kept)
       settings.make_kernel.load_state(kept)
-    self._chains = side_by_side.SideBySide(
-        model, settings.chains, self._progress.seed)
 
   @property
   def _parts(self) -> list[checkpoint_lib.Part]:
@@ -107,9 +106,9 @@ class Chain:
     return self._draws
 
   @property
-  def chains(self) -> side_by_side.SideBySide:
-    """The chains, one or several."""
-    return self._chains
+  def _chains(self):
+    """`SideBySide` of the chains, one or several; from the first batch on."""
+    return self._program.chains
 
   @property
   def num_steps(self) -> int:
@@ -139,7 +138,17 @@ class Chain:
   @property
   def kernel_results(self) -> Any:
     """The kernel's results after the last step, None before the first."""
-    return None if self._step is None else self._step.results()
+    if self._step is None:
+      return None
+    self._enter()
+    return self._step.results()
+
+  def _enter(self, element_spec=None):
+    """Has the program's variables hold this chain; makes the program first."""
+    if self._program is None:
+      self._program = program_lib.of(
+          self._model, self._settings, element_spec, self.seed, self)
+    self._program.enter(self)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that may have been compiled anew.
@@ -154,6 +163,7 @@ class Chain:
     self._ahead.clear()
     self._judge.begin_fit()
     if self._step is not None:
+      self._enter()
       self._step.set_likelihood(likelihood)
 
   def train(self, iterator: tf.data.Iterator) -> dict[str, Any]:
@@ -178,6 +188,7 @@ class Chain:
       first = next(iterator)
       self._first_look.look(first)
       batches = itertools.chain([first], iterator)
+    self._enter(spec)
     return self._chains.train(batches, spec)
 
   def begin_epoch(
@@ -242,6 +253,7 @@ class Chain:
     search = self._search
     if search is None or self._model.stop_training:
       return
+    self._enter()
     said = search.end_epoch(self._model, self._chains.assign)
     if said is not None:
       self._say(said)
@@ -295,6 +307,7 @@ class Chain:
     Returns:
       logs: Those of the last step, and the number of draws.
     """
+    self._enter(iterator.element_spec)
     if self._progress.skips:
       return self._skip(iterator)
     before, search = self.num_steps, self._search
@@ -324,10 +337,11 @@ class Chain:
 
   def _compiled_step(self):
     """The step as Keras compiles it; made anew for a model compiled anew."""
-    if self._compiled is None or self._compiled.is_stale():
-      self._compiled = compiled_step.CompiledStep(
+    program = self._program
+    if program.compiled is None or program.compiled.is_stale():
+      program.compiled = compiled_step.CompiledStep(
           self._model, self._step.train_step)
-    return self._compiled
+    return program.compiled
 
   def judge_epoch(self, loss: float | None) -> None:
     """Says what the epoch's temperature and mean loss mean."""
@@ -355,6 +369,8 @@ class Chain:
 
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes: of the model, of the step, of all parts."""
+    if self._step is not None:
+      self._enter()
     state = {
         **checkpoint_lib.of_model(self._model),
         **({} if self._step is None else self._step.state()),
@@ -428,7 +444,7 @@ class Chain:
   @property
   def _num_draws(self):
     """The number of draws of each chain."""
-    return len(self._draws) // self._chains.num_chains
+    return len(self._draws) // self._settings.num_chains
 
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
@@ -554,12 +570,16 @@ class Chain:
 
   def _first_step(self, first, prior):
     """The step, with the kernel's first results or those of before."""
-    settings = self._settings
-    step = self._chains.around(step_lib.SamplingStep(
-        self._model, settings.make_kernel,
-        priors.WeightPrior(prior, self._model.trainable_variables),
-        self._first_look.likelihood, settings.examples.number,
-        self._chains.seed_of_turn))
+    settings, program = self._settings, self._program
+    seed = self._chains.begin_sampling()
+    if program.step is None:
+      program.step = self._chains.around(step_lib.SamplingStep(
+          self._model, settings.make_kernel,
+          priors.WeightPrior(prior, self._model.trainable_variables),
+          self._first_look.likelihood, settings.examples.number, seed))
+    else:
+      program.step.restart()
+    step = program.step
     step.bootstrap(first.data)
     if self.is_resumed:
       step.load_state(self._resumed)

@@ -82,15 +82,49 @@ class SideBySide:
       seed: Stateless seed, `int32[2]`, of all chains together.
     """
     self._model = model
-    self._seed = seed
-    self._initial_weights = chains.initial_weights
-    self._variables: list[Any] | None = None
-    self._turns_seed = None
-    self._optimizer = []
     self._train: compiled_step.CompiledStep | None = None
     self.num_chains = chains.num_chains
-    self.advice = ''
     self.turns = turns.Turns(self.num_chains)
+    # What is traced reads the seeds of the chains that there are then.
+    self._seed_read, self._turns_seed = (
+        replicas.variable(model.distribute_strategy, seed, 'seed')
+        for _ in range(2))
+    self._begin(chains, seed)
+
+  def _begin(self, chains, seed):
+    """Sets what is not the same for other chains."""
+    self._seed = seed
+    self._initial_weights = chains.initial_weights
+    self._variables = None
+    self._optimizer = []
+    self.advice = ''
+
+  def restart(self, chains: starts.Chains, seed: tf.Tensor) -> None:
+    """Takes other chains, as many, for which what is traced still holds.
+
+    Args:
+      chains: `Chains`.
+      seed: Stateless seed, `int32[2]`, of all chains together.
+    """
+    self.turns.put_back({})
+    self._seed_read.assign(replicas.kept(seed))
+    self._begin(chains, seed)
+
+  def aside(self) -> Any:
+    """What `put_back` takes, to go on with these chains after others."""
+    return (self._seed, self._initial_weights, self._variables,
+            self._optimizer, self.advice, self.turns.aside())
+
+  def put_back(self, aside: Any) -> None:
+    """Goes on with the chains that were put aside."""
+    (self._seed, self._initial_weights, self._variables, self._optimizer,
+     self.advice, slots) = aside
+    self.turns.put_back(slots)
+
+  @property
+  def state_variables(self) -> list[tf.Variable]:
+    """What is the chains' own, beside the model."""
+    return [self._seed_read, self._turns_seed, *self.turns.made]
 
   def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
     """How many rows of a batch are a chain's.
@@ -225,7 +259,8 @@ class SideBySide:
       return lambda chain: data
     num_rows = network.num_rows(data)
     word = random.bits(
-        [], random.fold_in(random.fold_in(self._seed, k), step))
+        [], random.fold_in(
+            random.fold_in(tf.cast(self._seed_read, tf.int32), k), step))
     shift = tf.cast(tf.cast(word, tf.int64) % k, tf.int32)
 
     def rows(chain):
@@ -251,7 +286,9 @@ class SideBySide:
     if self.num_chains == 1:
       return model.train_function(iterator)
     self.begin(element_spec)
-    if self._train is None or self._train.is_stale():
+    train = self._train
+    is_new = train is None or train.is_stale()
+    if is_new or not self._optimizer:
       self._drop_optimizer()
       if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
@@ -259,12 +296,13 @@ class SideBySide:
       self._optimizer = [
           v for v in model.optimizer.variables if v is not shared]
       self.turns.add(self._optimizer)
+    if train is None or is_new:
       own = model.train_step
-      self._train = compiled_step.CompiledStep(
+      train = self._train = compiled_step.CompiledStep(
           model, lambda data: self._optimizer_step(own, data))
       if model.steps_per_execution == 1:
-        self._train.trace(element_spec)
-    return self._train.on_iterator(iterator)
+        train.trace(element_spec)
+    return train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
     rows = self.deal(
@@ -279,25 +317,26 @@ class SideBySide:
     """The step of all chains, from here on in place of the optimizer's.
 
     Args:
-      step: `SamplingStep` of one chain, its seed `seed_of_turn`.
+      step: `SamplingStep` of one chain, its seed from `begin_sampling`.
 
     Returns:
       step: `StepOfChains`.
     """
-    self._drop_optimizer()
     return StepOfChains(step, self)
 
-  @property
-  def seed_of_turn(self) -> tf.Tensor | tf.Variable:
-    """The seed of the chain whose turn it is."""
+  def begin_sampling(self) -> tf.Variable:
+    """Ends the optimizer's steps.
+
+    Returns:
+      seed: The variable with the seed of the chain whose turn it is.
+    """
+    self._drop_optimizer()
     if self.num_chains == 1:
-      return self._seed
-    if self._turns_seed is None:
-      seeds = np.stack([
-          random.fold_in(self._seed, j) for j in range(self.num_chains)])
-      self._turns_seed = tf.Variable(
-          replicas.kept(seeds[0]), trainable=False, name='seed')
-      self.turns.add([self._turns_seed], [seeds])
+      return self._seed_read
+    seeds = np.stack([
+        random.fold_in(self._seed, j) for j in range(self.num_chains)])
+    self._turns_seed.assign(seeds[0])
+    self.turns.add([self._turns_seed], [seeds])
     return self._turns_seed
 
   def one_by_one(self) -> Iterator[int]:
@@ -319,6 +358,15 @@ class StepOfChains:
     self._turns = chains.turns
     self._together = together.Together(
         step, chains.turns, chains.num_chains, chains.may_step_together)
+
+  @property
+  def state_variables(self) -> list[tf.Variable]:
+    """What the chain in the model has beside the model."""
+    return self._step.state_variables
+
+  def restart(self) -> None:
+    """Forgets what the steps of other chains came to; `bootstrap` is next."""
+    self._step.restart()
 
   def set_likelihood(self, likelihood: Any) -> None:
     """Takes the likelihood of a model that was compiled anew."""

@@ -70,7 +70,7 @@ class SamplingStep:
       prior: priors.WeightPrior,
       likelihood: likelihood_lib.Likelihood,
       num_examples: int,
-      seed: tf.Tensor,
+      seed: tf.Variable,
   ):
     """Makes the step of a built model.
 
@@ -80,7 +80,8 @@ class SamplingStep:
       prior: Prior over the trainable weights.
       likelihood: Likelihood of the outputs.
       num_examples: Python `int`, N.
-      seed: Stateless seed, `int32[2]`; a variable where chains take turns.
+      seed: Variable with the stateless seed, two integers, of the chain that
+        steps.
     """
     self._model = model
     self._make_kernel = make_kernel
@@ -88,8 +89,6 @@ class SamplingStep:
     self._likelihood = likelihood
     self._num_examples = num_examples
     self._seed = seed
-    if not isinstance(seed, tf.Variable):
-      self._seed = tf.get_static_value(seed)  # A constant of the program.
     self._results: list[tf.Variable] = []
     self._structure, self._dtypes = None, []
     self._segment_start = []
@@ -120,8 +119,8 @@ class SamplingStep:
     self._likelihood = likelihood
 
   @property
-  def seed(self) -> Any:
-    """The seed of the chain; a variable where chains take turns."""
+  def seed(self) -> tf.Variable:
+    """That with the seed of the chain."""
     return self._seed
 
   @property
@@ -264,6 +263,15 @@ class SamplingStep:
     """Those with the number of steps, and of the first bad one."""
     results = tf.nest.pack_sequence_as(self._structure, self._results)
     return [results.step, self._first_bad]
+
+  @property
+  def state_variables(self) -> list[tf.Variable]:
+    """Those with the chain beside the model."""
+    return [*self._results, self._first_bad, *self._segment_start]
+
+  def restart(self) -> None:
+    """Takes another chain, whose `bootstrap` is next."""
+    self._first_bad.assign(tf.zeros_like(self._first_bad))
 
   @property
   def log_weight_variables(self) -> list[tf.Variable]:

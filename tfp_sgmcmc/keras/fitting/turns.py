@@ -41,6 +41,8 @@ class Turns:
     """
     self._num_chains = num_chains
     self._slots = {}
+    # Also of variables that it has let go of: a program may use them again.
+    self._made = {}
 
   def add(
       self, variables: Sequence[Any], values: Sequence[Any] | None = None,
@@ -58,13 +60,32 @@ class Turns:
       values = [np.stack([v] * self._num_chains)
                 for v in network.values(variables)]
     for variable, value in zip(variables, values):
-      self._slots[id(variable)] = variable, tf.Variable(
-          value, trainable=False, dtype=variable.dtype, name='chains')
+      made = self._made.get(id(variable))
+      if made is None:
+        made = variable, tf.Variable(
+            value, trainable=False, dtype=variable.dtype, name='chains')
+        self._made[id(variable)] = made
+      else:
+        made[1].assign(value)
+      self._slots[id(variable)] = made
 
   def drop(self, variables: Sequence[Any]) -> None:
     """Lets go of variables: they are the same for all chains from here on."""
     for variable in variables:
       self._slots.pop(id(variable), None)
+
+  def aside(self) -> dict[int, Any]:
+    """What `put_back` takes, to have these variables again after others."""
+    return dict(self._slots)
+
+  def put_back(self, aside: dict[int, Any]) -> None:
+    """Has the variables that were put aside, none if it is empty."""
+    self._slots = dict(aside)
+
+  @property
+  def made(self) -> list[tf.Variable]:
+    """All that have held values of chains."""
+    return [slot for _, slot in self._made.values()]
 
   @property
   def slots(self) -> list[tf.Variable]:

@@ -172,6 +172,20 @@ class FoundStep:
     self._set(int(number))
     self._found = None if np.isnan(found) else found
 
+  @property
+  def state_variables(self) -> list[tf.Variable]:
+    """What programs read."""
+    return [] if self._variable is None else [self._variable]
+
+  def share(self, other: 'FoundStep') -> None:
+    """Writes from here on to the variable that programs of another one read.
+
+    Args:
+      other: `FoundStep` of the same way.
+    """
+    self._variable = other._variable  # pylint: disable=protected-access
+    self._set(self._num_steps)
+
   def _set(self, num_steps):
     self._num_steps = num_steps
     if self._variable is not None:

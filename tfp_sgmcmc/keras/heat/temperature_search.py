@@ -76,7 +76,7 @@ class TemperatureSearch:
 
   def __init__(self):
     """Makes a search that has not begun."""
-    self._variable = None
+    self._variable, self._now = None, TEMPERATURES[0]
     self._losses, self._weights = [], []
     self._num_epochs = 1
     self._epochs_left = 1
@@ -89,16 +89,30 @@ class TemperatureSearch:
   def __call__(self, step: tf.Tensor) -> tf.Tensor:
     """T at a step, for a kernel."""
     del step
-    return self._temperature.read_value()
-
-  @property
-  def _temperature(self):
     # Made at its first use: a callback with a variable cannot be pickled.
     if self._variable is None:
       self._variable = tf.Variable(
-          TEMPERATURES[0], trainable=False, dtype=tf.float32,
-          name='temperature')
-    return self._variable
+          self._now, trainable=False, dtype=tf.float32, name='temperature')
+    return self._variable.read_value()
+
+  @property
+  def state_variables(self) -> list[tf.Variable]:
+    """What programs read."""
+    return [] if self._variable is None else [self._variable]
+
+  def share(self, other: 'TemperatureSearch') -> None:
+    """Writes from here on to the variable that programs of another one read.
+
+    Args:
+      other: `TemperatureSearch`.
+    """
+    self._variable = other._variable  # pylint: disable=protected-access
+    self._set(self._now)
+
+  def _set(self, temperature):
+    self._now = float(np.float32(temperature))
+    if self._variable is not None:
+      self._variable.assign(self._now)
 
   @property
   def is_over(self) -> bool:
@@ -114,7 +128,7 @@ class TemperatureSearch:
   @property
   def temperature(self) -> float:
     """T now."""
-    return float(f'{float(self._temperature.numpy()):.6g}')
+    return float(f'{self._now:.6g}')
 
   @property
   def scores(self) -> dict[float, float]:
@@ -143,7 +157,7 @@ class TemperatureSearch:
     before = max(1, min(epochs // _SHARE_BEFORE, (
         epochs - first - len(TEMPERATURES) * self._num_epochs) // 2))
     self._epochs_left = before + self._num_epochs
-    self._temperature.assign(TEMPERATURES[0])
+    self._set(TEMPERATURES[0])
 
   def begin_epoch(self, first: int, steps: int) -> None:
     """Takes note of where an epoch's steps are, at the beginning of a trial.
@@ -202,7 +216,7 @@ class TemperatureSearch:
     said = (
         f'temperature {temperature:g}: NLL {scores[-1]:.4f} on validation data')
     if tried < len(TEMPERATURES) and tried - 1 - best < _NUM_WORSE:
-      self._temperature.assign(TEMPERATURES[tried])
+      self._set(TEMPERATURES[tried])
       return f'{said}.'
     if not np.isfinite(scores[best]):
       raise ValueError(
@@ -210,7 +224,7 @@ class TemperatureSearch:
           'on the validation data. Take a smaller learning_rate, or look for '
           'NaN in the validation data.')
     chosen = lowest_as_good(self._losses, self._weights)
-    self._temperature.assign(TEMPERATURES[chosen])
+    self._set(TEMPERATURES[chosen])
     self._is_over = True
     if chosen < tried - 1:
       assign(model.trainable_variables, self._ends[chosen])
@@ -240,7 +254,7 @@ class TemperatureSearch:
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""
     return {
-        'search/temperature': self._temperature.numpy(),
+        'search/temperature': np.float32(self._now),
         'search/losses': np.asarray(self._losses, np.float64),
         'search/weights': np.asarray(self._weights, np.float64),
         'search/counts': np.asarray([
@@ -256,7 +270,7 @@ class TemperatureSearch:
     Args:
       state: Arrays by name, those of its `state` among them.
     """
-    self._temperature.assign(state['search/temperature'])
+    self._set(state['search/temperature'])
     self._losses = list(state['search/losses'])
     self._weights = state['search/weights']
     over, self._num_epochs, self._epochs_left, *trial = state[
