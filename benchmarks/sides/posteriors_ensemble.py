@@ -25,7 +25,8 @@ import torch
 
 from benchmarks import members
 
-LEARNING_RATES, FRICTIONS, BATCH_SIZE = (0.01, 0.03), (0.01, 1., 10.), 256
+LEARNING_RATES, FRICTIONS = (0.01, 0.03, 0.1), (0.01, 1., 10.)
+BATCH_SIZE = 256
 
 
 def distribution(weights, x):
