@@ -20,6 +20,8 @@ import time
 import matplotlib.pyplot
 import numpy as np
 
+from tests import programs
+
 FOLDER = pathlib.Path(__file__).parent.parent / 'tutorials'
 
 
@@ -191,7 +193,8 @@ def main(chosen):
       print(f'{name}: not run, {needed} is not installed', flush=True)
       continue
     begin = time.process_time()
-    with open(os.devnull, 'w') as nowhere, contextlib.redirect_stdout(nowhere):
+    with (open(os.devnull, 'w') as nowhere,
+          contextlib.redirect_stdout(nowhere), programs.without_xla()):
       check(run(name, small))
     print(f'{name}: {time.process_time() - begin:.0f} CPU seconds', flush=True)
 

@@ -24,6 +24,7 @@ from experiments import page  # noqa: E402
 from experiments import parts  # noqa: E402
 from experiments import thermostats  # noqa: E402
 from experiments import topic_model  # noqa: E402
+from tests import programs  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 from tfp_sgmcmc.datasets import mnist  # noqa: E402
 
@@ -37,17 +38,10 @@ _NEED_DATA = {
 
 
 @pytest.fixture
-def _without_xla(monkeypatch):
+def _without_xla():
   """At these sizes to compile takes most of the time, and shows nothing."""
-  function = tf.function
-
-  def plain(fn=None, **arguments):
-    ours = getattr(fn, 'func', fn)  # Random numbers come by XLA everywhere.
-    if getattr(ours, '__module__', None) == 'tfp_sgmcmc.random':
-      return function(fn, **arguments)
-    return function(fn, **{**arguments, 'jit_compile': None})
-
-  monkeypatch.setattr(tf, 'function', plain)
+  with programs.without_xla():
+    yield
 
 
 @functools.cache
