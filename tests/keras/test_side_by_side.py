@@ -107,7 +107,6 @@ def test_each_chain_has_the_exact_posterior_and_is_independent_of_others():
 @pytest.mark.slow
 def test_chains_with_one_noise_are_found(monkeypatch):
   def seed_of_all(self):
-    self._turns_seed.assign(self._seed)
     self.turns.add([self._turns_seed])
     return self._turns_seed
 
