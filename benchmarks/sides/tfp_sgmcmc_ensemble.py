@@ -79,14 +79,24 @@ def by_fit(
             1, (num_samples - num_burnin_steps) // 30) - 1)
   else:
     size = NUM_NETWORKS * min(BATCH_SIZE, len(x))
-    rows = tf.data.Dataset.from_tensor_slices((x, y)).cache()
-    rows = rows.shuffle(len(x), seed=seed).repeat().batch(size).prefetch(2)
+    rows = batches(x, y, size, seed)
     num_steps = NUM_NETWORKS * passes * len(x) // size
   sampling = sgmcmc.keras.PosteriorSampling(**arguments)
   model.fit(
       rows, epochs=num_epochs, verbose=0, callbacks=[sampling],
       steps_per_epoch=max(1, num_steps // num_epochs))
   return normals_of(sampling.posterior, x_test)
+
+
+def batches(
+    x: np.ndarray, y: np.ndarray, size: int, seed: int) -> tf.data.Dataset:
+  """Batches without end, each row once in an epoch, in an order of its own."""
+  tensors, numbers = (tf.constant(x), tf.constant(y)), tf.range(len(x))
+  orders = tf.data.Dataset.counter().map(
+      lambda epoch: tf.random.experimental.stateless_shuffle(
+          numbers, [seed, epoch]))
+  return orders.rebatch(size).map(
+      lambda rows: tuple(tf.gather(part, rows) for part in tensors)).prefetch(2)
 
 
 def by_estimator(
