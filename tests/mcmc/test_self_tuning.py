@@ -18,6 +18,7 @@ from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import guard
+from tfp_sgmcmc.mcmc import self_tuning
 from tfp_sgmcmc.mcmc import sgnht
 
 gradients = sgmcmc.gradients
@@ -302,6 +303,37 @@ def test_a_chain_that_falls_goes_back_and_others_do_not_know(
     fallen, found = step(kernel, fallen, found, k)
   assert np.all(np.isfinite(fallen))
   np.testing.assert_array_equal(found.num_returns, [0, 0, 1, 0])
+
+
+def late_returns_with_a_steep_row():
+  """Of six chains; one row of 2,000 is 100 times as steep along one axis."""
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=[2000, 20]), rng.normal(size=2000)
+  x[0] = 100. * np.eye(20)[0]
+
+  def log_likelihood(theta, rows):
+    x, y = rows
+    return -0.5 * tf.square(y - tf.linalg.matvec(x, theta))
+
+  posterior = sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(tf.square(theta), axis=-1),
+      log_likelihood, (x.astype(np.float32), y.astype(np.float32)))
+  kernel = tuned(
+      posterior, estimator=gradients.Uniform(20), num_steps=1000)
+  return sum(int(sgmcmc.sample(
+      kernel, 10, tf.zeros([20]), num_burnin_steps=1000,
+      num_steps_between_results=499, seed=seed, progress_bar=False,
+      ).kernel_results.num_late_returns) for seed in range(6))
+
+
+@pytest.mark.slow
+def test_a_steep_row_that_was_not_seen_before_is_learned_of(monkeypatch):
+  """Seen with twelve seeds: 2 returns after the adaptation, and 27 without."""
+  assert late_returns_with_a_steep_row() < 6
+  look = self_tuning._steep
+  monkeypatch.setattr(self_tuning, '_steep', lambda *arguments: look(
+      *arguments)._replace(is_measured=tf.zeros([])))
+  assert late_returns_with_a_steep_row() > 9
 
 
 def test_a_state_that_was_set_is_a_new_start():

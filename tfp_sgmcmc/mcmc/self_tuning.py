@@ -39,7 +39,10 @@ of the first m = min(100, n / 2) steps, in each tenth up to n / 2 and in each
 fifth up to n.
 
 In all steps a `guard` takes a chain back that has blown up, and h is halved for
-all chains.
+all chains. Within the adaptation the difference of gradients at that step, from
+its minibatch and the one before, counts in V, and G is made of it anew: a few
+steep rows may be in none of the minibatches before. From then on one minibatch
+at most doubles h.
 
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts, which it does less than once in 10^10 steps under the law of the chain: so
@@ -327,7 +330,9 @@ class SelfTuning(adaptation.AdaptingKernel):
         lambda: _nothing(previous))
     results = self._with_step_size(
         previous._replace(inner_results=inner), measured, is_adapting, seen)
-    results = self._with_metric(results, measured, step, number, seen)
+    results = self._with_metric(
+        results, measured, _steep(old, inner, seen, is_adapting), step, number,
+        seen)
     new_parts, inner, guarded = guard.take_back(
         guarded, seen, made, tf.maximum(temperature, _LEAST_TEMPERATURE))
     return new_parts, results._replace(
@@ -355,12 +360,16 @@ class SelfTuning(adaptation.AdaptingKernel):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size.
 
     Half of it where a chain has blown up: what was measured of that step size
-    says nothing of others.
+    says nothing of others. From there one minibatch at most doubles it: where
+    few rows are steep, most minibatches have none of them.
     """
     h = results.step_size
     found, weight_sum = adaptation.step_size_of_errors(
         h, results.weight_sum, measured.error, measured.weight,
         measured.is_measured)
+    found = tf.where(
+        tf.reduce_any(results.num_returns > 0), tf.minimum(found, 2. * h),
+        found)
     found = tf.where(is_adapting, found, h)
     return results._replace(
         step_size=tf.where(
@@ -369,25 +378,33 @@ class SelfTuning(adaptation.AdaptingKernel):
             seen.any_failed, tf.zeros_like(weight_sum), results.weight_sum)),
         friction=tf.where(is_adapting, self._friction(found), results.friction))
 
-  def _with_metric(self, results, measured, step, number, seen):
-    """V, of the differences up to now, and G, while it is being found."""
-    is_new = seen.is_usable & (measured.is_measured > 0.)
+  def _with_metric(self, results, measured, steep, step, number, seen):
+    """V, of the differences up to now, and G, while it is being found.
+
+    And once more where a chain has blown up: the minibatch that did it counts.
+    """
+    batch_share = self._share(results.inner_results)
+    is_steep = (
+        (steep.is_measured > 0.) & (batch_share > 0.)
+        & (results.num_differences >= _FEWEST_FOR_VARIANCE))
+    is_new = is_steep | (seen.is_usable & (measured.is_measured > 0.))
     count = tf.where(
         is_new,
         tf.minimum(results.num_differences + 1., _MOST_FOR_VARIANCE),
         results.num_differences)
     share = 1. / tf.maximum(count, 1.)
     variance = [
-        tf.where(is_new, v + tf.cast(share, v.dtype) * (new - v), v)
-        for v, new in zip(results.noise_variance, measured.difference)]
-    is_finding = seen.is_usable & (step <= _num_for_metric(number)) & (
-        count >= _FEWEST_FOR_VARIANCE)
+        tf.where(is_new, v + tf.cast(share, v.dtype) * (
+            tf.where(is_steep, at_failure, new) - v), v)
+        for v, new, at_failure in zip(
+            results.noise_variance, measured.difference, steep.difference)]
+    is_finding = is_steep | (
+        seen.is_usable & (step <= _num_for_metric(number)) & (
+            count >= _FEWEST_FOR_VARIANCE))
     metric = [
         tf.where(is_finding, new, g) for g, new in zip(
             results.preconditioner,
-            self._metric(
-                variance, self._share(results.inner_results),
-                self._noise_share(step)))]
+            self._metric(variance, batch_share, self._noise_share(step)))]
     return results._replace(
         preconditioner=metric, noise_variance=variance, num_differences=count)
 
@@ -438,6 +455,23 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
   return _Measured(
       tf.reduce_mean(error), tf.reduce_mean(weight), difference,
       tf.cast(tf.reduce_any(has_two), dtype))
+
+
+def _steep(old, new, seen, is_adapting):
+  """What the minibatches tell on which chains have just blown up.
+
+  The position was still where the step before had left it to go: a single steep
+  minibatch shows in its momentum alone.
+  """
+  dtype = seen.heat.dtype
+  difference = [
+      guard.mean_where(seen.has_failed, tf.square(tf.cast(a - b, dtype)) / 2.)
+      for a, b in zip(new.grads_target_log_prob, old.grads_target_log_prob)]
+  is_finite = tf.reduce_all(tf.stack(
+      [tf.reduce_all(tf.math.is_finite(v)) for v in difference]))
+  zero = tf.zeros([], dtype)
+  return _Measured(zero, zero, difference, tf.cast(
+      is_adapting & seen.any_failed & is_finite, dtype))
 
 
 def _has_gradient(estimate, chain_rank):
