@@ -107,7 +107,8 @@ def of_constants(**arguments: object) -> dict[str, str] | None:
   >>> from tfp_sgmcmc.internal import fingerprint
   >>> fingerprint.of_constants(temperature=0.5)
   {'temperature': '0.5'}
-  >>> fingerprint.of_constants(temperature=lambda step: 0.5)
+  >>> fingerprint.of_constants(temperature=tf.Variable(0.5)) is None
+  True
   """
   describer = _DescriberOfConstants()
   for name, value in arguments.items():
