@@ -104,7 +104,7 @@ def main(argv=None):
   failed = False
   if arguments.tests:
     failed, lines = run(
-        '-m', 'pytest', '-q', '-m', 'not slow', '--dist', 'worksteal',
+        '-m', 'pytest', '-q', '--dist', 'worksteal',
         f'--numprocesses={arguments.processes}', *arguments.tests)
     report += [f'    {line}' for line in lines
                if line.startswith(('FAILED', 'ERROR'))] + [f'    {lines[-1]}']

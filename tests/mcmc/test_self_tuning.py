@@ -306,10 +306,10 @@ def test_a_chain_that_falls_goes_back_and_others_do_not_know(
 
 
 def late_returns_with_a_steep_row():
-  """Of six chains; one row of 2,000 is 100 times as steep along one axis."""
+  """Of six chains; one row of 2,000 is 300 times as steep along one axis."""
   rng = np.random.default_rng(0)
   x, y = rng.normal(size=[2000, 20]), rng.normal(size=2000)
-  x[0] = 100. * np.eye(20)[0]
+  x[0] = 300. * np.eye(20)[0]
 
   def log_likelihood(theta, rows):
     x, y = rows
@@ -328,12 +328,12 @@ def late_returns_with_a_steep_row():
 
 @pytest.mark.slow
 def test_a_steep_row_that_was_not_seen_before_is_learned_of(monkeypatch):
-  """Seen with twelve seeds: 2 returns after the adaptation, and 27 without."""
+  """With eight sets of six seeds 0 to 3 such returns; without it 34 to 46."""
   assert late_returns_with_a_steep_row() < 6
   look = self_tuning._steep
-  monkeypatch.setattr(self_tuning, '_steep', lambda *arguments: look(
-      *arguments)._replace(is_measured=tf.zeros([])))
-  assert late_returns_with_a_steep_row() > 9
+  monkeypatch.setattr(self_tuning, '_steep', lambda *arguments: (
+      look(*arguments)[0], False))
+  assert late_returns_with_a_steep_row() > 20
 
 
 def test_a_state_that_was_set_is_a_new_start():

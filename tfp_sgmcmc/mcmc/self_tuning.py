@@ -331,8 +331,7 @@ class SelfTuning(adaptation.AdaptingKernel):
     results = self._with_step_size(
         previous._replace(inner_results=inner), measured, is_adapting, seen)
     results = self._with_metric(
-        results, measured, _steep(old, inner, seen, is_adapting), step, number,
-        seen)
+        results, measured, _steep(old, inner, seen), step, number, seen)
     new_parts, inner, guarded = guard.take_back(
         guarded, seen, made, tf.maximum(temperature, _LEAST_TEMPERATURE))
     return new_parts, results._replace(
@@ -384,9 +383,9 @@ class SelfTuning(adaptation.AdaptingKernel):
     And once more where a chain has blown up: the minibatch that did it counts.
     """
     batch_share = self._share(results.inner_results)
-    is_steep = (
-        (steep.is_measured > 0.) & (batch_share > 0.)
-        & (results.num_differences >= _FEWEST_FOR_VARIANCE))
+    at_failure, is_steep = steep
+    is_steep &= (step <= number) & (batch_share > 0.) & (
+        results.num_differences >= _FEWEST_FOR_VARIANCE)
     is_new = is_steep | (seen.is_usable & (measured.is_measured > 0.))
     count = tf.where(
         is_new,
@@ -395,9 +394,9 @@ class SelfTuning(adaptation.AdaptingKernel):
     share = 1. / tf.maximum(count, 1.)
     variance = [
         tf.where(is_new, v + tf.cast(share, v.dtype) * (
-            tf.where(is_steep, at_failure, new) - v), v)
-        for v, new, at_failure in zip(
-            results.noise_variance, measured.difference, steep.difference)]
+            tf.where(is_steep, failed, new) - v), v)
+        for v, new, failed in zip(
+            results.noise_variance, measured.difference, at_failure)]
     is_finding = is_steep | (
         seen.is_usable & (step <= _num_for_metric(number)) & (
             count >= _FEWEST_FOR_VARIANCE))
@@ -457,21 +456,19 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
       tf.cast(tf.reduce_any(has_two), dtype))
 
 
-def _steep(old, new, seen, is_adapting):
-  """What the minibatches tell on which chains have just blown up.
+def _steep(old, new, seen):
+  """Half the squared difference of gradients where chains have just blown up.
 
   The position was still where the step before had left it to go: a single steep
-  minibatch shows in its momentum alone.
+  minibatch shows in its momentum alone. Also whether there is such a chain, and
+  the difference is finite.
   """
-  dtype = seen.heat.dtype
   difference = [
-      guard.mean_where(seen.has_failed, tf.square(tf.cast(a - b, dtype)) / 2.)
+      guard.mean_where(
+          seen.has_failed, tf.square(tf.cast(a - b, seen.heat.dtype)) / 2.)
       for a, b in zip(new.grads_target_log_prob, old.grads_target_log_prob)]
-  is_finite = tf.reduce_all(tf.stack(
-      [tf.reduce_all(tf.math.is_finite(v)) for v in difference]))
-  zero = tf.zeros([], dtype)
-  return _Measured(zero, zero, difference, tf.cast(
-      is_adapting & seen.any_failed & is_finite, dtype))
+  return difference, seen.any_failed & tf.reduce_all(
+      [tf.reduce_all(tf.math.is_finite(v)) for v in difference])
 
 
 def _has_gradient(estimate, chain_rank):
