@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import sgnht
 
 gradients, preconditioners = sgmcmc.gradients, sgmcmc.preconditioners
@@ -533,3 +534,24 @@ def test_numbers_may_be_tensors_that_change_from_step_to_step():
 
   for part in compiled(start(4)):
     assert np.all(np.isfinite(part))
+
+
+def test_a_large_state_steps_in_a_program_of_its_own(monkeypatch):
+  compiled, calls = states.compiled, []
+  monkeypatch.setattr(
+      states, 'compiled',
+      lambda fn, parts: calls.append(parts) or compiled(fn, parts))
+  kernel = sgmcmc.SGNHT(
+      lambda a, b: -0.5 * (tf.reduce_sum(a**2) + 3. * tf.reduce_sum(b**2)),
+      0.1, 0.3, friction=0.2, noise_estimate=0.5,
+      preconditioner=preconditioners.Diagonal([0.5, 2.]))
+  state = [tf.random.stateless_normal(shape, [0, 1])
+           for shape in ([100, 200], [7])]
+  results = kernel.bootstrap_results(state, seed=[0, 2])
+  one_step = tf.function(kernel.one_step, autograph=False)
+  ours = one_step(state, results, seed=tf.constant([0, 3]))
+  assert len(calls) == 1
+  eager = kernel.one_step(state, results, seed=tf.constant([0, 3]))
+  for a, b in zip(
+      tf.nest.flatten(ours), tf.nest.flatten(eager), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)

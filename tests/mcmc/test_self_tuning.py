@@ -16,6 +16,7 @@ import tensorflow as tf
 from tests import catalogue
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import adaptation
 from tfp_sgmcmc.mcmc import guard
 from tfp_sgmcmc.mcmc import self_tuning
@@ -410,6 +411,45 @@ def test_the_anchor_is_of_the_last_hundred_steps():
       anchor = results.anchor[0].numpy()
       assert np.all(anchor == state.numpy()) == (k == 100)
   np.testing.assert_array_equal(results.anchor[0], anchor)
+
+
+def chain_with_a_fall(condition, monkeypatch):
+  """State and results of a chain that falls in step 130 and is set in 135."""
+  posterior = means(200)
+  kernel = tuned(posterior, estimator=gradients.Uniform(20), num_steps=120)
+  state = [tf.zeros([2, 2]), tf.zeros([2, 3])]
+  with monkeypatch.context() as patch:
+    patch.setattr(states, 'cond_if_lazy', condition)
+    one_step = tf.function(kernel.one_step, autograph=False)
+    results = kernel.bootstrap_results(state, seed=[0, 5])
+    for k in range(1, 211):
+      if k == 130:
+        inner = results.inner_results
+        results = results._replace(inner_results=inner._replace(
+            momentum=[1e6 * p for p in inner.momentum]))
+      if k == 135:
+        state = [part + 1. for part in state]
+      state, results = one_step(state, results, seed=tf.constant([3, k]))
+  return state, results
+
+
+@pytest.mark.slow
+def test_the_steps_that_teach_nothing(monkeypatch):
+  condition = states.cond_if_lazy
+  ours = chain_with_a_fall(condition, monkeypatch)
+  always = chain_with_a_fall(lambda p, if_true, if_false: if_false(),
+                             monkeypatch)
+  assert int(tf.reduce_min(ours[1].num_returns)) > 0
+
+  def both(other):
+    return zip(tf.nest.flatten(other), tf.nest.flatten(always), strict=True)
+
+  for a, b in both(ours):
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+  planted = chain_with_a_fall(
+      lambda p, if_true, if_false: condition(
+          tf.constant(True), if_true, if_false), monkeypatch)
+  assert any(not np.allclose(a, b, rtol=1e-5) for a, b in both(planted))
 
 
 @pytest.mark.parametrize('num_steps', [0, 1000])

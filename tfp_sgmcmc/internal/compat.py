@@ -31,6 +31,7 @@ __all__ = [
     'hlo',
     'in_graph',
     'in_xla_context',
+    'is_vectorising',
     'jit_compile',
     'joint_names',
     'mask',
@@ -52,6 +53,9 @@ shape = prefer_static.shape
 
 # The same of numbers.
 maximum = prefer_static.maximum
+
+# What `vectorized_map` is tracing, by which it is known.
+_maps = []
 
 
 def all_layers(model: keras.Model) -> list[Any]:
@@ -314,7 +318,16 @@ def vectorized_map(fn: Callable[[Any], Any], elements: hints.Nested) -> Any:
     ValueError: If TensorFlow has no rule for an operation.
   """
   _add_rules()
-  return tf.vectorized_map(fn, elements, fallback_to_while_loop=False)
+  _maps.append(fn)
+  try:
+    return tf.vectorized_map(fn, elements, fallback_to_while_loop=False)
+  finally:
+    _maps.pop()
+
+
+def is_vectorising() -> bool:
+  """Whether the code being traced is what `vectorized_map` maps."""
+  return bool(_maps)
 
 
 @functools.cache

@@ -342,3 +342,40 @@ def joined(
     else:
       small.setdefault(part.dtype, []).append(part)
   return large + [flatten(group, chain_rank) for group in small.values()]
+
+
+def compiled(fn: Callable[[], Any], parts: Sequence[tf.Tensor]) -> Any:
+  """What `fn` returns, by a program that XLA compiles on its own.
+
+  In a graph that XLA does not compile anyway, of a state whose shapes are known
+  and that is large: there each operation on a part would be a pass through
+  memory. To compile takes about a second.
+
+  Args:
+    fn: Callable without arguments, which takes no gradients.
+    parts: The state's parts.
+
+  Returns:
+    result: Nested tensors.
+  """
+  sizes = [part.shape.num_elements() for part in parts]
+  if (tf.executing_eagerly() or compat.in_xla_context()
+      or None in sizes or sum(sizes) < _LARGE):
+    return fn()
+  return tf.function(
+      fn, autograph=False, jit_compile=compat.jit_compile())()
+
+
+def cond_if_lazy(
+    predicate: tf.Tensor, if_true: Callable[[], Any],
+    if_false: Callable[[], Any],
+) -> Any:
+  """`if_true()` where the predicate holds, if that spares `if_false()`.
+
+  Under XLA, where a condition costs more than the passes through memory that it
+  spares, and under `compat.vectorized_map`, where chains would differ, it is
+  always `if_false()`, which has to be right in both cases.
+  """
+  if compat.in_xla_context() or compat.is_vectorising():
+    return if_false()
+  return tf.cond(predicate, if_true, if_false)

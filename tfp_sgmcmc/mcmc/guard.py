@@ -36,8 +36,9 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = [
-    'Guarded', 'MOST_RETURNS', 'Seen', 'Step', 'kinetic_temperature', 'look',
-    'mean_where', 'select_by_chain', 'start', 'take_back']
+    'Guarded', 'MOST_RETURNS', 'Seen', 'Step', 'is_anchor',
+    'kinetic_temperature', 'look', 'mean_where', 'select_by_chain', 'start',
+    'stay', 'take_back']
 
 MOST_RETURNS = 100
 _SPACING_OF_ANCHORS = 100
@@ -179,19 +180,37 @@ def take_back(
       thermostat=select_by_chain(
           is_back, tf.nest.map_structure(tf.zeros_like, new.thermostat),
           new.thermostat))
+  is_kept = ~is_back & is_anchor(new.step)
+  return parts, new, _kept(
+      guarded, seen, step, first_heat, parts,
+      states.select(is_kept, parts, anchor))
+
+
+def stay(
+    guarded: Guarded, seen: Seen, step: Step, first_heat: tf.Tensor) -> Guarded:
+  """What `take_back` keeps where the guard does nothing, and sets no anchor."""
+  return _kept(guarded, seen, step, first_heat, step.end, guarded.anchor)
+
+
+def is_anchor(step: tf.Tensor) -> tf.Tensor:
+  """Whether the state after the step of this number is one to go back to."""
+  return tf.equal(step % _SPACING_OF_ANCHORS, 0)
+
+
+def _kept(guarded, seen, step, first_heat, parts, anchor):
+  """`Guarded` after a step that ends in `parts`."""
   begins = tf.reduce_all(seen.is_elsewhere)
   # Over the chains that are not lost.
   is_finite = tf.math.is_finite(seen.heat)
   window = tf.clip_by_value(
-      tf.cast(new.step, seen.heat.dtype) / 2., 1., _STEPS_OF_HEAT)
+      tf.cast(step.new.step, seen.heat.dtype) / 2., 1., _STEPS_OF_HEAT)
   heat = tf.where(
       seen.is_usable & tf.reduce_any(is_finite),
       guarded.heat
       + (mean_where(is_finite, seen.heat) - guarded.heat) / window,
       tf.where(begins, first_heat, guarded.heat))
-  is_anchor = ~is_back & tf.equal(new.step % _SPACING_OF_ANCHORS, 0)
-  return parts, new, Guarded(
-      anchor=states.select(is_anchor, parts, anchor),
+  return Guarded(
+      anchor=anchor,
       heat=tf.where(step.is_adapting, heat, guarded.heat),
       temperature=tf.where(
           begins, step.temperature, _largest(guarded, step)),
@@ -199,7 +218,7 @@ def take_back(
       num_late_returns=guarded.num_late_returns + tf.cast(
           seen.has_failed & ~step.is_adapting, tf.int32),
       footprint=_footprint(
-          parts, new.target_log_prob.shape.rank, seen.heat.dtype))
+          parts, step.new.target_log_prob.shape.rank, seen.heat.dtype))
 
 
 def kinetic_temperature(

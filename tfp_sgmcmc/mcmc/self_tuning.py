@@ -321,21 +321,34 @@ class SelfTuning(adaptation.AdaptingKernel):
     seen = guard.look(
         guarded, made,
         (temperature < _LEAST_TEMPERATURE) & (step <= _num_for_metric(number)))
-    measured = _where_due(
-        self._is_measuring(step, number),
-        lambda: _measure(
-            kernel, parts, old, inner, seeds.inner,
-            tf.maximum(seen.heat, previous.heat),
-            self._target(step, number, dtype)),
-        lambda: _nothing(previous))
-    results = self._with_step_size(
-        previous._replace(inner_results=inner), measured, is_adapting, seen)
-    results = self._with_metric(
-        results, measured, _steep(old, inner, seen), step, number, seen)
-    new_parts, inner, guarded = guard.take_back(
-        guarded, seen, made, tf.maximum(temperature, _LEAST_TEMPERATURE))
-    return new_parts, results._replace(
-        inner_results=inner, **guarded._asdict())
+    first_heat = tf.maximum(temperature, _LEAST_TEMPERATURE)
+    is_measuring = self._is_measuring(step, number)
+
+    def learn():
+      measured = _where_due(
+          is_measuring,
+          lambda: _measure(
+              kernel, parts, old, inner, seeds.inner,
+              tf.maximum(seen.heat, previous.heat),
+              self._target(step, number, dtype)),
+          lambda: _nothing(previous))
+      results = self._with_step_size(
+          previous._replace(inner_results=inner), measured, is_adapting, seen)
+      results = self._with_metric(
+          results, measured, _steep(old, inner, seen), step, number, seen)
+      new, last, kept = guard.take_back(guarded, seen, made, first_heat)
+      return new, results._replace(inner_results=last, **kept._asdict())
+
+    def go_on():
+      kept = guard.stay(guarded, seen, made, first_heat)
+      return new_parts, previous._replace(
+          inner_results=inner, **kept._asdict())
+
+    # Most steps teach nothing, and the guard does nothing.
+    is_quiet = seen.is_usable & ~is_measuring & ~guard.is_anchor(step)
+    if collectives.context() is not None:
+      return learn()
+    return states.cond_if_lazy(is_quiet, go_on, learn)
 
   def _is_measuring(self, step, number):
     """Whether a step takes a second gradient, at its start."""
@@ -370,9 +383,10 @@ class SelfTuning(adaptation.AdaptingKernel):
         tf.reduce_any(results.num_returns > 0), tf.minimum(found, 2. * h),
         found)
     found = tf.where(is_adapting, found, h)
+    found = tf.where(
+        seen.is_usable, found, tf.where(seen.any_failed, h / 2., h))
     return results._replace(
-        step_size=tf.where(
-            seen.is_usable, found, tf.where(seen.any_failed, h / 2., h)),
+        step_size=found,
         weight_sum=tf.where(seen.is_usable, weight_sum, tf.where(
             seen.any_failed, tf.zeros_like(weight_sum), results.weight_sum)),
         friction=tf.where(is_adapting, self._friction(found), results.friction))

@@ -465,19 +465,27 @@ class SGNHT(base.LangevinKernel):
   def _badodab(
       self, parts, previous, seeds, step_size, diffusion, mass, temperature):
     """A step of "badodab": the gradient last, at the new position."""
-    noise = self._noise(parts, seeds.noise)
-    scale = self._scale(parts)
-    parts, momentum, thermostat = badoda_step(
-        self._thermostat, parts, previous.momentum, previous.thermostat,
-        base.times(scale, previous.grads_target_log_prob), step_size,
-        base.times(scale, step_size), mass, diffusion, temperature,
-        self._by_part('noise_estimate', parts),
-        self._by_part('friction', parts), noise,
-        previous.target_log_prob.shape.rank, self._which_are_own(parts))
-    estimate, estimator_results = self._estimate(parts, previous, seeds)
+    is_own = self._which_are_own(parts)
+
+    def to_gradient():
+      scale = self._scale(parts)
+      return badoda_step(
+          self._thermostat, parts, previous.momentum, previous.thermostat,
+          base.times(scale, previous.grads_target_log_prob), step_size,
+          base.times(scale, step_size), mass, diffusion, temperature,
+          self._by_part('noise_estimate', parts),
+          self._by_part('friction', parts), self._noise(parts, seeds.noise),
+          previous.target_log_prob.shape.rank, is_own)
+
+    # Some thirty operations on each coordinate, each a pass through memory.
+    new_parts, momentum, thermostat = (
+        to_gradient() if any(is_own) else states.compiled(to_gradient, parts))
+    estimate, estimator_results = self._estimate(new_parts, previous, seeds)
     momentum = half_kick(
-        momentum, base.times(scale, estimate.grads_target_log_prob), step_size)
-    return parts, estimate, estimator_results, momentum, thermostat
+        momentum,
+        base.times(self._scale(parts), estimate.grads_target_log_prob),
+        step_size)
+    return new_parts, estimate, estimator_results, momentum, thermostat
 
 
 def thermostat_step(

@@ -336,7 +336,7 @@ class SideBySide:
     seeds = np.stack([
         random.fold_in(self._seed, j) for j in range(self.num_chains)])
     self._turns_seed.assign(seeds[0])
-    self.turns.add([self._turns_seed], [seeds])
+    self.turns.add([self._turns_seed], [seeds], is_own=True)
     return self._turns_seed
 
   def one_by_one(self) -> Iterator[int]:
@@ -387,6 +387,11 @@ class StepOfChains:
     return self._step.segment()
 
   @property
+  def _number(self):
+    """The number of steps, as a tensor."""
+    return self._turns.first(self._step.status_variables[0])
+
+  @property
   def status(self) -> tuple[tf.Tensor, tf.Tensor]:
     """The number of steps, and of the first with NaN or Inf in any chain."""
     step, bad = self._turns.stacked(self._step.status_variables)
@@ -425,10 +430,11 @@ class StepOfChains:
       self._step.bootstrap(rows(chain))
       if not added:
         added = [*self._step.result_variables, *self._step.status_variables[1:]]
-        self._turns.add(added)
+        self._turns.add(added, is_own=True)
 
   def state(self) -> dict[str, np.ndarray]:
     """The state of the chains beside the model: what `load_state` takes."""
+    self._turns.load_first()
     return {
         **self._step.state(),
         **checkpoint_lib.leaves(chains=self._turns.slots)}
@@ -455,7 +461,7 @@ class StepOfChains:
       logs: As that of one chain gives them, means over chains; of several also
         the kinetic temperatures under `BY_CHAIN`, `[k]`, if there are any.
     """
-    rows = self._chains.deal(data, self._step.number + 1)
+    rows = self._chains.deal(data, self._number + 1)
     found = self._together.each(rows)
     if found is None:
       found = self._turns.each(self._step.train_step, rows)

@@ -106,7 +106,8 @@ class Together:
     if moves is None:
       self._is_possible = False
       return None
-    number = self._step.number + 1
+    counter, _ = self._step.status_variables
+    number = self._turns.first(counter) + 1
     bad = self._write(moves, number)
     metrics = self._update_metrics(batches, moves.forward_pass)
     return [{
@@ -141,7 +142,7 @@ class Together:
     """`Move` of one chain, from what is its own."""
     step = self._step
     counter, _ = step.status_variables
-    number, left = step.number, iter(values)
+    number, left = self._turns.first(counter), iter(values)
     start = [next(left) for _ in step.variables]
     seed = next(left)
     # The number of the step is one for all, and so is what it decides.

@@ -21,7 +21,10 @@ def order(num_chains: int) -> list[int]:
 class Turns:
   """Variables in which the states of k chains take turns.
 
-  A single chain has its state in the variables, and nothing is copied.
+  A single chain has its state in the variables, and nothing is copied. Of
+  several, that of chain 0 is in the variables between steps, where others read
+  and set it, as a model's weights; not so in variables that are the chains' own
+  (`is_own`), whose values count only within a turn.
 
   #### Examples
 
@@ -41,11 +44,15 @@ class Turns:
     """
     self._num_chains = num_chains
     self._slots = {}
+    self._own = set()
     # Also of variables that it has let go of: a program may use them again.
     self._made = {}
 
   def add(
-      self, variables: Sequence[Any], values: Sequence[Any] | None = None,
+      self,
+      variables: Sequence[Any],
+      values: Sequence[Any] | None = None,
+      is_own: bool = False,
   ) -> None:
     """Takes variables.
 
@@ -53,6 +60,8 @@ class Turns:
       variables: Variables of a model, or of TensorFlow.
       values: For each one the values of the chains, `[k, ...]`; by default each
         chain has the variable's own.
+      is_own: Python `bool`, whether nobody reads or sets the variables but a
+        chain in its turn.
     """
     if self._num_chains == 1:
       return
@@ -68,6 +77,8 @@ class Turns:
       else:
         made[1].assign(value)
       self._slots[id(variable)] = made
+      if is_own:
+        self._own.add(id(variable))
 
   def drop(self, variables: Sequence[Any]) -> None:
     """Lets go of variables: they are the same for all chains from here on."""
@@ -89,7 +100,7 @@ class Turns:
 
   @property
   def slots(self) -> list[tf.Variable]:
-    """The values of all chains but 0, in the order of the variables."""
+    """The values of all chains, but of 0 where the variables have them."""
     return [slot for _, slot in self._slots.values()]
 
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
@@ -100,34 +111,61 @@ class Turns:
     for variable in variables:
       _, slot = self._slots[id(variable)]
       found.append(np.array(slot.numpy()))
-      found[-1][0] = variable.numpy()
+      if id(variable) not in self._own:
+        found[-1][0] = variable.numpy()
     return found
 
   def assign(
       self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
     """Gives variables the values of all chains, as `stacked` gave them."""
-    if self._num_chains > 1:
-      for variable, value in zip(variables, values):
+    for variable, value in zip(variables, values):
+      if self._num_chains > 1:
         self._slots[id(variable)][1].assign(value)
-    network.assign(variables, [value[0] for value in values])
+      if id(variable) not in self._own:
+        network.assign([variable], [value[0]])
 
   def tensors(self, variables: Sequence[Any]) -> list[tf.Tensor]:
     """The same as tensors, for what is traced."""
     found = []
     for variable in variables:
       _, slot = self._slots[id(variable)]
+      if id(variable) in self._own:
+        found.append(tf.convert_to_tensor(slot))
+        continue
       first = tf.convert_to_tensor(variable)[tf.newaxis]
       found.append(tf.concat([first, slot[1:]], axis=0))
     return found
 
+  def first(self, variable: Any) -> tf.Tensor:
+    """The value of chain 0."""
+    if self._num_chains == 1 or id(variable) not in self._own:
+      return tf.convert_to_tensor(variable)
+    return self._slots[id(variable)][1][0]
+
   def load(self, chain: int) -> None:
     """Gives the variables the values of a chain."""
-    for variable, slot in self._slots.values():
-      variable.assign(slot.sparse_read(chain))
+    self._load(self._slots.values(), chain)
+
+  def load_first(self) -> None:
+    """Gives the chains' own variables the values of chain 0."""
+    self._load([
+        pair for key, pair in self._slots.items() if key in self._own], 0)
 
   def save(self, chain: Any) -> None:
     """Keeps the values of the variables for a chain."""
-    for variable, slot in self._slots.values():
+    self._save(self._slots.values(), chain)
+
+  def _save_first(self):
+    """Keeps what others may have set, for chain 0."""
+    self._save([
+        pair for key, pair in self._slots.items() if key not in self._own], 0)
+
+  def _load(self, pairs, chain):
+    for variable, slot in pairs:
+      variable.assign(slot.sparse_read(chain))
+
+  def _save(self, pairs, chain):
+    for variable, slot in pairs:
       slot.scatter_update(tf.IndexedSlices(
           tf.convert_to_tensor(variable)[tf.newaxis],
           tf.reshape(chain, [1])))
@@ -149,7 +187,7 @@ class Turns:
     """
     if self._num_chains == 1:
       return [fn(argument(tf.zeros([], tf.int32)))]
-    self.save(0)
+    self._save_first()
 
     def turn(chain):
       self.load(chain)
@@ -165,7 +203,7 @@ class Turns:
 
   def one_by_one(self) -> Iterator[int]:
     """The chains' numbers, each with its values in the variables; 0 is last."""
-    self.save(0)
+    self._save_first()
     for chain in order(self._num_chains):
       self.load(chain)
       yield chain
