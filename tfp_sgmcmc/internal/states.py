@@ -366,16 +366,15 @@ def compiled(fn: Callable[[], Any], parts: Sequence[tf.Tensor]) -> Any:
       fn, autograph=False, jit_compile=compat.jit_compile())()
 
 
-def cond_if_lazy(
+def cond_unless_mapped(
     predicate: tf.Tensor, if_true: Callable[[], Any],
     if_false: Callable[[], Any],
 ) -> Any:
   """`if_true()` where the predicate holds, if that spares `if_false()`.
 
-  Under XLA, where a condition costs more than the passes through memory that it
-  spares, and under `compat.vectorized_map`, where chains would differ, it is
-  always `if_false()`, which has to be right in both cases.
+  Under `compat.vectorized_map`, where chains would differ, it is always
+  `if_false()`, which has to be right in both cases.
   """
-  if compat.in_xla_context() or compat.is_vectorising():
+  if compat.is_vectorising():
     return if_false()
   return tf.cond(predicate, if_true, if_false)

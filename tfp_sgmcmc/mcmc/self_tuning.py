@@ -348,7 +348,7 @@ class SelfTuning(adaptation.AdaptingKernel):
     is_quiet = seen.is_usable & ~is_measuring & ~guard.is_anchor(step)
     if collectives.context() is not None:
       return learn()
-    return states.cond_if_lazy(is_quiet, go_on, learn)
+    return states.cond_unless_mapped(is_quiet, go_on, learn)
 
   def _is_measuring(self, step, number):
     """Whether a step takes a second gradient, at its start."""
