@@ -96,6 +96,13 @@ SETS = {
     'airfoil': Reference(lambda folder: tables.airfoil(folder, 0),
                          [16, 16, 16, 16], 3000, 120),
     'a9a': Reference(a9a, [50], 450, 120),
+    # Of `benchmarks.tables`, where Adam was better.
+    'digits_50': Reference(lambda folder: tables.digits(folder, 0), [50], 450,
+                           120),
+    'digits_50_50': Reference(lambda folder: tables.digits(folder, 0),
+                              [50, 50], 450, 120),
+    'yacht_9': Reference(lambda folder: tables.uci('yacht')(folder, 9), [50],
+                         1500, 240),
 }
 
 
