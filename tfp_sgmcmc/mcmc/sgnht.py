@@ -466,9 +466,9 @@ class SGNHT(base.LangevinKernel):
       self, parts, previous, seeds, step_size, diffusion, mass, temperature):
     """A step of "badodab": the gradient last, at the new position."""
     is_own = self._which_are_own(parts)
+    scale = self._scale(parts)
 
     def to_gradient():
-      scale = self._scale(parts)
       return badoda_step(
           self._thermostat, parts, previous.momentum, previous.thermostat,
           base.times(scale, previous.grads_target_log_prob), step_size,
@@ -482,9 +482,7 @@ class SGNHT(base.LangevinKernel):
         to_gradient() if any(is_own) else states.compiled(to_gradient, parts))
     estimate, estimator_results = self._estimate(new_parts, previous, seeds)
     momentum = half_kick(
-        momentum,
-        base.times(self._scale(parts), estimate.grads_target_log_prob),
-        step_size)
+        momentum, base.times(scale, estimate.grads_target_log_prob), step_size)
     return new_parts, estimate, estimator_results, momentum, thermostat
 
 

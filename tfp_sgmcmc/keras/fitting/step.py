@@ -124,11 +124,6 @@ class SamplingStep:
     return self._seed
 
   @property
-  def number(self) -> tf.Tensor:
-    """The number of steps."""
-    return tf.convert_to_tensor(self.status_variables[0])
-
-  @property
   def result_variables(self) -> list[tf.Variable]:
     """The variables with the kernel's results."""
     return self._results
