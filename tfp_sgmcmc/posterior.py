@@ -5,7 +5,6 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
-import functools
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc import draws as draws_lib
 from tfp_sgmcmc import joint_model
-from tfp_sgmcmc import random
+from tfp_sgmcmc import mode as mode_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import examples
 from tfp_sgmcmc.internal import hints
-from tfp_sgmcmc.internal import maximum
 from tfp_sgmcmc.internal import model_checks
+from tfp_sgmcmc.internal import parameters
 from tfp_sgmcmc.internal import rows
 from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import states
@@ -108,7 +107,7 @@ class Posterior:
             'callable. Of a distribution, pass its log_prob.')
     self._log_prior_fn = log_prior_fn
     self._log_likelihood_fn = log_likelihood_fn
-    self._parameters: Any = _AsTheyAre(log_prior_fn)
+    self._parameters: Any = parameters.of_state(log_prior_fn)
     self._data = None if data is None else examples.to_tensors(
         data, self._looks_at_values)
     if num_examples is not None:
@@ -198,6 +197,168 @@ class Posterior:
     posterior._parameters = model
     posterior.check_state(posterior.sample_prior(seed=0))
     return posterior
+
+  def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
+    """The exact log density, on all the data.
+
+    Args:
+      *state_parts: The parts of the state.
+
+    Returns:
+      log_prob: One value a chain.
+
+    Raises:
+      ValueError: If the posterior has no data, or a function returns another
+        shape than it has to.
+    """
+    if self.data is None:
+      raise ValueError(
+          'This posterior holds no data (data=None), so its exact density '
+          'cannot be computed. Use an estimator that brings its own '
+          'minibatches (gradients.Stream), or pass data.')
+    return self.log_prob_estimate(*state_parts, batch=self.data)
+
+  def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
+    """The log prior density, one value a chain."""
+    return tf.convert_to_tensor(self._log_prior_fn(*_new(state_parts)))
+
+  def log_likelihood(
+      self,
+      *state_parts: tf.Tensor,
+      batch: hints.Nested,
+  ) -> tf.Tensor:
+    """The log likelihood of each example of a batch, `chains + [n]`."""
+    return tf.convert_to_tensor(
+        self._log_likelihood_fn(*_new(state_parts), batch))
+
+  def log_likelihood_estimate(
+      self,
+      *state_parts: tf.Tensor,
+      batch: hints.Nested,
+      weights: tf.Tensor | None = None,
+  ) -> tf.Tensor:
+    """Estimates the log likelihood of all the data from a batch.
+
+      sum_{i in batch} w_i log p(data_i | theta)
+
+    Args:
+      *state_parts: The parts of the state.
+      batch: As `log_prob_estimate` takes it.
+      weights: Float tensor, w, `[n]` or `chains + [n]`: for how many of the N
+        examples each one stands. Default: N / n each.
+
+    Returns:
+      log_likelihood: One value a chain.
+    """
+    return self._weighted_sum(
+        self.log_likelihood(*state_parts, batch=batch), weights)
+
+  def log_prob_estimate(
+      self,
+      *state_parts: tf.Tensor,
+      batch: hints.Nested,
+      weights: tf.Tensor | None = None,
+  ) -> tf.Tensor:
+    """Estimates the log density from a batch of n examples.
+
+      log p(theta) + sum_{i in batch} w_i log p(data_i | theta)
+
+    Args:
+      *state_parts: The parts of the state.
+      batch: Examples in the structure of the data, leading axis n or
+        `chains + [n]`.
+      weights: Float tensor, w, `[n]` or `chains + [n]`: for how many of the N
+        examples each one stands. Default: N / n each.
+
+    Returns:
+      log_prob: One value a chain.
+
+    Raises:
+      ValueError: If a function returns another shape than it has to.
+    """
+    state_parts = tuple(map(tf.convert_to_tensor, state_parts))
+    batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
+    log_prior = self.log_prior(*state_parts)
+    log_likelihood = self.log_likelihood(*state_parts, batch=batch)
+    model_checks.check_shapes(
+        self.data, state_parts, batch, log_prior, log_likelihood)
+    return log_prior + self._weighted_sum(log_likelihood, weights)
+
+  def _weighted_sum(self, log_likelihood, weights):
+    if weights is not None:
+      weights = tf.cast(weights, log_likelihood.dtype)
+      return tf.reduce_sum(weights * log_likelihood, axis=-1)
+    batch_size = tf.cast(
+        compat.shape(log_likelihood)[-1], log_likelihood.dtype)
+    scale = self._num_examples / batch_size
+    return scale * tf.reduce_sum(log_likelihood, axis=-1)
+
+  def zeros(self, state_parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """A zero for each chain, in the dtype of the log density.
+
+    Its shape is that of the chains, the leading axes that all parts share. It
+    is read off the log prior, of which compiled code keeps the shape alone.
+
+    Args:
+      state_parts: List of float tensors.
+
+    Returns:
+      zeros: Tensor of shape `chains`.
+    """
+    return tf.zeros_like(self.log_prior(*state_parts))
+
+  def transform(self, bijector: tfp.bijectors.Bijector) -> 'Posterior':
+    """The posterior of unconstrained parameters.
+
+    With theta = b(phi), the density of phi is
+
+      log p(b(phi) | data) + log |det db/dphi|,
+
+    with the Jacobian included once, for any minibatch. States of chains on the
+    result are unconstrained; `bijector.forward` maps draws back.
+
+    Args:
+      bijector: A `tfp.bijectors.Bijector` from unconstrained to constrained
+        parameters, or a list of them, one for each part of the state.
+
+    Returns:
+      posterior: A `Posterior` on the same data.
+
+    Raises:
+      TypeError: If `bijector` is not a bijector or a list of them.
+
+    #### Examples
+
+    The scale of a normal sample, sampled through its logarithm:
+
+    >>> posterior = sgmcmc.Posterior(
+    ...     tfd.HalfNormal(5.).log_prob,
+    ...     lambda scale, x: tfd.Normal(0., scale[..., tf.newaxis]).log_prob(x),
+    ...     data=tf.constant([1., -2., 3.]))
+    >>> unconstrained = posterior.transform(tfb.Exp())
+    >>> difference = unconstrained(tf.constant(0.5)) - posterior(tf.exp(0.5))
+    >>> round(float(difference), 4)
+    0.5
+    """
+    is_list = isinstance(bijector, (list, tuple))
+    bijectors = list(bijector) if is_list else [bijector]
+    for b in bijectors:
+      if not isinstance(b, tfp.bijectors.Bijector):
+        raise TypeError(
+            f'{b!r} is not a tfp.bijectors.Bijector. Pass one bijector, or a '
+            'list with one for each part of the state.')
+
+    functions = parameters.of_bijectors(self, bijectors, is_list)
+    posterior = Posterior(
+        functions.log_prior, functions.log_likelihood, self.data,
+        num_examples=self._num_examples)
+    posterior._parameters = functions
+    return posterior
+
+  @property
+  def part_names(self) -> list[str] | None:
+    """A name for each part of the state: those of a joint distribution."""
+    return self._parameters.part_names
 
   def constrain(self, state: hints.State) -> Any:
     """The parameters that the prior is a density of, from a state or draws.
@@ -342,11 +503,7 @@ class Posterior:
     >>> abs(float(slope) - 2.) < 0.1, 0.08 < float(tf.exp(log_scale)) < 0.12
     (True, True)
     """
-    seed = seeds.to_stateless(seed)
-    if start is None:
-      start = self.sample_prior(seed=random.fold_in(seed, 0))
-    parts, terms = self._about(start, num_rows, seed)
-    return states.like(start, maximum.maximum(terms, parts))
+    return mode_lib.find(self, start, num_rows, seeds.to_stateless(seed))
 
   def variances(
       self,
@@ -389,64 +546,7 @@ class Posterior:
     >>> [round(float(variance), 4) for variance in variances]
     [0.01, 1.0]
     """
-    parts, terms = self._about(mode, num_rows, seeds.to_stateless(seed))
-
-    def slopes(*parts):
-      return tfp.math.value_and_gradient(
-          lambda *parts: -tf.reduce_sum(terms(*parts)), parts)[1]
-
-    @tf.function(autograph=False)
-    def curvatures():
-      return tfp.math.diag_jacobian(xs=parts, fn=slopes)[1]
-
-    found = curvatures()
-    for k, curvature in enumerate(found):
-      if not np.all(curvature.numpy() > 0.):
-        name = (self.part_names or range(len(found)))[k]
-        raise ValueError(
-            f'The density does not fall along each coordinate of part {name} '
-            f'of the state: curvatures from {np.min(curvature):.3g}. Pass the '
-            'mode, `posterior.mode()`.')
-    return states.like(mode, [1. / curvature for curvature in found])
-
-  def _about(self, state, num_rows, seed):
-    """A state's parts, and the log density as a function of them, in terms."""
-    if self.is_sharded:
-      raise ValueError(
-          'The data of this posterior are shared out among devices: take the '
-          'mode of the posterior before shard().')
-    parts = states.to_parts(state, 'start')
-    shape = self.log_prior(*parts).shape
-    if shape.rank:
-      raise ValueError(
-          f'The log prior of the start has shape {shape}: pass one state, '
-          'without axes of chains.')
-    self.check_state(parts)
-    if not self.has_examples:
-      return parts, lambda *parts: self.log_prior(*parts)[tf.newaxis]
-    batch = self.data
-    if batch is None:
-      raise ValueError(
-          'This posterior holds no data (data=None), so its mode is not to be '
-          'had: pass data, a sample of all of them with num_examples=N.')
-    if num_rows is not None:
-      batch = self.gather(random.indices(
-          self.num_rows, [checks.positive_integer('num_rows', num_rows)],
-          random.fold_in(seed, 1)))
-    rows = tf.nest.flatten(batch)[0].shape[0]
-
-    def terms(*parts):
-      log_likelihood = self.log_likelihood(*parts, batch=batch)
-      scale = tf.cast(self._num_examples / rows, log_likelihood.dtype)
-      return tf.concat([
-          self.log_prior(*parts)[tf.newaxis], scale * log_likelihood], axis=0)
-
-    return parts, terms
-
-  @property
-  def part_names(self) -> list[str] | None:
-    """A name for each part of the state: those of a joint distribution."""
-    return self._parameters.part_names
+    return mode_lib.variances(self, mode, num_rows, seeds.to_stateless(seed))
 
   @property
   def data(self) -> Any:
@@ -469,6 +569,18 @@ class Posterior:
     return tf.shape(leaf)[0] if leaf.shape[0] is None else leaf.shape[0]
 
   @property
+  def has_examples(self) -> bool:
+    """Whether it is a sum over examples; a plain function is none."""
+    return True
+
+  def gather(self, indices: tf.Tensor) -> Any:
+    """The examples at `indices`, in the structure of the data."""
+    return tf.nest.map_structure(
+        lambda leaf: rows.take(leaf, indices), self.data)
+
+  # What is other where devices share the data out: see `ShardedPosterior`.
+
+  @property
   def is_sharded(self) -> bool:
     """Whether the data are shared out among devices."""
     return False
@@ -485,11 +597,6 @@ class Posterior:
     Of a batch in `fit`, which is a sample itself, `num_examples`.
     """
     return self.total_rows
-
-  @property
-  def has_examples(self) -> bool:
-    """Whether it is a sum over examples; a plain function is none."""
-    return True
 
   def sum_over_rows(self, *values: tf.Tensor) -> list[tf.Tensor]:
     """Of values for each row the sums: of `chains + [n]` to `chains` each."""
@@ -533,168 +640,6 @@ class Posterior:
     """Sums over devices, of a sum over rows and its gradient by each part."""
     return value, list(gradients)
 
-  def __call__(self, *state_parts: tf.Tensor) -> tf.Tensor:
-    """The exact log density, on all the data.
-
-    Args:
-      *state_parts: The parts of the state.
-
-    Returns:
-      log_prob: One value a chain.
-
-    Raises:
-      ValueError: If the posterior has no data, or a function returns another
-        shape than it has to.
-    """
-    if self.data is None:
-      raise ValueError(
-          'This posterior holds no data (data=None), so its exact density '
-          'cannot be computed. Use an estimator that brings its own '
-          'minibatches (gradients.Stream), or pass data.')
-    return self.log_prob_estimate(*state_parts, batch=self.data)
-
-  def log_prior(self, *state_parts: tf.Tensor) -> tf.Tensor:
-    """The log prior density, one value a chain."""
-    return tf.convert_to_tensor(self._log_prior_fn(*_new(state_parts)))
-
-  def zeros(self, state_parts: Sequence[tf.Tensor]) -> tf.Tensor:
-    """A zero for each chain, in the dtype of the log density.
-
-    Its shape is that of the chains, the leading axes that all parts share. It
-    is read off the log prior, of which compiled code keeps the shape alone.
-
-    Args:
-      state_parts: List of float tensors.
-
-    Returns:
-      zeros: Tensor of shape `chains`.
-    """
-    return tf.zeros_like(self.log_prior(*state_parts))
-
-  def log_likelihood(
-      self,
-      *state_parts: tf.Tensor,
-      batch: hints.Nested,
-  ) -> tf.Tensor:
-    """The log likelihood of each example of a batch, `chains + [n]`."""
-    return tf.convert_to_tensor(
-        self._log_likelihood_fn(*_new(state_parts), batch))
-
-  def log_likelihood_estimate(
-      self,
-      *state_parts: tf.Tensor,
-      batch: hints.Nested,
-      weights: tf.Tensor | None = None,
-  ) -> tf.Tensor:
-    """Estimates the log likelihood of all the data from a batch.
-
-      sum_{i in batch} w_i log p(data_i | theta)
-
-    Args:
-      *state_parts: The parts of the state.
-      batch: As `log_prob_estimate` takes it.
-      weights: Float tensor, w, `[n]` or `chains + [n]`: for how many of the N
-        examples each one stands. Default: N / n each.
-
-    Returns:
-      log_likelihood: One value a chain.
-    """
-    return self._weighted_sum(
-        self.log_likelihood(*state_parts, batch=batch), weights)
-
-  def log_prob_estimate(
-      self,
-      *state_parts: tf.Tensor,
-      batch: hints.Nested,
-      weights: tf.Tensor | None = None,
-  ) -> tf.Tensor:
-    """Estimates the log density from a batch of n examples.
-
-      log p(theta) + sum_{i in batch} w_i log p(data_i | theta)
-
-    Args:
-      *state_parts: The parts of the state.
-      batch: Examples in the structure of the data, leading axis n or
-        `chains + [n]`.
-      weights: Float tensor, w, `[n]` or `chains + [n]`: for how many of the N
-        examples each one stands. Default: N / n each.
-
-    Returns:
-      log_prob: One value a chain.
-
-    Raises:
-      ValueError: If a function returns another shape than it has to.
-    """
-    state_parts = tuple(map(tf.convert_to_tensor, state_parts))
-    batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
-    log_prior = self.log_prior(*state_parts)
-    log_likelihood = self.log_likelihood(*state_parts, batch=batch)
-    model_checks.check_shapes(
-        self.data, state_parts, batch, log_prior, log_likelihood)
-    return log_prior + self._weighted_sum(log_likelihood, weights)
-
-  def _weighted_sum(self, log_likelihood, weights):
-    if weights is not None:
-      weights = tf.cast(weights, log_likelihood.dtype)
-      return tf.reduce_sum(weights * log_likelihood, axis=-1)
-    batch_size = tf.cast(
-        compat.shape(log_likelihood)[-1], log_likelihood.dtype)
-    scale = self._num_examples / batch_size
-    return scale * tf.reduce_sum(log_likelihood, axis=-1)
-
-  def gather(self, indices: tf.Tensor) -> Any:
-    """The examples at `indices`, in the structure of the data."""
-    return tf.nest.map_structure(
-        lambda leaf: rows.take(leaf, indices), self.data)
-
-  def transform(self, bijector: tfp.bijectors.Bijector) -> 'Posterior':
-    """The posterior of unconstrained parameters.
-
-    With theta = b(phi), the density of phi is
-
-      log p(b(phi) | data) + log |det db/dphi|,
-
-    with the Jacobian included once, for any minibatch. States of chains on the
-    result are unconstrained; `bijector.forward` maps draws back.
-
-    Args:
-      bijector: A `tfp.bijectors.Bijector` from unconstrained to constrained
-        parameters, or a list of them, one for each part of the state.
-
-    Returns:
-      posterior: A `Posterior` on the same data.
-
-    Raises:
-      TypeError: If `bijector` is not a bijector or a list of them.
-
-    #### Examples
-
-    The scale of a normal sample, sampled through its logarithm:
-
-    >>> posterior = sgmcmc.Posterior(
-    ...     tfd.HalfNormal(5.).log_prob,
-    ...     lambda scale, x: tfd.Normal(0., scale[..., tf.newaxis]).log_prob(x),
-    ...     data=tf.constant([1., -2., 3.]))
-    >>> unconstrained = posterior.transform(tfb.Exp())
-    >>> difference = unconstrained(tf.constant(0.5)) - posterior(tf.exp(0.5))
-    >>> round(float(difference), 4)
-    0.5
-    """
-    is_list = isinstance(bijector, (list, tuple))
-    bijectors = list(bijector) if is_list else [bijector]
-    for b in bijectors:
-      if not isinstance(b, tfp.bijectors.Bijector):
-        raise TypeError(
-            f'{b!r} is not a tfp.bijectors.Bijector. Pass one bijector, or a '
-            'list with one for each part of the state.')
-
-    functions = _Unconstrained(self, bijectors, is_list)
-    posterior = Posterior(
-        functions.log_prior, functions.log_likelihood, self.data,
-        num_examples=self._num_examples)
-    posterior._parameters = functions
-    return posterior
-
   def check_state(self, state_parts: Sequence[tf.Tensor]) -> None:
     """Tries both functions on a state and a few examples.
 
@@ -707,13 +652,13 @@ class Posterior:
       ValueError: If a function raises, or returns another shape than it has to.
     """
     model_checks.check_number(self._functions, state_parts)
-    model_checks.check_event(_prior_of(self._log_prior_fn), state_parts)
+    model_checks.check_event(self._prior, state_parts)
     if self.data is not None:
       self._try(state_parts)
 
   def _check_prior_draw(self):
     """Tries a draw of the prior, where `log_prior_fn` is one's `log_prob`."""
-    distribution = _prior_of(self._log_prior_fn)
+    distribution = self._prior
     if self.data is None or distribution is None:
       return
     try:
@@ -729,29 +674,15 @@ class Posterior:
 
   def _try(self, state_parts):
     """Both functions on a few examples; raises where a value is not right."""
-    batch = model_checks.few_examples(self.data, state_parts)
-    hint = model_checks.batch_hint(_prior_of(self._log_prior_fn)) or (
-        ' Has the state another shape than the functions are for? Chains are '
-        f'leading axes.{self._tried and f" They took {self._tried}." or ""}')
-    log_prior, log_likelihood = (
-        self._tried_out(name, call, state_parts, batch, hint)
-        for name, call in (
-            ('log_prior_fn', self.log_prior),
-            ('log_likelihood_fn',
-             functools.partial(self.log_likelihood, batch=batch))))
-    model_checks.check_shapes(
-        self.data, state_parts, batch, log_prior, log_likelihood,
-        model_checks.batch_hint(_prior_of(self._log_prior_fn)))
-    if self._looks_at_values:
-      model_checks.check_alone(
-          self.log_likelihood, state_parts, batch, log_likelihood)
+    model_checks.check_functions(
+        self.log_prior, self.log_likelihood, self.data, state_parts,
+        prior=self._prior, tried=self._tried,
+        looks_at_values=self._looks_at_values)
 
-  def _tried_out(self, name, call, state_parts, batch, hint):
-    try:
-      return call(*state_parts)
-    except Exception as error:
-      raise model_checks.FunctionError(model_checks.describe_error(
-          error, state_parts, batch, name, hint)) from error
+  @property
+  def _prior(self):
+    """The distribution whose `log_prob` is the log prior, or None."""
+    return parameters.prior_of(self._log_prior_fn)
 
   @property
   def _functions(self):
@@ -759,63 +690,6 @@ class Posterior:
     return {
         'log_prior_fn': (self._log_prior_fn, 0),
         'log_likelihood_fn': (self._log_likelihood_fn, 1)}
-
-
-class _AsTheyAre:
-  """Parameters that are the state."""
-
-  part_names = None
-
-  def __init__(self, log_prior_fn):
-    self._log_prior_fn = log_prior_fn
-
-  def constrain(self, state):
-    return state
-
-  def sample_prior(self, sample_shape, seed):
-    prior = _prior_of(self._log_prior_fn)
-    if prior is None:
-      raise ValueError(
-          'The log prior is a function, which cannot be sampled. Pass '
-          "a distribution's log_prob as log_prior_fn, or a start of your own.")
-    return prior.sample(sample_shape, seed=seed)
-
-
-class _Unconstrained:
-  """The two functions of a posterior, of unconstrained parameters."""
-
-  def __init__(self, posterior, bijectors, is_list):
-    self._posterior, self._bijectors = posterior, bijectors
-    self._is_list = is_list
-    self.part_names = posterior.part_names
-
-  def constrain(self, state):
-    parts = self._forward(list(state) if self._is_list else [state])
-    return self._posterior.constrain(parts if self._is_list else parts[0])
-
-  def sample_prior(self, sample_shape, seed):
-    theta = self._posterior.sample_prior(sample_shape, seed)
-    if not self._is_list:
-      return self._bijectors[0].inverse(states.to_parts(theta)[0])
-    return [b.inverse(part) for b, part in zip(self._bijectors, theta)]
-
-  def log_prior(self, *phi):
-    log_density = self._posterior.log_prior(*self._forward(phi))
-    for b, part in zip(self._bijectors, phi):
-      log_density += b.forward_log_det_jacobian(
-          part, event_ndims=part.shape.rank - log_density.shape.rank)
-    return log_density
-
-  def log_likelihood(self, *phi_and_batch):
-    *phi, batch = phi_and_batch
-    return self._posterior.log_likelihood(*self._forward(phi), batch=batch)
-
-  def _forward(self, phi):
-    if len(self._bijectors) != len(phi):
-      raise ValueError(
-          f'There are {len(self._bijectors)} bijectors for a state of '
-          f'{len(phi)} part(s): one is needed for each part.')
-    return [b.forward(part) for b, part in zip(self._bijectors, phi)]
 
 
 class _Density(Posterior):
@@ -827,7 +701,7 @@ class _Density(Posterior):
 
   def __init__(self, log_prob_fn):
     self._log_prior_fn = log_prob_fn
-    self._parameters = _AsTheyAre(log_prob_fn)
+    self._parameters = parameters.of_state(log_prob_fn)
     self._data = None
     self._num_examples = 1
 
@@ -867,13 +741,6 @@ def as_posterior(target: Posterior | Callable[..., tf.Tensor]) -> Posterior:
         f'target_log_prob_fn is {target!r}: it has to be a Posterior or a '
         'callable that returns the log density of a state.')
   return _Density(target)
-
-
-def _prior_of(log_prior_fn):
-  """The distribution whose `log_prob` a log prior is, None for a function."""
-  distribution = getattr(log_prior_fn, '__self__', None)
-  is_one = isinstance(distribution, tfp.distributions.Distribution)
-  return distribution if is_one else None
 
 
 def _new(state_parts):

@@ -90,7 +90,7 @@ def maximum(
         f'The mode has not been found: it is about {nearest:.2g} standard '
         'deviations of the posterior away. Start again from this state, or '
         'nearer to the mode; in float64 the search gets further.',
-        stacklevel=3)
+        stacklevel=4)
   return split(best)
 
 

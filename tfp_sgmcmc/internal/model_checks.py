@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import functools
 import inspect
 import re
 from typing import Any
@@ -50,11 +51,58 @@ def check_number(
           'tfd.JointDistributionSequential([...]).log_prob.)')
 
 
-def check_alone(
+def check_functions(
+    log_prior_fn: Callable[..., tf.Tensor],
     log_likelihood_fn: Callable[..., tf.Tensor],
+    data: hints.Data,
     state_parts: Sequence[tf.Tensor],
-    batch: hints.Nested,
-    log_likelihood: tf.Tensor) -> None:
+    *,
+    prior: tfp.distributions.Distribution | None,
+    tried: str | None,
+    looks_at_values: bool) -> None:
+  """Tries both functions on a state and a few examples.
+
+  Args:
+    log_prior_fn: Callable of the parts.
+    log_likelihood_fn: Callable of the parts and `batch`, by its name.
+    data: Nested tensors.
+    state_parts: List of tensors.
+    prior: Distribution whose `log_prob` is the log prior; None for a function.
+    tried: A state that both functions took before, in words; None for none.
+    looks_at_values: Whether the value of an example is tried on its own.
+
+  Raises:
+    FunctionError: If a function raises.
+    ValueError: If it returns another shape than it has to, or a value of an
+      example that depends on the other examples.
+  """
+  batch = _few_examples(data, state_parts)
+  about_prior = _batch_hint(prior)
+  hint = about_prior or (
+      ' Has the state another shape than the functions are for? Chains are '
+      f'leading axes.{tried and f" They took {tried}." or ""}')
+  log_prior, log_likelihood = (
+      _value(name, call, state_parts, batch, hint)
+      for name, call in (
+          ('log_prior_fn', log_prior_fn),
+          ('log_likelihood_fn',
+           functools.partial(log_likelihood_fn, batch=batch))))
+  check_shapes(
+      data, state_parts, batch, log_prior, log_likelihood, about_prior)
+  if looks_at_values:
+    _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood)
+
+
+def _value(name, call, state_parts, batch, hint):
+  """What a function of the user's returns, or `FunctionError`."""
+  try:
+    return call(*state_parts)
+  except Exception as error:
+    raise FunctionError(
+        describe_error(error, state_parts, batch, name, hint)) from error
+
+
+def _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood):
   """Raises where the value of an example depends on the other examples.
 
   Such are a sum or a mean over examples that has been broadcast again, and
@@ -86,7 +134,7 @@ def check_alone(
         'they are passed.')
 
 
-def few_examples(data: hints.Data, state_parts: Sequence[tf.Tensor]) -> Any:
+def _few_examples(data, state_parts):
   """A batch whose length is no other axis' length, to show a wrong axis."""
   lengths = {length for part in state_parts for length in part.shape}
   for leaf in tf.nest.flatten(data):
@@ -130,7 +178,7 @@ def check_event(
       'chains in front.')
 
 
-def batch_hint(prior: tfp.distributions.Distribution) -> str:
+def _batch_hint(prior):
   """What to say of a prior that has a value for each coordinate, if so."""
   if prior is None or isinstance(prior, _Joint) or not prior.batch_shape.rank:
     return ''

@@ -1,0 +1,94 @@
+"""The mode of a posterior, and the curvature of its density there.
+
+In the coordinates in which chains move, for one state without axes of chains.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.internal import maximum
+from tfp_sgmcmc.internal import states
+
+__all__ = ['find', 'variances']
+
+
+def find(
+    posterior: Any, start: hints.State | None, num_rows: int | None,
+    seed: tf.Tensor,
+) -> Any:
+  """What `Posterior.mode` returns, by a stateless seed."""
+  if start is None:
+    start = posterior.sample_prior(seed=random.fold_in(seed, 0))
+  parts, terms = _about(posterior, start, num_rows, seed)
+  return states.like(start, maximum.maximum(terms, parts))
+
+
+def variances(
+    posterior: Any, mode: hints.State, num_rows: int | None, seed: tf.Tensor,
+) -> Any:
+  """What `Posterior.variances` returns, by a stateless seed."""
+  parts, terms = _about(posterior, mode, num_rows, seed)
+
+  def slopes(*parts):
+    return tfp.math.value_and_gradient(
+        lambda *parts: -tf.reduce_sum(terms(*parts)), parts)[1]
+
+  @tf.function(autograph=False)
+  def curvatures():
+    return tfp.math.diag_jacobian(xs=parts, fn=slopes)[1]
+
+  found = curvatures()
+  for k, curvature in enumerate(found):
+    if not np.all(curvature.numpy() > 0.):
+      name = (posterior.part_names or range(len(found)))[k]
+      raise ValueError(
+          f'The density does not fall along each coordinate of part {name} '
+          f'of the state: curvatures from {np.min(curvature):.3g}. Pass the '
+          'mode, `posterior.mode()`.')
+  return states.like(mode, [1. / curvature for curvature in found])
+
+
+def _about(posterior, state, num_rows, seed):
+  """A state's parts, and the log density as a function of them, in terms.
+
+  The first term is the log prior, the others those of the rows, which all
+  together represent all N examples.
+  """
+  if posterior.is_sharded:
+    raise ValueError(
+        'The data of this posterior are shared out among devices: take the '
+        'mode of the posterior before shard().')
+  parts = states.to_parts(state, 'start')
+  shape = posterior.log_prior(*parts).shape
+  if shape.rank:
+    raise ValueError(
+        f'The log prior of the start has shape {shape}: pass one state, '
+        'without axes of chains.')
+  posterior.check_state(parts)
+  if not posterior.has_examples:
+    return parts, lambda *parts: posterior.log_prior(*parts)[tf.newaxis]
+  batch = posterior.data
+  if batch is None:
+    raise ValueError(
+        'This posterior holds no data (data=None), so its mode is not to be '
+        'had: pass data, a sample of all of them with num_examples=N.')
+  if num_rows is not None:
+    batch = posterior.gather(random.indices(
+        posterior.num_rows, [checks.positive_integer('num_rows', num_rows)],
+        random.fold_in(seed, 1)))
+  rows = tf.nest.flatten(batch)[0].shape[0]
+
+  def terms(*parts):
+    log_likelihood = posterior.log_likelihood(*parts, batch=batch)
+    scale = tf.cast(posterior.num_examples / rows, log_likelihood.dtype)
+    return tf.concat([
+        posterior.log_prior(*parts)[tf.newaxis], scale * log_likelihood],
+        axis=0)
+
+  return parts, terms
