@@ -94,3 +94,11 @@ def test_the_number_of_draws_is_shown_as_it_is(capsys):
   assert 'draws: 0.0000e+00' not in shown
   assert 'draws: 3.0000' in shown and 'draws: 6.0000' in shown
   assert isinstance(sampling.posterior, sgmcmc.keras.PosteriorSamples)
+
+
+@pytest.mark.parametrize('name', [
+    'PosteriorSamples', 'PredictiveEntropy', 'PredictiveVariance', '_unpickle'])
+def test_what_was_pickled_before_finds_its_names(name):
+  """Those that stand in files which earlier versions pickled."""
+  found = pickle.loads(f'ctfp_sgmcmc.keras.draws.samples\n{name}\n.'.encode())
+  assert found is getattr(sgmcmc.keras, name, found)

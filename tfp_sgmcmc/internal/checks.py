@@ -123,6 +123,16 @@ def level(value: float) -> None:
         f'level is {value}: pass a probability below 1, such as 0.9.')
 
 
+def probabilities(name: str, value: hints.TensorLike) -> np.ndarray:
+  """Returns one probability in (0, 1), or a list of them, or raises."""
+  p = np.asarray(value, np.float64)
+  if p.ndim > 1 or not p.size or not np.all((p > 0.) & (p < 1.)):
+    raise ValueError(
+        f'{name} is {value!r}: pass a probability above 0 and below 1, or a '
+        'list of them.')
+  return p
+
+
 def scalar(name: str, value: tf.Tensor) -> None:
   """Raises where `value` is a tensor with axes."""
   if tf.is_tensor(value) or isinstance(value, tf.Variable):

@@ -1,13 +1,13 @@
 """Posterior sampling in Keras: one callback for `model.fit`."""
 
 from tfp_sgmcmc.keras.callback import PosteriorSampling
+from tfp_sgmcmc.keras.draws.averages import PredictiveEntropy
+from tfp_sgmcmc.keras.draws.averages import PredictiveVariance
 from tfp_sgmcmc.keras.draws.calibrated import CalibratedPosterior
 from tfp_sgmcmc.keras.draws.draw_schedule import DrawSchedule
 from tfp_sgmcmc.keras.draws.draw_schedule import late_in_cycle
 from tfp_sgmcmc.keras.draws.learning_coefficient import prior_around
 from tfp_sgmcmc.keras.draws.samples import PosteriorSamples
-from tfp_sgmcmc.keras.draws.samples import PredictiveEntropy
-from tfp_sgmcmc.keras.draws.samples import PredictiveVariance
 from tfp_sgmcmc.keras.draws.scales import Scales
 from tfp_sgmcmc.keras.draws.scales import draw_scales
 from tfp_sgmcmc.keras.fitting.checkpoint import Directory

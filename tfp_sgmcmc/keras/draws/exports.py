@@ -8,6 +8,7 @@ import numpy as np
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.draws import chosen_draws
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import network
@@ -16,23 +17,18 @@ __all__ = ['save', 'to_arviz', 'weights_files']
 
 
 def save(
-    model: keras.Model,
-    draws: draws_lib.ModelDraws,
-    indices: Sequence[int],
-    directory: hints.Path,
-) -> None:
+    chosen: chosen_draws.ChosenDraws, directory: hints.Path) -> None:
   """See `PosteriorSamples.save`.
 
   Args:
-    model: The model of the draws.
-    draws: `ModelDraws`.
-    indices: Which of them.
+    chosen: `ChosenDraws`.
     directory: Path of a directory without draws.
   """
+  draws, indices = chosen.draws, chosen.indices
   step = draws.steps[indices[-1]] if indices else 0
   checkpoint = draws_lib.checkpoint_of(draws.start)
   with draws_lib.new_store(directory) as store:
-    store.describe(model_record.of_model(model, draws.extras))
+    store.describe(model_record.of_model(chosen.model, draws.extras))
     for index in indices:
       store.append(draws.arrays([index]))
       if store.commit_is_due:
@@ -41,22 +37,19 @@ def save(
 
 
 def weights_files(
-    model: keras.Model,
-    draws: draws_lib.ModelDraws,
-    indices: Sequence[int],
-    directory: hints.Path,
-) -> list[str]:
+    chosen: chosen_draws.ChosenDraws, directory: hints.Path) -> list[str]:
   """See `PosteriorSamples.export_weights`.
 
   Args:
-    model: The model of the draws.
-    draws: `ModelDraws`.
-    indices: Which of them.
+    chosen: `ChosenDraws`.
     directory: Path.
 
   Returns:
     paths: The paths of the files, one for each draw.
   """
+  chosen.check_weights()
+  equal = chosen.resampled()
+  draws, indices = equal.draws, equal.indices
   folder = checks.directory(directory)
   folder.mkdir(parents=True, exist_ok=True)
   files = [folder / f'draw_{k:06}.weights.h5' for k in range(len(indices))]
@@ -64,12 +57,12 @@ def weights_files(
     if file.exists():
       raise FileExistsError(
           f'{file} is there already: give another directory.')
-  variables = model.trainable_variables + draws.extras
+  variables = chosen.model.trainable_variables + draws.extras
   with network.put_back(variables):
     for file, index in zip(files, indices):
       arrays = draws.read([index]) + draws.read_extras([index])
       network.assign(variables, [array[0] for array in arrays])
-      model.save_weights(file)
+      chosen.model.save_weights(file)
   return [str(file) for file in files]
 
 

@@ -22,8 +22,8 @@ from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import network
 
 __all__ = [
-    'ModelDraws', 'checkpoint_of', 'in_memory', 'load', 'new_store',
-    'to_arrays']
+    'ModelDraws', 'checkpoint_of', 'from_arrays', 'in_memory', 'load',
+    'new_store', 'to_arrays']
 
 _START = 'start/'
 
@@ -257,6 +257,48 @@ def in_memory(
   if len(arrays.get('step', ())):
     chunks.append(arrays)
   return ModelDraws(model, chunks, start=lambda: dict(start or {}))
+
+
+def from_arrays(model: keras.Model, arrays: Sequence[Any]) -> ModelDraws:
+  """Draws of a model from stacked weights: see `PosteriorSamples.from_arrays`.
+
+  Args:
+    model: Built `keras.Model`.
+    arrays: One array `[draws, ...]` for each trainable weight.
+
+  Returns:
+    draws: `ModelDraws`, in memory.
+  """
+  arrays = [np.asarray(array) for array in arrays]
+  for array in arrays:
+    if array.dtype.kind not in 'biuf' and not tf.as_dtype(
+        array.dtype).is_floating:
+      raise TypeError(
+          f'The arrays hold one of dtype {array.dtype.name}: weights are '
+          'real numbers.')
+  shapes = [array.shape[1:] for array in arrays]
+  variables = model.trainable_variables
+  wanted = [tuple(v.shape) for v in variables]
+  lengths = {len(array) for array in arrays}
+  if shapes != wanted or len(lengths) != 1:
+    raise ValueError(
+        f'The arrays have shapes {[array.shape for array in arrays]}: one is '
+        'needed for each trainable weight of the model, [draws, ...] with '
+        f'the same number of draws and shapes {wanted} after it.')
+  weights = {
+      f'state/{path}': array.astype(
+          tf.as_dtype(variable.dtype).as_numpy_dtype)
+      for path, variable, array in zip(
+          network.paths(variables), variables, arrays)}
+  for name, array in weights.items():
+    is_bad = ~np.isfinite(np.asarray(array, np.float64))
+    if np.any(is_bad):
+      raise ValueError(
+          f'The arrays of the weight {name.removeprefix("state/")!r} hold '
+          f'{np.sum(is_bad)} values that are NaN or infinite '
+          f'(in {array.dtype.name}): leave out the draws that hold them.')
+  return in_memory(
+      model, to_arrays(weights, {}, range(1, len(arrays[0]) + 1)))
 
 
 def load(directory: hints.Path, model: keras.Model) -> ModelDraws:

@@ -23,7 +23,8 @@ from tfp_sgmcmc.keras.model import losses as losses_lib
 __all__ = [
     'COUNTS', 'between', 'class_distribution', 'entropy', 'is_distribution',
     'join', 'levels_of_targets', 'mixture', 'mixture_or_none', 'only_term',
-    'quantiles', 'sample', 'shortest_interval', 'spread', 'standard_deviation']
+    'pooled', 'quantiles', 'sample', 'shortest_interval', 'spread',
+    'standard_deviation']
 
 tfd = tfp.distributions
 
@@ -188,6 +189,16 @@ def sample(
   y = distribution_of_draw(term, _rows(y_pred)).sample(seed=tf.constant(seed))
   return tf.reshape(
       y, tf.concat([tf.shape(y_pred)[:2], tf.shape(y)[1:]], axis=0)).numpy()
+
+
+def pooled(
+    term: likelihood_lib.Term | None, output: hints.TensorLike) -> Any:
+  """What is averaged over draws: the mean of the target, of one draw."""
+  if term is None:
+    return output
+  if term.is_classification:
+    return term.probabilities(output)
+  return term.predictive_mean(output)
 
 
 def spread(term: likelihood_lib.Term, y_pred: tf.Tensor) -> Any:

@@ -7,62 +7,33 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import math
 from typing import Any
-from typing import NamedTuple
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
-from tfp_sgmcmc.internal import resampling
+from tfp_sgmcmc.keras.draws import averages
 from tfp_sgmcmc.keras.draws import calibrated as calibrated_lib
+from tfp_sgmcmc.keras.draws import chosen_draws
 from tfp_sgmcmc.keras.draws import distillation
 from tfp_sgmcmc.keras.draws import exports
-from tfp_sgmcmc.keras.draws import joined_draws
+from tfp_sgmcmc.keras.draws import mixtures
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
+from tfp_sgmcmc.keras.draws import one_pass as pass_lib
 from tfp_sgmcmc.keras.draws import predictions
-from tfp_sgmcmc.keras.draws import predictive as predictive_lib
-from tfp_sgmcmc.keras.draws import scores as scores_lib
+from tfp_sgmcmc.keras.draws import scores
 from tfp_sgmcmc.keras.draws import serving
 from tfp_sgmcmc.keras.draws import thinning
-from tfp_sgmcmc.keras.model import inspection
-from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import network
 
-__all__ = ['PosteriorSamples', 'PredictiveEntropy', 'PredictiveVariance']
+__all__ = ['PosteriorSamples']
 
-_BATCH_SIZE = 128
-
-
-class PredictiveEntropy(NamedTuple):
-  """Entropy of the predictive distribution, in nats, one value an example.
-
-  Attributes:
-    total: H of the mean of the draws' probabilities.
-    aleatoric: The mean of the draws' H: the noise of the targets.
-    epistemic: Their difference, the mutual information of target and weights:
-      what more data would take away.
-  """
-  total: np.ndarray
-  aleatoric: np.ndarray
-  epistemic: np.ndarray
-
-
-class PredictiveVariance(NamedTuple):
-  """Variance of the predictive distribution, in squared units of the target.
-
-  Attributes:
-    total: The variance of the mixture over draws.
-    aleatoric: The mean of the draws' variances: the noise of the targets.
-    epistemic: The variance of the draws' means: what more data would take
-      away.
-  """
-  total: np.ndarray
-  aleatoric: np.ndarray
-  epistemic: np.ndarray
+# By these names they stand in what earlier versions pickled.
+PredictiveEntropy = averages.PredictiveEntropy
+PredictiveVariance = averages.PredictiveVariance
 
 
 class PosteriorSamples:
@@ -118,11 +89,7 @@ class PosteriorSamples:
         compile as it is needed.
     """
     network.check_kind(model)
-    self._model = model
-    self._draws = draws
-    self._indices = indices
-    self._variables = list(model.trainable_variables)
-    self._predictor = predictor or predictions.Predictor(model)
+    self._chosen = chosen_draws.ChosenDraws(model, draws, indices, predictor)
 
   @classmethod
   def from_arrays(
@@ -146,36 +113,8 @@ class PosteriorSamples:
       TypeError: If values are no real numbers.
     """
     network.check_kind(model)
-    arrays = [np.asarray(array) for array in arrays]
-    for array in arrays:
-      if array.dtype.kind not in 'biuf' and not tf.as_dtype(
-          array.dtype).is_floating:
-        raise TypeError(
-            f'The arrays hold one of dtype {array.dtype.name}: weights are '
-            'real numbers.')
-    shapes = [array.shape[1:] for array in arrays]
-    wanted = [tuple(v.shape) for v in model.trainable_variables]
-    lengths = {len(array) for array in arrays}
-    if shapes != wanted or len(lengths) != 1:
-      raise ValueError(
-          f'The arrays have shapes {[array.shape for array in arrays]}: one is '
-          'needed for each trainable weight of the model, [draws, ...] with '
-          f'the same number of draws and shapes {wanted} after it.')
-    variables = model.trainable_variables
-    weights = {
-        f'state/{path}': array.astype(
-            tf.as_dtype(variable.dtype).as_numpy_dtype)
-        for path, variable, array in zip(
-            network.paths(variables), variables, arrays)}
-    for name, array in weights.items():
-      is_bad = ~np.isfinite(np.asarray(array, np.float64))
-      if np.any(is_bad):
-        raise ValueError(
-            f'The arrays of the weight {name.removeprefix("state/")!r} hold '
-            f'{np.sum(is_bad)} values that are NaN or infinite '
-            f'(in {array.dtype.name}): leave out the draws that hold them.')
-    return cls(model, draws_lib.in_memory(model, draws_lib.to_arrays(
-        weights, {}, range(1, len(arrays[0]) + 1))), predictor=predictor)
+    return cls(
+        model, draws_lib.from_arrays(model, arrays), predictor=predictor)
 
   @classmethod
   def load(
@@ -246,22 +185,8 @@ class PosteriorSamples:
         raise TypeError(
             f'The chains hold {chain!r}: a list of PosteriorSamples is needed, '
             'the .posterior of each callback.')
-    for k, chain in enumerate(chains):
-      if not len(chain):
-        raise ValueError(
-            f'Number {k} of the list has no draws: leave it out, or make its '
-            'chain again.')
-    chains = [part for chain in chains for part in chain.chains]
-    if not chains:
-      raise ValueError('There are no draws in the list: nothing to pool.')
-    model = chains[0].model
-    for chain in chains:
-      chain._check_weights()
-    draws = joined_draws.join(
-        model, [(chain._draws, chain._all()) for chain in chains])
-    for chain in chains:
-      joined_draws.check_models(model, chain.model, draws.extras)
-    return cls(model, draws)
+    pooled = chosen_draws.pooled([chain._chosen for chain in chains])
+    return cls(pooled.model, pooled.draws)
 
   def save(self, directory: hints.Path) -> None:
     """Writes the draws to a directory, from which `load` reads them.
@@ -275,7 +200,7 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If there are draws in it.
     """
-    exports.save(self._model, self._draws, self._all(), directory)
+    exports.save(self._chosen, directory)
 
   def export_weights(self, directory: hints.Path) -> list[str]:
     """Writes each draw as a Keras weights file, `draw_000000.weights.h5`, ....
@@ -296,37 +221,27 @@ class PosteriorSamples:
     Raises:
       FileExistsError: If one of the files is there.
     """
-    self._check_weights()
-    equal = self.resampled()
-    return exports.weights_files(
-        self._model, equal._draws, equal._all(), directory)
+    return exports.weights_files(self._chosen, directory)
 
   @property
   def model(self) -> keras.Model:
     """The model whose weights the draws are."""
-    return self._model
+    return self._chosen.model
 
   @property
   def steps(self) -> list[int]:
     """The step of the chain at which each draw was made."""
-    steps = self._draws.steps
-    return [steps[k] for k in self._all()]
+    return self._chosen.steps
 
   @property
   def num_chains(self) -> int:
     """The number of chains that the draws come of."""
-    return len(set(self._chain_numbers()))
+    return len(set(self._chosen.chain_numbers))
 
   @property
   def chains(self) -> list['PosteriorSamples']:
     """The draws of each chain, as `PosteriorSamples`."""
-    numbers = self._chain_numbers()
-    found = dict.fromkeys(numbers)
-    if len(found) == 1:
-      return [self]
-    return [
-        self._some([i for i, k in zip(self._all(), numbers) if k == chain])
-        for chain in found]
+    return [self._of(chain) for chain in self._chosen.chains]
 
   @property
   def log_weights(self) -> np.ndarray | None:
@@ -334,8 +249,7 @@ class PosteriorSamples:
 
     None where all count the same.
     """
-    log_weights = self._draws.log_weights
-    return None if log_weights is None else log_weights[self._all()]
+    return self._chosen.log_weights
 
   def resampled(self, seed: int = 0) -> 'PosteriorSamples':
     """Draws at equal weights: each is repeated in proportion to its weight.
@@ -350,20 +264,7 @@ class PosteriorSamples:
       samples: `PosteriorSamples` with as many draws; these same samples if they
         have no weights.
     """
-    log_weights = self._draws.log_weights
-    if log_weights is None or not len(self):
-      return self
-    parts = []
-    for k, chain in enumerate(self.chains):
-      every = chain._all()
-      index = resampling.systematic(log_weights[every], [seed, k])
-      parts.append((self._draws, [every[i] for i in index]))
-    samples = PosteriorSamples(
-        self._model,
-        joined_draws.join(self._model, parts, has_weights=False),
-        predictor=self._predictor)
-    samples._variables = self._variables
-    return samples
+    return self._of(self._chosen.resampled(seed))
 
   @property
   def start(self) -> 'PosteriorSamples | None':
@@ -376,48 +277,40 @@ class PosteriorSamples:
       start: `PosteriorSamples`; None if a chain's start is not known, as with
         `from_arrays`.
     """
-    numbers = list(dict.fromkeys(self._chain_numbers()))
-    arrays = self._draws.start
-    if not arrays or not numbers:
-      return None
-    found = PosteriorSamples(
-        self._model, draws_lib.in_memory(self._model, arrays), indices=numbers,
-        predictor=self._predictor)
-    found._variables = self._variables
-    return found
+    start = self._chosen.start
+    return None if start is None else self._of(start)
 
   @property
   def weights(self) -> dict[str, np.ndarray]:
     """All draws in memory: one array `[draws, ...]` for each weight's path."""
-    self._check_weights()
+    self._chosen.check_weights()
     return dict(zip(
-        network.paths(self._model.trainable_variables),
-        self._draws.read(self._all())))
+        network.paths(self.model.trainable_variables), self._chosen.read()))
 
   def arrays(self) -> dict[str, np.ndarray]:
     """All that the draws hold, in memory, by name, as `save` writes it."""
-    return self._draws.arrays(self._all())
+    return self._chosen.arrays()
 
   def __len__(self) -> int:
-    return len(self._all())
+    return len(self._chosen)
 
   def __repr__(self):
-    size = sum(math.prod(v.shape) for v in self._variables)
+    size = sum(math.prod(v.shape) for v in self._chosen.variables)
     more = f', {self.num_chains} chains' if self.num_chains > 1 else ''
     return f'<PosteriorSamples: {len(self):,} draws of {size:,} weights{more}>'
 
   def __getitem__(self, index: int | slice) -> Any:
     """A draw, as a list of arrays; for a slice, `PosteriorSamples`."""
-    self._check_weights()
-    chosen = self._all()[index]
+    self._chosen.check_weights()
+    every = self._chosen.indices
     if isinstance(index, slice):
-      return self._some(chosen)
-    return [array[0] for array in self._draws.read([chosen])]
+      return self._of(self._chosen.some(every[index]))
+    return [array[0] for array in self._chosen.draws.read([every[index]])]
 
   def __reduce__(self):
     # Neither a compiled function nor an open directory can be pickled.
     return _unpickle, (
-        type(self), self._model, self.arrays(), self._draws.start)
+        type(self), self.model, self.arrays(), self._chosen.draws.start)
 
   def __iter__(self) -> Iterator[list[np.ndarray]]:
     return (self[k] for k in range(len(self)))
@@ -469,30 +362,14 @@ class PosteriorSamples:
         loss that is no distribution (`NegativeLogLikelihood`).
       TypeError: If `x` holds no arrays.
     """
+    if return_std and return_samples:
+      raise ValueError(
+          'return_std is that of the mean over draws, and return_samples '
+          'keeps the draws apart: pass one of the two.')
+    one_pass = self._over(x, batch_size, draw_batch_size, steps)
     if return_std:
-      if return_samples:
-        raise ValueError(
-            'return_std is that of the mean over draws, and return_samples '
-            'keeps the draws apart: pass one of the two.')
-      likelihood, mean, spread = self._spread(
-          'spread', x, batch_size, draw_batch_size, steps)
-      std = likelihood.map_outputs(lambda term, m: (
-          predictive_lib.standard_deviation(
-              term, m, None if term is None else spread[term.index])), mean)
-      return predictive_lib.join([mean]), predictive_lib.join([std])
-    likelihood = self._likelihood()
-
-    def means(outputs, batch):
-      del batch
-      return [likelihood.map_outputs(scores_lib.pooled, outputs)]
-
-    found = [means for _, (means,) in self._over_batches(
-        'means', means, likelihood, predictions.inputs(x, batch_size, steps),
-        draw_batch_size, None if return_samples else [np.add])]
-    return keras.tree.map_structure(
-        lambda *arrays: np.concatenate(
-            arrays, axis=int(return_samples)).astype(keras.config.floatx()),
-        *found)
+      return averages.mean_and_deviation(one_pass)
+    return averages.mean(one_pass, return_samples)
 
   def predictive_entropy(
       self,
@@ -500,7 +377,7 @@ class PosteriorSamples:
       batch_size: int = 128,
       draw_batch_size: int = 8,
       steps: int | None = None,
-  ) -> PredictiveEntropy:
+  ) -> averages.PredictiveEntropy:
     """How uncertain the class of each example is, and why.
 
       H[mean_s p_s] = mean_s H[p_s] + mutual information
@@ -519,9 +396,8 @@ class PosteriorSamples:
       ValueError: If the model has not one output with class probabilities, and
         as for `predict`.
     """
-    likelihood, mean, spread = self._spread(
-        'entropy', x, batch_size, draw_batch_size, steps, self._class_term)
-    return self._parts(likelihood.terms(mean)[0], mean, spread)
+    return averages.entropy(
+        self._over(x, batch_size, draw_batch_size, steps))
 
   def uncertainty(
       self,
@@ -566,11 +442,8 @@ class PosteriorSamples:
     >>> variance.aleatoric[:, 0], variance.epistemic[:, 0]
     (array([1., 1.]), array([0., 9.]))
     """
-    likelihood, mean, spread = self._spread(
-        'spread', x, batch_size, draw_batch_size, steps)
-    return likelihood.map_outputs(
-        lambda term, m: None if term is None else self._parts(term, m, spread),
-        mean)
+    return averages.uncertainty(
+        self._over(x, batch_size, draw_batch_size, steps))
 
   def predictive(
       self,
@@ -620,24 +493,8 @@ class PosteriorSamples:
     >>> mixture.batch_shape, mixture.cdf([[0.], [6.]]).numpy()[:, 0]
     (TensorShape([2, 1]), array([0.5 , 0.75], dtype=float32))
     """
-    found = [(likelihood, structure) for likelihood, structure in (
-        self._outputs(x, batch_size, draw_batch_size, steps))]
-    likelihood = found[0][0]
-    outputs = keras.tree.map_structure(
-        lambda *arrays: np.concatenate(arrays, axis=1),
-        *(structure for _, structure in found))
-    w = self._shares()
-
-    def distribution(term, output):
-      if term is None:
-        return None
-      if term.is_classification:
-        p = np.asarray(term.probabilities(output), np.float64)
-        return predictive_lib.class_distribution(
-            term, np.average(p, axis=0, weights=w))
-      return predictive_lib.mixture(term, output, self.log_weights)
-
-    return likelihood.map_outputs(distribution, outputs)
+    return mixtures.predictive(
+        self._over(x, batch_size, draw_batch_size, steps))
 
   def sample(
       self,
@@ -683,19 +540,8 @@ class PosteriorSamples:
     """
     number = checks.positive_integer('num_samples', num_samples)
     seed = checks.non_negative_integer('seed', seed)
-    index = np.random.default_rng(seed).choice(
-        len(self), size=number, p=self._shares()) if len(self) else np.array(
-            [], int)
-    found = []
-    for k, (likelihood, outputs) in enumerate(
-        self._outputs(x, batch_size, draw_batch_size, steps)):
-      found.append(likelihood.map_outputs(
-          lambda term, output, k=k: None if term is None else (
-              predictive_lib.sample(
-                  term, output, index, np.random.SeedSequence(
-                      [seed, k, term.index]).generate_state(2).astype(
-                          np.int32))), outputs))
-    return predictive_lib.join(found, axis=1)
+    return mixtures.sample(
+        self._over(x, batch_size, draw_batch_size, steps), number, seed)
 
   def quantiles(
       self,
@@ -738,15 +584,9 @@ class PosteriorSamples:
     >>> posterior.quantiles(tf.ones([1, 1]), [0.05, 0.95])[:, 0, 0].round(3)
     array([-0.645,  2.645], dtype=float32)
     """
-    p = _probabilities('q', q)
-
-    def of_mixture(term, mixed):
-      y = predictive_lib.quantiles(term, mixed, p.reshape(
-          [-1] + [1] * len(mixed.batch_shape)))
-      return y if p.ndim else y[0]
-
-    return self._of_mixtures(
-        of_mixture, p.ndim, x, batch_size, draw_batch_size, steps)
+    p = checks.probabilities('q', q)
+    return mixtures.quantiles(
+        self._over(x, batch_size, draw_batch_size, steps), p)
 
   def interval(
       self,
@@ -799,9 +639,8 @@ class PosteriorSamples:
     if kind != 'shortest':
       raise ValueError(
           f"kind is {kind!r}: it has to be 'equal_tails' or 'shortest'.")
-    return self._of_mixtures(
-        lambda term, mixed: predictive_lib.shortest_interval(
-            term, mixed, level), 1, x, batch_size, draw_batch_size, steps)
+    return mixtures.shortest_interval(
+        self._over(x, batch_size, draw_batch_size, steps), level)
 
   def evaluate(
       self,
@@ -856,38 +695,8 @@ class PosteriorSamples:
         them, class numbers out of range, a weight that is negative, NaN or
         infinite, or no weight above 0.
     """
-    likelihood = self._likelihood()
-    if not predictions.is_stream(x):
-      x = (x, y, sample_weight)
-    elif y is not None or sample_weight is not None:
-      raise ValueError(
-          'x gives batches of its own, and y or sample_weight were passed '
-          'beside it: let each batch be (x, y) or (x, y, sample_weight).')
-
-    def scores(outputs, batch):
-      _, y, weights = batch
-      log_likelihood = likelihood.log_likelihood(
-          y, outputs, weights if predictions.are_of_elements(weights) else None)
-      flat = likelihood.flat_outputs(outputs)
-      levels = {
-          term.index: predictive_lib.levels_of_targets(
-              term, likelihood.target(y, outputs, term), flat[term.index])
-          for term in likelihood.terms(outputs)}
-      levels = {k: level for k, level in levels.items() if level is not None}
-      return [
-          likelihood.map_outputs(scores_lib.pooled, outputs),
-          scores_lib.masks(likelihood, outputs), log_likelihood, levels,
-          {k: flat[k] for k in levels}]
-
-    def check(outputs, batch):
-      inspection.check_sample_weight(batch[2])
-      inspection.check_class_numbers(likelihood, batch[1], outputs)
-
-    return scores_lib.scores(self._model, likelihood, self._over_batches(
-        'scores', scores, likelihood,
-        predictions.batches(x, batch_size, steps), draw_batch_size,
-        [np.add, np.minimum, np.logaddexp, np.add, None], check),
-        self._shares())
+    return scores.evaluate(
+        self._chosen, x, y, batch_size, sample_weight, draw_batch_size, steps)
 
   def calibrated(
       self, x: hints.Data, y: hints.Data, batch_size: int = 128,
@@ -955,18 +764,8 @@ class PosteriorSamples:
       ValueError: As for `predict`; or if class numbers are out of range, or the
         log likelihood is NaN, as where targets are.
     """
-    likelihood = self._likelihood()
-    found = []
-    for batch, (values,) in self._over_batches(
-        'log_likelihood', lambda outputs, batch: [
-            likelihood.log_likelihood(batch[1], outputs, None)],
-        likelihood, predictions.batches((x, y, None), batch_size, None),
-        draw_batch_size, None,
-        lambda outputs, batch: inspection.check_class_numbers(
-            likelihood, batch[1], outputs)):
-      inspection.check_log_likelihood(values, batch[1])
-      found.append(values)
-    return np.concatenate(found, axis=1)
+    return scores.log_likelihood(
+        self._chosen, x, y, batch_size, draw_batch_size)
 
   def thin(
       self,
@@ -1025,11 +824,10 @@ class PosteriorSamples:
     if x is None:
       chosen = thinning.evenly_spaced(len(self), number)
     else:
-      chosen = thinning.greedy(
-          self._features(x, batch_size, draw_batch_size, steps),
-          self._shares(), number)
-    every = self._all()
-    return self._some([every[k] for k in chosen])
+      chosen = thinning.by_predictions(
+          self._over(x, batch_size, draw_batch_size, steps), number)
+    every = self._chosen.indices
+    return self._of(self._chosen.some([every[k] for k in chosen]))
 
   def as_model(
       self,
@@ -1096,16 +894,8 @@ class PosteriorSamples:
       return self.thin(num_draws).as_model(
           outputs=outputs, quantiles=quantiles, dtype=dtype,
           input_signature=input_signature)
-    likelihood = self._likelihood()
-    self._check_weights()
-    for name in () if outputs is None else outputs:
-      checks.one_of('outputs', name, serving.OUTPUTS)
-    every = self._all()
     return serving.serving_model(
-        self._model, likelihood, self._draws.read(every),
-        list(zip(self._draws.extras, self._draws.read_extras(every))),
-        self._shares(), outputs, _probabilities('quantiles', quantiles), dtype,
-        input_signature)
+        self._chosen, outputs, quantiles, dtype, input_signature)
 
   def distill(
       self,
@@ -1173,7 +963,8 @@ class PosteriorSamples:
     number = checks.positive_integer('num_samples', num_samples)
     return distillation.distill(
         self, student, x, loss=loss, optimizer=optimizer,
-        sample=lambda: self._independent_samples(x, number),
+        sample=lambda: mixtures.independent_samples(
+            self._over(x, 128, 8, None), number),
         fit_arguments=fit_arguments)
 
   def to_arviz(
@@ -1206,238 +997,19 @@ class PosteriorSamples:
     """
     return exports.to_arviz(self.resampled().chains, x, y, batch_size)
 
-  def _chain_numbers(self):
-    numbers = self._draws.chain_numbers
-    return [numbers[k] for k in self._all()]
-
-  def _some(self, indices):
-    """Some of the draws, which share the compiled predictions of all."""
-    samples = PosteriorSamples(
-        self._model, self._draws, indices=indices, predictor=self._predictor)
-    samples._variables = self._variables
+  def _of(self, chosen):
+    """`PosteriorSamples` of others of the model's draws."""
+    if chosen is self._chosen:
+      return self
+    samples = PosteriorSamples(chosen.model, chosen.draws)
+    samples._chosen = chosen
     return samples
 
-  def _all(self):
-    if self._indices is None:
-      return list(range(len(self._draws)))
-    return list(self._indices)
-
-  def _check_weights(self):
-    """Raises where the draws are no longer of the model's trainable weights."""
-    now = self._model.trainable_variables
-    if [id(v) for v in now] != [id(v) for v in self._variables]:
-      raise ValueError(
-          f'The draws are of {len(self._variables)} weights, '
-          f'{_show(self._variables)}, and the model now has {len(now)} '
-          f'trainable ones, {_show(now)}: layers have been frozen or unfrozen '
-          'since. Set `trainable` as it was and compile again.')
-
-  def _likelihood(self):
-    if not len(self):
-      raise ValueError('There are no draws to predict with.')
-    try:
-      return likelihood_lib.Likelihood(self._model)
-    except ValueError as error:
-      raise ValueError(
-          'The compiled loss says what the outputs mean (logits, locations), '
-          f'which predictions of a posterior need. {error}') from error
-
-  def _shares(self):
-    """The weight of each draw, with a sum of 1."""
-    if self.log_weights is None:
-      return np.full(len(self), 1. / max(len(self), 1))
-    w = np.asarray(self.log_weights, np.float64)
-    w = np.exp(w - np.max(w))
-    return w / np.sum(w)
-
-  def _outputs(self, x, batch_size, draw_batch_size, steps):
-    """The likelihood and all draws' outputs, for each batch."""
-    likelihood = self._likelihood()
-
-    def outputs_of(outputs, batch):
-      del batch
-      # Raises early where a loss is no distribution.
-      likelihood.map_outputs(lambda term, output: (
-          None if term is None else
-          predictive_lib.distribution_of_draw(term, output)), outputs)
-      return [outputs]
-
-    for _, (outputs,) in self._over_batches(
-        'outputs', outputs_of, likelihood,
-        predictions.inputs(x, batch_size, steps), draw_batch_size, None):
-      yield likelihood, outputs
-
-  def _independent_samples(self, x, number):
-    """Targets `[number, n, ...]` of the only output, each of its own draw."""
-    generator, found = np.random.default_rng(0), []
-    for likelihood, outputs in self._outputs(x, _BATCH_SIZE, 8, None):
-      term, = likelihood.terms(outputs)
-      index = generator.choice(
-          len(self), size=[number, outputs.shape[1]], p=self._shares())
-      found.append(predictive_lib.sample(
-          term, outputs[index, np.arange(outputs.shape[1])], np.arange(number),
-          generator.integers(2**31 - 1, size=2, dtype=np.int32)))
-    return predictive_lib.join(found, axis=1)
-
-  def _of_mixtures(self, fn, axis, x, batch_size, draw_batch_size, steps):
-    """`fn(term, mixture)` of each output that has quantiles, joined."""
-    found = []
-    for likelihood, outputs in self._outputs(
-        x, batch_size, draw_batch_size, steps):
-      if all(term.is_classification for term in likelihood.terms(outputs)):
-        raise ValueError(
-            'The model predicts classes, which have no quantiles: use '
-            'predict(x) or predictive(x), their probabilities.')
-      found.append(likelihood.map_outputs(
-          lambda term, output: None if (
-              term is None or term.is_classification) else fn(
-                  term, predictive_lib.mixture(
-                      term, output, self.log_weights, of_elements=True)),
-          outputs))
-    return predictive_lib.join(found, axis)
-
-  def _spread(
-      self, name, x, batch_size, draw_batch_size, steps,
-      check=lambda likelihood, outputs: None):
-    """Means over draws of the targets' means, and of `predictive.spread`.
-
-    Returns:
-      likelihood: `Likelihood`.
-      mean: Arrays in the structure of the outputs.
-      spread: Dictionary with the spread of outputs that have a loss.
-    """
-    likelihood = self._likelihood()
-
-    def of_draw(outputs, batch):
-      del batch
-      check(likelihood, outputs)
-      flat = likelihood.flat_outputs(outputs)
-      return [
-          likelihood.map_outputs(scores_lib.pooled, outputs),
-          {term.index: predictive_lib.spread(term, flat[term.index])
-           for term in likelihood.terms(outputs)}]
-
-    found = [results for _, results in self._over_batches(
-        name, of_draw, likelihood, predictions.inputs(x, batch_size, steps),
-        draw_batch_size, [np.add, np.add])]
-    mean, spread = (
-        keras.tree.map_structure(lambda *a: np.concatenate(a), *parts)
-        for parts in zip(*found))
-    return likelihood, mean, spread
-
-  def _features(self, x, batch_size, draw_batch_size, steps):
-    """What `thin` compares: a list of arrays `[draws, values]`.
-
-    The first holds the means of the targets; others of densities second
-    moments about the mean of all draws, and of classes entropies.
-    """
-    likelihood = self._likelihood()
-
-    def of_draw(outputs, batch):
-      del batch
-      flat = likelihood.flat_outputs(outputs)
-      return [
-          likelihood.map_outputs(scores_lib.pooled, outputs),
-          {term.index: predictive_lib.spread(term, flat[term.index])
-           for term in likelihood.terms(outputs)
-           if predictive_lib.is_distribution(term)}]
-
-    found = [results for _, results in self._over_batches(
-        'features', of_draw, likelihood,
-        predictions.inputs(x, batch_size, steps), draw_batch_size, None)]
-    means, spreads = (
-        keras.tree.map_structure(
-            lambda *a: np.concatenate(a, axis=1).astype(np.float64), *parts)
-        for parts in zip(*found))
-    features = []
-    for index, mean in enumerate(likelihood.flat_outputs(means)):
-      features.append(mean)
-      spread = spreads.get(index)
-      if isinstance(spread, predictive_lib.Variances):
-        about = np.average(mean, axis=0, weights=self._shares())
-        features.append(spread.within + np.square(mean - about))
-      elif spread is not None:
-        features.append(spread)
-    return [np.reshape(a, [len(self), -1]) for a in features]
-
-  @staticmethod
-  def _parts(term, mean, spread):
-    """`PredictiveEntropy` or `PredictiveVariance` of one output."""
-    own = spread[term.index]
-    if term.is_classification:
-      entropy = predictive_lib.entropy(mean).numpy()
-      return PredictiveEntropy(entropy, own, entropy - own)
-    between = predictive_lib.between(mean, own)
-    return PredictiveVariance(own.within + between, own.within, between)
-
-  @staticmethod
-  def _class_term(likelihood, outputs):
-    terms = likelihood.terms(outputs)
-    if len(terms) != 1 or not terms[0].is_classification or isinstance(
-        outputs, (dict, list, tuple)):
-      raise ValueError(
-          'predictive_entropy needs a model with one output, compiled with a '
-          'crossentropy. For others use predict(x, return_samples=True).')
-    return terms[0]
-
-  def _over_batches(
-      self, name, fn, likelihood, data, draw_batch_size, reduce_draws,
-      check=lambda outputs, batch: None):
-    """`(batch, results)` for each batch, the results means over all draws.
-
-    Where `reduce_draws` is None, or its entry for a result, they are stacked; a
-    reduction by `logaddexp` is the logarithm of a mean. Predictions that mean
-    nothing are an error.
-    """
-    self._check_weights()
-    size = checks.positive_integer('draw_batch_size', draw_batch_size)
-    indices = self._all()
-
-    def read_draws():
-      for k in range(0, len(indices), size):
-        some = indices[k:k + size]
-        yield self._draws.read(some) + self._draws.read_extras(some)
-
-    def with_faults(outputs, batch):
-      return [inspection.faults(likelihood, outputs), *fn(outputs, batch)]
-
-    draw_weights = None
-    if self.log_weights is not None:  # With a mean of 1.
-      draw_weights = len(self) * self._shares()
-    ways = None if reduce_draws is None else [np.maximum, *reduce_draws]
-    for batch, (faults, *results) in self._predictor.over_batches(
-        name, with_faults, data, read_draws, ways, self._draws.extras, check,
-        draw_weights, len(self) if ways is None or None in ways else 0):
-      inspection.check_faults(faults, likelihood, batch[0])
-      if reduce_draws is not None:
-        results = [
-            keras.tree.map_structure(
-                lambda a, how=how: _over_number(a, how, len(indices)), result)
-            for how, result in zip(reduce_draws, results)]
-      yield batch, results
+  def _over(self, x, batch_size, draw_batch_size, steps):
+    """One pass over inputs."""
+    return pass_lib.over_inputs(
+        self._chosen, x, batch_size, draw_batch_size, steps)
 
 
 def _unpickle(cls, model, arrays, start=None):
   return cls(model, draws_lib.in_memory(model, arrays, start))
-
-
-def _probabilities(name, q):
-  """Probabilities as an array, or an error."""
-  p = np.asarray(q, np.float64)
-  if p.ndim > 1 or not p.size or not np.all((p > 0.) & (p < 1.)):
-    raise ValueError(
-        f'{name} is {q!r}: pass a probability above 0 and below 1, or a list '
-        'of them.')
-  return p
-
-
-def _show(variables):
-  paths = [variable.path for variable in variables]
-  return ', '.join(paths[:4]) + (', ...' if len(paths) > 4 else '')
-
-
-def _over_number(total, how, number):
-  """The mean over draws of a sum, or its logarithm; others as they are."""
-  if how is np.logaddexp:
-    return total - np.log(number)
-  return total / number if how is np.add else total

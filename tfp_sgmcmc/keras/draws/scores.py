@@ -11,31 +11,126 @@ import tensorflow as tf
 from tfp_sgmcmc.diagnostics import calibration
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.draws import chosen_draws
 from tfp_sgmcmc.keras.draws import number_scores
+from tfp_sgmcmc.keras.draws import one_pass as pass_lib
 from tfp_sgmcmc.keras.draws import predictions
+from tfp_sgmcmc.keras.draws import predictive as predictive_lib
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 
-__all__ = ['masks', 'pooled', 'scores']
+__all__ = ['evaluate', 'log_likelihood']
 
 _NUM_BINS = 15
 
 
-def scores(
+def evaluate(
+    chosen: chosen_draws.ChosenDraws,
+    x: hints.Data,
+    y: hints.Data,
+    batch_size: int,
+    sample_weight: hints.Nested,
+    draw_batch_size: int,
+    steps: int | None,
+) -> dict[str, float]:
+  """See `PosteriorSamples.evaluate`.
+
+  Args:
+    chosen: `ChosenDraws`.
+    x: As there.
+    y: As there.
+    batch_size: As there.
+    sample_weight: As there.
+    draw_batch_size: As there.
+    steps: As there.
+
+  Returns:
+    scores: Dict of floats.
+  """
+  def data():
+    if not predictions.is_stream(x):
+      return predictions.batches((x, y, sample_weight), batch_size, steps)
+    if y is not None or sample_weight is not None:
+      raise ValueError(
+          'x gives batches of its own, and y or sample_weight were passed '
+          'beside it: let each batch be (x, y) or (x, y, sample_weight).')
+    return predictions.batches(x, batch_size, steps)
+
+  one_pass = pass_lib.OnePass(chosen, data, draw_batch_size)
+  likelihood = one_pass.likelihood
+
+  def of_draw(outputs, batch):
+    _, y, weights = batch
+    of_each = likelihood.log_likelihood(
+        y, outputs, weights if predictions.are_of_elements(weights) else None)
+    flat = likelihood.flat_outputs(outputs)
+    levels = {
+        term.index: predictive_lib.levels_of_targets(
+            term, likelihood.target(y, outputs, term), flat[term.index])
+        for term in likelihood.terms(outputs)}
+    levels = {k: level for k, level in levels.items() if level is not None}
+    return [
+        likelihood.map_outputs(predictive_lib.pooled, outputs),
+        _masks(likelihood, outputs), of_each, levels,
+        {k: flat[k] for k in levels}]
+
+  def check(outputs, batch):
+    inspection.check_sample_weight(batch[2])
+    inspection.check_class_numbers(likelihood, batch[1], outputs)
+
+  return _scores(chosen.model, likelihood, one_pass.results(
+      'scores', of_draw, [np.add, np.minimum, np.logaddexp, np.add, None],
+      check), chosen.shares)
+
+
+def log_likelihood(
+    chosen: chosen_draws.ChosenDraws,
+    x: hints.Data,
+    y: hints.Data,
+    batch_size: int,
+    draw_batch_size: int,
+) -> np.ndarray:
+  """See `PosteriorSamples.log_likelihood`.
+
+  Args:
+    chosen: `ChosenDraws`.
+    x: As there.
+    y: As there.
+    batch_size: As there.
+    draw_batch_size: As there.
+
+  Returns:
+    log_likelihood: Array `[draws, n]`, in nats.
+  """
+  one_pass = pass_lib.OnePass(
+      chosen, lambda: predictions.batches((x, y, None), batch_size),
+      draw_batch_size)
+  likelihood, found = one_pass.likelihood, []
+  for batch, (values,) in one_pass.results(
+      'log_likelihood', lambda outputs, batch: [
+          likelihood.log_likelihood(batch[1], outputs, None)],
+      check=lambda outputs, batch: inspection.check_class_numbers(
+          likelihood, batch[1], outputs)):
+    inspection.check_log_likelihood(values, batch[1])
+    found.append(values)
+  return np.concatenate(found, axis=1)
+
+
+def _scores(
     model: keras.Model,
     likelihood: likelihood_lib.Likelihood,
     results: Iterable[tuple[Any, Any]],
     shares: np.ndarray,
 ) -> dict[str, float]:
-  """All scores of `PosteriorSamples.evaluate`.
+  """All scores, from what has been computed of all draws.
 
   Args:
     model: Compiled `keras.Model`, whose metrics are used, and reset.
     likelihood: Its `Likelihood`.
     results: For each batch the batch, and five results: the means over draws
-      of `pooled`, the masks, the logarithm of the mean of the likelihoods,
-      `[n]`, the means of `predictive.levels_of_targets` by the numbers of
-      the outputs that have some, and these outputs of all draws.
+      of `predictive.pooled`, the masks, the logarithm of the mean of the
+      likelihoods, `[n]`, the means of `predictive.levels_of_targets` by the
+      numbers of the outputs that have some, and these outputs of all draws.
     shares: The weight of each draw, `[draws]`, with a sum of 1.
 
   Returns:
@@ -47,9 +142,9 @@ def scores(
   """
   model.reset_metrics()
   weights, nll, metrics, classes, numbers = [], [], {}, {}, {}
-  for batch, (outputs, of_masks, log_likelihood, levels, each) in results:
+  for batch, (outputs, of_masks, log_p, levels, each) in results:
     x, y, sample_weight = batch
-    inspection.check_log_likelihood(log_likelihood, y)
+    inspection.check_log_likelihood(log_p, y)
     each_mask = map(of_masks.get, itertools.count())
     metrics = model.compute_metrics(
         x, y, likelihood.map_outputs(
@@ -57,7 +152,7 @@ def scores(
                 _unlink(term, output, next(each_mask))), outputs),
         sample_weight)
     weights.append(predictions.example_weights(batch))
-    nll.append(-log_likelihood)
+    nll.append(-log_p)
     for term in likelihood.terms(outputs):
       if term.is_classification:
         classes.setdefault(term, []).append(_classes(
@@ -94,7 +189,7 @@ def scores(
   return found
 
 
-def masks(
+def _masks(
     likelihood: likelihood_lib.Likelihood, outputs: hints.Nested,
 ) -> dict[int, tf.Tensor]:
   """The masks of those outputs that have one, by the outputs' numbers.
@@ -110,15 +205,6 @@ def masks(
   return {
       index: tf.cast(mask, tf.float32)
       for index, mask in enumerate(found) if mask is not None}
-
-
-def pooled(term: likelihood_lib.Term, output: hints.TensorLike) -> Any:
-  """What is averaged over draws: the mean of the target, of one draw."""
-  if term is None:
-    return output
-  if term.is_classification:
-    return term.probabilities(output)
-  return term.predictive_mean(output)
 
 
 def _unlink(term, output, mask):

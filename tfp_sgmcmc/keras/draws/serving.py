@@ -21,10 +21,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.draws import chosen_draws
 from tfp_sgmcmc.keras.draws import predictive as predictive_lib
-from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
@@ -51,11 +52,7 @@ _ERF_DOWN = (
 
 
 def serving_model(
-    model: keras.Model,
-    likelihood: likelihood_lib.Likelihood,
-    weights: Sequence[np.ndarray],
-    extras: Sequence[tuple[keras.Variable, np.ndarray]],
-    shares: np.ndarray,
+    chosen: chosen_draws.ChosenDraws,
     outputs: Sequence[str] | None,
     q: Sequence[float],
     dtype: str | None,
@@ -64,11 +61,7 @@ def serving_model(
   """See `PosteriorSamples.as_model`.
 
   Args:
-    model: The model of the draws.
-    likelihood: Its `Likelihood`.
-    weights: One array `[draws, ...]` for each trainable weight.
-    extras: Variables beside these that draws have values of, with the values.
-    shares: The weight of each draw, `[draws]`, with a sum of 1.
+    chosen: `ChosenDraws`.
     outputs: Some of `OUTPUTS`; None for all that there are.
     q: The probabilities of the quantiles.
     dtype: In which to keep the weights; None for that of the model.
@@ -77,13 +70,18 @@ def serving_model(
   Returns:
     serving_model: `keras.Model`.
   """
-  inputs = _inputs(model, input_signature)
-  layer = _AllDraws(model, weights, extras, dtype)
+  likelihood = chosen.likelihood()
+  chosen.check_weights()
+  for name in () if outputs is None else outputs:
+    checks.one_of('outputs', name, OUTPUTS)
+  p = checks.probabilities('quantiles', q)
+  inputs = _inputs(chosen.model, input_signature)
+  layer = _AllDraws(chosen.model, chosen.read(), chosen.read_extras(), dtype)
   layer.vectorise_if_possible(inputs)
-  summaries = _Summaries(likelihood, shares, outputs, q)
+  summaries = _Summaries(likelihood, chosen.shares, outputs, p)
   served = keras.Model(
       inputs, _Summarised(layer, summaries)(inputs),
-      name=f'{model.name}_posterior')
+      name=f'{chosen.model.name}_posterior')
   served(inputs)  # Keras exports to ONNX only what has been called.
   return served
 
@@ -168,7 +166,7 @@ class _Summaries:
     self._shares = np.asarray(shares, np.float64)
     self._wanted = OUTPUTS if outputs is None else tuple(outputs)
     self._is_strict = outputs is not None
-    self._q = np.asarray(q, np.float64)
+    self._q = q
 
   def __call__(self, outputs: hints.Nested) -> dict[str, tf.Tensor]:
     """A flat dictionary, names after the output's and `_` where several.
