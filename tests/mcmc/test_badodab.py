@@ -19,6 +19,7 @@ from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import sgnht
+from tfp_sgmcmc.mcmc import thermostats
 
 gradients, preconditioners = sgmcmc.gradients, sgmcmc.preconditioners
 
@@ -155,10 +156,10 @@ def test_a_step_is_the_one_of_the_paper(thermostat, integrator, chains):
 def test_the_relaxation_where_the_friction_is_tiny_negative_or_large(dtype):
   xi = np.array([0., 1e-38, 1e-20, -1e-9, 1e-6, -1e-6, 1e-3, -0.5, 3., 50.])
   h, a, t, v = 0.1, 1.5, 0.7, 2.
-  e, c = sgnht.relaxation(
+  e, c = thermostats.relaxation(
       *(tf.constant(x, dtype) for x in (xi, h, a, t, v, 0.)))
   # A friction beside the thermostat adds to xi and to A.
-  beside = sgnht.relaxation(
+  beside = thermostats.relaxation(
       *(tf.constant(x, dtype) for x in (xi - 0.25, h, a - 0.25, t, v, 0.25)))
   np.testing.assert_allclose((e, c), beside, rtol=1e-5)
   wide = xi.astype(np.longdouble)

@@ -17,7 +17,7 @@ import tensorflow_probability as tfp
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc.mcmc import sgnht
+from tfp_sgmcmc.mcmc import thermostats
 
 tfd = tfp.distributions
 
@@ -55,20 +55,21 @@ def _over_parts_one_by_one(xi, momentum, rate, temperature, *_):
 @functools.cache
 def chains(thermostat, integrator):
   """Chains, compiled once for all numbers."""
-  update = sgnht._Scalar.update
+  right = thermostats.THERMOSTATS['scalar']
   with pytest.MonkeyPatch.context() as patch:
     def make_kernel(
         temperature, noise_scale, mass, over_all_chains, over_parts_one_by_one):
 
       def with_errors(*arguments):
-        right = update(*arguments)
-        return right + sum(
-            tf.cast(share, right.dtype) * (wrong(*arguments) - right)
+        xi = right.update(*arguments)
+        return xi + sum(
+            tf.cast(share, xi.dtype) * (wrong(*arguments) - xi)
             for share, wrong in (
                 (over_all_chains, _over_all_chains),
                 (over_parts_one_by_one, _over_parts_one_by_one)))
 
-      patch.setattr(sgnht._Scalar, 'update', staticmethod(with_errors))
+      patch.setitem(
+          thermostats.THERMOSTATS, 'scalar', right._replace(update=with_errors))
       return sgmcmc.SGNHT(
           target_log_prob, H, 1., thermostat=thermostat,
           integrator=integrator, temperature=temperature, thermostat_mass=mass,

@@ -35,7 +35,7 @@ an O. Such a kick moves theta by (1 + e) / 2 times what the same kick within O
 does, in all steps to come: h/2 (1 + e) / (1 - e) to h / (1 - e), where the
 force is weak. So it acts as noise of variance h^2 V (1 + e)^2 / 4 in O, which
 is left out there. c^2 is at least a twentieth of its first term. For the
-matrix thermostat O is itself a symmetric splitting, see `_Matrix.relax`.
+matrix thermostat O is itself a symmetric splitting, see `thermostats`.
 
 "euler" is algorithm 1 of Ding et al. (2014):
 
@@ -67,18 +67,13 @@ from tfp_sgmcmc import gradients as gradients_lib
 from tfp_sgmcmc import kernel
 from tfp_sgmcmc import preconditioners
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 from tfp_sgmcmc.mcmc import sghmc
+from tfp_sgmcmc.mcmc import thermostats
 
 __all__ = ['SGNHT', 'SGNHTResults']
-
-# Where an estimate of the noise is too large, this share is added all the same.
-_LEAST_SHARE_OF_NOISE = 0.05
-# Of a matrix exponential: it is the product of so many, each a series.
-_NUM_PIECES, _NUM_TERMS = 4, 6
 
 
 @kernel.refuses_corrections
@@ -240,7 +235,8 @@ class SGNHT(base.LangevinKernel):
     """
     checks.numeric('diffusion', diffusion, 0., strict=False)
     checks.numeric('thermostat_mass', thermostat_mass, 0.)
-    checks.one_of('thermostat', thermostat, tuple(_THERMOSTATS))
+    checks.one_of(
+        'thermostat', thermostat, tuple(thermostats.THERMOSTATS))
     checks.one_of('integrator', integrator, (None, 'badodab', 'euler'))
     for value in _listed(noise_estimate):
       checks.numeric('noise_estimate', value, 0., strict=False)
@@ -264,13 +260,16 @@ class SGNHT(base.LangevinKernel):
         preconditioner=preconditioner,
         noise_estimate=noise_estimate,
         friction=friction))
-    self._thermostat = _THERMOSTATS[thermostat]
     self._check_friction()
 
   @property
   def integrator(self) -> str:
     """"badodab" or "euler"."""
     return self._integrator
+
+  @property
+  def _thermostat(self):
+    return thermostats.THERMOSTATS[self._parameters['thermostat']]
 
   def _start(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
@@ -378,8 +377,11 @@ class SGNHT(base.LangevinKernel):
         for h, g0, g1, p0, p1, kick in zip(
             half, before, new, previous.momentum, results.momentum, old)]
     log_prob = results.target_log_prob
-    return estimate_before.target_log_prob - log_prob + _sum(
-        work, log_prob.dtype, log_prob.shape.rank, self._which_are_own(work))
+    total, = collectives.totals(
+        log_prob.dtype, self._which_are_own(work), [
+            tf.cast(states.sum_event(x, log_prob.shape.rank), log_prob.dtype)
+            for x in work])
+    return estimate_before.target_log_prob - log_prob + total
 
   def _check_gaussian_step(self):
     if self._integrator == 'badodab':
@@ -428,79 +430,67 @@ class SGNHT(base.LangevinKernel):
     return [states.cast(v, part.dtype) for v, part in zip(value, parts)]
 
   def _one_step(self, parts, previous, seeds):
-    step_size, diffusion, mass, temperature = (
-        self._at_step(name, previous.step, parts) for name in (
-            'step_size', 'diffusion', 'thermostat_mass', 'temperature'))
     one_step = (
         self._badodab if self._integrator == 'badodab' else self._euler)
     parts, estimate, estimator_results, momentum, thermostat = one_step(
-        parts, previous, seeds, step_size, diffusion, mass, temperature)
+        parts, previous, seeds, self._numbers(parts, previous))
     return parts, SGNHTResults(
         previous.step + 1, *estimate, estimator_results, momentum, thermostat)
 
-  def _euler(
-      self, parts, previous, seeds, step_size, diffusion, mass, temperature):
+  def _numbers(self, parts, previous):
+    """The numbers of the step after some results."""
+    step_size, mass, diffusion, temperature = (
+        self._at_step(name, previous.step, parts) for name in (
+            'step_size', 'thermostat_mass', 'diffusion', 'temperature'))
+    return thermostats.AtStep(
+        step_size, self._scale(parts), mass, diffusion, temperature,
+        self._by_part('noise_estimate', parts),
+        self._by_part('friction', parts), self._which_are_own(parts),
+        previous.target_log_prob.shape.rank)
+
+  def _euler(self, parts, previous, seeds, at):
     """A step of "euler": the gradient first, at the old position."""
-    noise = self._noise(parts, seeds.noise)
-    scale = self._scale(parts)
-    way = base.times(scale, step_size)
-    chain_rank = previous.target_log_prob.shape.rank
-    friction_force = self._thermostat.force(
-        previous.thermostat, previous.momentum, chain_rank)
+    force = self._thermostat.force(
+        previous.thermostat, previous.momentum, at.chain_rank)
     noise_scale = base.each(
-        kick_noise, step_size, diffusion, temperature,
-        self._by_part('noise_estimate', parts))
+        thermostats.kick_noise, at.step_size, at.diffusion, at.temperature,
+        at.variance)
     estimate, estimator_results = self._estimate(
         parts, previous, seeds, lambda: gradients_lib.GaussianStep(
-            previous.momentum,
-            [-h * f for h, f in zip(step_size, friction_force)],
-            way, noise_scale))
-    parts, momentum, thermostat = thermostat_step(
+            previous.momentum, [-h * f for h, f in zip(at.step_size, force)],
+            base.times(at.scale, at.step_size), noise_scale))
+    parts, momentum, thermostat = euler_step(
         self._thermostat, parts, previous.momentum, previous.thermostat,
-        base.times(scale, estimate.grads_target_log_prob), friction_force,
-        step_size, way, mass, temperature, noise_scale, noise, chain_rank,
-        self._which_are_own(parts))
+        estimate.grads_target_log_prob, self._noise(parts, seeds.noise), at,
+        force, noise_scale)
     return parts, estimate, estimator_results, momentum, thermostat
 
-  def _badodab(
-      self, parts, previous, seeds, step_size, diffusion, mass, temperature):
+  def _badodab(self, parts, previous, seeds, at):
     """A step of "badodab": the gradient last, at the new position."""
-    is_own = self._which_are_own(parts)
-    scale = self._scale(parts)
-
     def to_gradient():
       return badoda_step(
           self._thermostat, parts, previous.momentum, previous.thermostat,
-          base.times(scale, previous.grads_target_log_prob), step_size,
-          base.times(scale, step_size), mass, diffusion, temperature,
-          self._by_part('noise_estimate', parts),
-          self._by_part('friction', parts), self._noise(parts, seeds.noise),
-          previous.target_log_prob.shape.rank, is_own)
+          previous.grads_target_log_prob, self._noise(parts, seeds.noise), at)
 
     # Some thirty operations on each coordinate, each a pass through memory.
     new_parts, momentum, thermostat = (
-        to_gradient() if any(is_own) else states.compiled(to_gradient, parts))
+        to_gradient() if any(at.is_own)
+        else states.compiled(to_gradient, parts))
     estimate, estimator_results = self._estimate(new_parts, previous, seeds)
-    momentum = half_kick(
-        momentum, base.times(scale, estimate.grads_target_log_prob), step_size)
+    momentum = half_kick(momentum, estimate.grads_target_log_prob, at)
     return new_parts, estimate, estimator_results, momentum, thermostat
 
 
-def thermostat_step(
-    rule: Any,
+def euler_step(
+    rule: thermostats.Thermostat,
     parts: Sequence[tf.Tensor],
     momentum: Sequence[tf.Tensor],
-    thermostat: hints.TensorLike,
+    xi: Any,
     gradients: Sequence[tf.Tensor],
-    force: Sequence[tf.Tensor],
-    step_size: Sequence[tf.Tensor],
-    way: Sequence[tf.Tensor],
-    mass: Sequence[tf.Tensor],
-    temperature: Sequence[tf.Tensor],
-    noise_scale: Sequence[tf.Tensor],
     noise: Sequence[tf.Tensor],
-    chain_rank: int,
-    is_own: Sequence[bool],
+    at: thermostats.AtStep,
+    force: Sequence[tf.Tensor],
+    noise_scale: Sequence[tf.Tensor],
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], Any]:
   """Algorithm 1 of Ding et al. (2014), of all parts.
 
@@ -508,299 +498,65 @@ def thermostat_step(
     theta <- theta + h s p
     xi    <- xi + h / mu (p' p / d - T)
 
-  `rule` is one of `_THERMOSTATS`, which says what xi p is (`force`) and how xi
-  moves, and `thermostat` is xi as it keeps it; `gradients` is s g, `way` h s,
-  `noise_scale` c and `noise` z. But for `chain_rank` the others are lists over
-  the parts; `is_own` says which of them are other pieces on each replica.
+  `rule` says what xi p is and how xi moves; the others but `at` are lists over
+  the parts: `gradients` is g, `noise` z, `force` f and `noise_scale` c.
   """
   momentum = [
-      p - h * f + s * z + h * g
-      for p, h, g, f, s, z in zip(
-          momentum, step_size, gradients, force, noise_scale, noise)]
+      p - h * f + c * z + h * g
+      for p, h, g, f, c, z in zip(
+          momentum, at.step_size, base.times(at.scale, gradients), force,
+          noise_scale, noise)]
+  way = base.times(at.scale, at.step_size)
   parts = [theta + w * p for theta, w, p in zip(parts, way, momentum)]
-  rate = base.each(lambda h, mu: h / mu, step_size, mass)
+  rate = base.each(lambda h, mu: h / mu, at.step_size, at.mass)
   return parts, momentum, rule.update(
-      thermostat, momentum, rate, temperature, chain_rank, is_own)
+      xi, momentum, rate, at.temperature, at.chain_rank, at.is_own)
 
 
 def badoda_step(
-    rule: Any,
+    rule: thermostats.Thermostat,
     parts: Sequence[tf.Tensor],
     momentum: Sequence[tf.Tensor],
-    thermostat: hints.TensorLike,
+    xi: Any,
     gradients: Sequence[tf.Tensor],
-    step_size: Sequence[tf.Tensor],
-    way: Sequence[tf.Tensor],
-    mass: Sequence[tf.Tensor],
-    diffusion: Sequence[tf.Tensor],
-    temperature: Sequence[tf.Tensor],
-    variance: Sequence[tf.Tensor],
-    friction: Sequence[tf.Tensor],
     noise: Sequence[tf.Tensor],
-    chain_rank: int,
-    is_own: Sequence[bool],
+    at: thermostats.AtStep,
 ) -> tuple[list[tf.Tensor], Sequence[tf.Tensor], Any]:
   """All of BADODAB but its last half kick, of all parts.
 
-  The arguments are those of `thermostat_step`; `gradients` is s g at the
-  position from which the step starts, `variance` is V and `friction` gamma.
+  The arguments are those of `euler_step`; `gradients` is g at the position from
+  which the step starts.
   """
-  rate = base.each(lambda h, mu: h / (2. * mu), step_size, mass)
-  momentum = half_kick(momentum, gradients, step_size)
+  rate = base.each(lambda h, mu: h / (2. * mu), at.step_size, at.mass)
+
+  def half_update(xi, momentum):
+    return rule.update(
+        xi, momentum, rate, at.temperature, at.chain_rank, at.is_own)
+
+  way = base.times(at.scale, at.step_size)
+  momentum = half_kick(momentum, gradients, at)
   parts = _half_drift(parts, momentum, way)
-  thermostat = rule.update(
-      thermostat, momentum, rate, temperature, chain_rank, is_own)
-  momentum = rule.relax(
-      thermostat, momentum, step_size, diffusion, temperature, variance,
-      friction, noise, chain_rank)
-  thermostat = rule.update(
-      thermostat, momentum, rate, temperature, chain_rank, is_own)
-  return _half_drift(parts, momentum, way), momentum, thermostat
+  xi = half_update(xi, momentum)
+  momentum = rule.relax(xi, momentum, noise, at)
+  xi = half_update(xi, momentum)
+  return _half_drift(parts, momentum, way), momentum, xi
 
 
 def half_kick(
     momentum: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor],
-    step_size: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-  """p + h/2 s g, of all parts; `gradients` is s g."""
-  half = base.each(lambda h: h / 2., step_size)
-  return [p + h * g for p, h, g in zip(momentum, half, gradients)]
+    at: thermostats.AtStep) -> list[tf.Tensor]:
+  """p + h/2 s g, of all parts; `gradients` is g."""
+  half = base.each(lambda h: h / 2., at.step_size)
+  return [
+      p + h * g for p, h, g in zip(
+          momentum, half, base.times(at.scale, gradients))]
 
 
 def _half_drift(parts, momentum, way):
+  """theta + h/2 s p, of all parts; `way` is h s."""
   half = base.each(lambda w: w / 2., way)
   return [theta + w * p for theta, w, p in zip(parts, half, momentum)]
 
 
-def kick_noise(h, a, t, v):
-  """The standard deviation of the noise of "euler", of one part."""
-  return tf.sqrt(_less(2. * a * t * h, tf.square(h) * v))
-
-
-def relaxation(xi, h, a, t, v, gamma):
-  """The O of BADODAB, p <- e p + c z, of one part.
-
-    e = exp(-x h),  c^2 = (A + gamma) T (1 - e^2) / x - h^2 V (1 + e)^2 / 4,
-    x = xi + gamma
-
-  Args:
-    xi: The thermostat; of any sign, and x may be zero.
-    h: The step size.
-    a: The diffusion.
-    t: The temperature.
-    v: The variance of the noise of s g.
-    gamma: The friction beside the thermostat.
-
-  Returns:
-    e: Tensor.
-    c: Tensor.
-  """
-  xi, a = xi + gamma, a + gamma
-  e = tf.exp(-xi * h)
-  # (1 - exp(-x)) / x, x = 2 xi h.
-  x = 2. * xi * h
-  is_small = tf.abs(x) < 1e-6
-  ratio = tf.where(
-      is_small, 1. - x / 2.,
-      -tf.math.expm1(-x) / tf.where(is_small, tf.ones_like(x), x))
-  return e, tf.sqrt(_less(
-      2. * a * t * h * ratio, tf.square(h * (1. + e) / 2.) * v))
-
-
-def _less(variance, known):
-  """What is left of the noise to add, at least a twentieth of it."""
-  return tf.maximum(variance - known, _LEAST_SHARE_OF_NOISE * variance)
-
-
 def _listed(value):
   return value if isinstance(value, (list, tuple)) else [value]
-
-
-class _ByCoordinate:
-  """A friction xi_i of each coordinate, which several may share."""
-
-  @classmethod
-  def force(cls, xi, momentum, chain_rank):
-    """xi p."""
-    del chain_rank
-    return [x * p for x, p in zip(cls.spread(xi, momentum), momentum)]
-
-  @classmethod
-  def relax(
-      cls, xi, momentum, step_size, diffusion, temperature, variance, friction,
-      noise, chain_rank):
-    """The O of BADODAB."""
-    del chain_rank
-    found = base.each(
-        relaxation, cls.spread(xi, momentum), step_size, diffusion,
-        temperature, variance, friction)
-    return [
-        e * p + c * z for (e, c), p, z in zip(found, momentum, noise)]
-
-
-class _Scalar(_ByCoordinate):
-  """xi: one number a chain; xi <- xi + h (p' p / d - T)."""
-
-  @staticmethod
-  def start(diffusion, parts, target_log_prob, is_own):
-    return _mean(
-        [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)],
-        target_log_prob.dtype, target_log_prob.shape.rank, is_own)
-
-  @staticmethod
-  def spread(xi, momentum):
-    """xi of each part, of one tensor where they are alike."""
-    made = {}
-    for p in momentum:
-      key = p.dtype, p.shape.rank
-      if key not in made:
-        made[key] = tf.cast(states.expand(xi, p), p.dtype)
-    return [made[p.dtype, p.shape.rank] for p in momentum]
-
-  @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank, is_own):
-    """Averages h (p_i^2 - T) over all coordinates of all parts of a chain."""
-    if any(x.shape.rank != 0 for x in (*rate, *temperature)):
-      return xi + _mean(
-          [h * (tf.square(p) - t)
-           for p, h, t in zip(momentum, rate, temperature)],
-          xi.dtype, chain_rank, is_own)
-    # Of one sum of squares, which XLA computes once if others ask for it too.
-    if not any(is_own):
-      momentum = states.joined(momentum, chain_rank)
-      is_own = [False] * len(momentum)
-    mean = _mean(
-        [tf.square(p) for p in momentum], xi.dtype, chain_rank, is_own)
-    h, t = (tf.cast(x[0], xi.dtype) for x in (rate, temperature))
-    return xi + h * (mean - t)
-
-
-class _Part(_ByCoordinate):
-  """xi_l: one number for each part and chain; as the scalar, of that part."""
-
-  @staticmethod
-  def start(diffusion, parts, target_log_prob, is_own):
-    return [
-        _Scalar.start([a], [part], target_log_prob, [own])
-        for a, part, own in zip(diffusion, parts, is_own)]
-
-  @staticmethod
-  def spread(xi, momentum):
-    return [
-        tf.cast(states.expand(x, p), p.dtype) for x, p in zip(xi, momentum)]
-
-  @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank, is_own):
-    return [
-        _Scalar.update(x, [p], [h], [t], chain_rank, [own])
-        for x, p, h, t, own in zip(xi, momentum, rate, temperature, is_own)]
-
-
-def _mean(parts, dtype, chain_rank, is_own):
-  """The mean over all coordinates of a chain, those of all replicas."""
-  total, number = collectives.totals(
-      dtype, is_own,
-      [tf.cast(states.sum_event(x, chain_rank), dtype) for x in parts],
-      [states.num_coordinates([x], chain_rank) for x in parts])
-  return total / number
-
-
-def _sum(parts, dtype, chain_rank, is_own):
-  """The sum over all coordinates of a chain, those of all replicas."""
-  return collectives.totals(
-      dtype, is_own,
-      [tf.cast(states.sum_event(x, chain_rank), dtype) for x in parts])[0]
-
-
-class _Diagonal(_ByCoordinate):
-  """xi_i: one number a coordinate; xi_i <- xi_i + h (p_i^2 - T)."""
-
-  @staticmethod
-  def start(diffusion, parts, target_log_prob, is_own):
-    del target_log_prob, is_own
-    return [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)]
-
-  @staticmethod
-  def spread(xi, momentum):
-    del momentum
-    return xi
-
-  @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank, is_own):
-    del chain_rank, is_own
-    return [
-        x + h * (tf.square(p) - t)
-        for x, p, h, t in zip(xi, momentum, rate, temperature)]
-
-
-class _Matrix:
-  """Xi: a matrix over all coordinates; Xi <- Xi + h (p p' - T I)."""
-
-  @staticmethod
-  def start(diffusion, parts, target_log_prob, is_own):
-    del is_own
-    flat = states.flatten(
-        [tf.zeros_like(part) + a for part, a in zip(parts, diffusion)],
-        target_log_prob.shape.rank)
-    return _diagonal(flat)
-
-  @staticmethod
-  def force(xi, momentum, chain_rank):
-    flat = states.flatten(momentum, chain_rank)
-    return states.unflatten(tf.linalg.matvec(xi, flat), momentum, chain_rank)
-
-  @staticmethod
-  def relax(
-      xi, momentum, step_size, diffusion, temperature, variance, friction,
-      noise, chain_rank):
-    """The O of BADODAB in three: half the friction, the noise, the other half.
-
-      p <- E p,  p <- p + `kick_noise` z,  p <- E p,  E = exp(-h/2 Xi)
-
-    Symmetric, so of second order as well. The exact O takes the eigenvalues of
-    Xi, for which XLA has no code that all accelerators run, and for which
-    TensorFlow raises an error where a chain is lost; E p takes products.
-    """
-    del friction  # The constructor refuses one.
-    p, z, h, c = (
-        states.flatten(
-            [tf.zeros_like(p) + v for p, v in zip(momentum, values)],
-            chain_rank)
-        for values in (momentum, noise, step_size, base.each(
-            kick_noise, step_size, diffusion, temperature, variance)))
-
-    def half_of_friction(p):
-      # By Taylor's series in four pieces: to 1e-6 for h Xi up to 4, and stable
-      # up to 28, for the rare chains whose Xi swings far.
-      for _ in range(_NUM_PIECES):
-        term = p
-        for k in range(1, _NUM_TERMS + 1):
-          term = -h / (2. * _NUM_PIECES * k) * tf.linalg.matvec(xi, term)
-          p = p + term
-      return p
-
-    return states.unflatten(
-        half_of_friction(half_of_friction(p) + c * z), momentum, chain_rank)
-
-  @staticmethod
-  def update(xi, momentum, rate, temperature, chain_rank, is_own):
-    del is_own
-    p, h, t = (
-        states.flatten(
-            [tf.zeros_like(p) + v for p, v in zip(momentum, values)],
-            chain_rank)
-        for values in (momentum, rate, temperature))
-    outer = p[..., :, tf.newaxis] * p[..., tf.newaxis, :]
-    return xi + h[..., tf.newaxis] * (outer - _diagonal(t))
-
-
-def _diagonal(values):
-  """As `tf.linalg.diag`, but never a literal of a program."""
-  size = compat.shape(values)[-1]
-  i = tf.reshape(compat.positions(size), [size])
-  return tf.where(
-      i == i[:, tf.newaxis], values[..., tf.newaxis],
-      tf.zeros([], values.dtype))
-
-
-_THERMOSTATS = {
-    'scalar': _Scalar, 'part': _Part, 'diagonal': _Diagonal, 'matrix': _Matrix}
