@@ -9,11 +9,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import errors
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras.fitting import failures
 from tfp_sgmcmc.keras.fitting import first_look
 from tfp_sgmcmc.keras.fitting import lookahead
 from tfp_sgmcmc.keras.fitting import program as program_lib
@@ -24,9 +24,7 @@ from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
-from tfp_sgmcmc.keras.heat import temperature_search
 from tfp_sgmcmc.keras.model import compiled_step
-from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import moving_statistics
@@ -77,9 +75,8 @@ class Chain:
         model, settings.prior, likelihood, are_weights_checked)
     self._ahead = lookahead.Lookahead()
     self._judge = judge.Judge(
-        model, settings.schedule, settings.search, settings.found_step,
-        say,
-        self._smaller_steps)
+        model, settings.schedule, settings.search, settings.found_step, say,
+        lambda: advice.smaller_steps(settings))
     self._before = weights_before.WeightsBefore(model)
     self._program: program_lib.Program | None = None
     self._step: side_by_side.StepOfChains | None = None
@@ -225,13 +222,7 @@ class Chain:
   @property
   def is_searching(self) -> bool:
     """Whether the temperature has still to be chosen."""
-    return self._search is not None
-
-  @property
-  def _search(self) -> temperature_search.TemperatureSearch | None:
-    """The search for the temperature, as long as it goes on."""
-    search = self._settings.search
-    return None if search is None or search.is_over else search
+    return self._settings.open_search is not None
 
   @property
   def why_stopped(self) -> str | None:
@@ -250,7 +241,7 @@ class Chain:
 
   def end_trial(self) -> None:
     """Scores the temperature of a trial, at an epoch's end."""
-    search = self._search
+    search = self._settings.open_search
     if search is None or self._model.stop_training:
       return
     self._enter()
@@ -262,25 +253,9 @@ class Chain:
 
   def _plan(self):
     """Says when draws are due, as soon as it is known."""
-    settings = self._settings
-    if settings.schedule.is_planned:
-      return
-    epochs, steps = self._progress.horizon
-    if self.is_searching:
-      settings.search.begin_epoch(self.num_steps, steps)
-      return
-    settings.schedule.plan(
-        0 if settings.search is None else self.num_steps, epochs * steps)
-    burnin = settings.schedule.num_burnin_steps
-    if settings.found_step is not None and settings.search is not None:
-      settings.found_step.plan(burnin)
-    k = settings.schedule.num_steps_between_results
-    last = self.num_steps + epochs * steps
-    number = max(0, last - burnin - 1) // (k + 1) + 1
-    rest = max(0, burnin - self.num_steps)
-    self._say(
-        f'{rest} step(s) of burn-in, then a draw every {k + 1} step(s): '
-        f'{number} by step {last} of the chain.')
+    said = self._settings.plan_draws(self.num_steps, *self._progress.horizon)
+    if said is not None:
+      self._say(said)
 
   def end_epoch(self, num_batches: int | None) -> None:
     """Takes note of an epoch's end, and writes down where the chain stands.
@@ -310,7 +285,7 @@ class Chain:
     self._enter(iterator.element_spec)
     if self._progress.skips:
       return self._skip(iterator)
-    before, search = self.num_steps, self._search
+    before, search = self.num_steps, self._settings.open_search
     interrupted = self._settings.schedule.interrupts(
         before, self._model.steps_per_execution, self._num_draws) or (
             search is not None and search.interrupts(
@@ -391,22 +366,11 @@ class Chain:
     self._resumed = state
     self._progress.num_steps, bad = step_lib.status_of(state)
     if bad:
-      self._refuse(bad)
+      raise ValueError(failures.refusal(self._draws.store, bad))
     for part in self._parts:
       part.load_state(state)
     if network.is_built(self._model):
       self._load_model(state)
-
-  def _refuse(self, bad):
-    """Raises for a chain that failed in an earlier process."""
-    store = self._draws.store
-    before = (
-        'and cannot go on. PosteriorSamples.load(directory, model) reads the '
-        'draws before; to try' if store.num_draws else
-        'before its first draw, and cannot go on. To try')
-    raise ValueError(
-        f'The chain in {store.path} became NaN or infinite at step {bad}, '
-        f'{before} again with smaller steps give another directory.')
 
   def _load_model(self, state):
     """Gives the model the weights of a state, where they are its weights."""
@@ -464,34 +428,14 @@ class Chain:
     """Ends training after NaN or Inf."""
     if self._model.stop_training:
       return
-    weights = self._model.trainable_variables
-    # The momentum may be the first to become so, a step before the weights.
-    failure = errors.find_failure(
-        self._step.results(), self._step.weights()) or errors.Failure(
-            errors.NonFiniteError,
-            f'the momentum{self._step.where_bad()} is not finite',
-            '')
-    what_to_do = failure.advice
-    if not self._settings.schedule.is_continuous:
-      what_to_do = (
-          'Most often the steps are too large for the noise and the curvature '
-          f'there. {self._smaller_steps()} {errors.OTHER_CAUSES}.')
-    kept = judge.NO_DRAW
+    said = failures.why_it_stops(
+        self._step, bad, len(self._draws), self._settings, self._chains.advice)
     if len(self._draws):
       last = self._draws.read([len(self._draws) - self._chains.num_chains])
-      network.assign(weights, [array[0] for array in last])
-      kept = (
-          f'The {len(self._draws)} draw(s) made before are kept, and the '
-          'weights are those of the last (the draws of the steps just before '
-          'may be far from the posterior)')
+      network.assign(
+          self._model.trainable_variables, [array[0] for array in last])
     self._before.put_back()
-    self._judge.stop(
-        f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
-        f'{what_to_do}{self._chains.advice} It may also help to start from a '
-        'trained model (start_epoch).')
-
-  def _smaller_steps(self):
-    return advice.smaller_steps(self._settings)
+    self._judge.stop(said)
 
   def _begin(self, data, iterator):
     """Does what needs a batch, in this order; warnings come in between.
@@ -518,7 +462,9 @@ class Chain:
     self._take_numbers(first)
     self._warn(first)
     self._fix_statistics(first)
-    self._weigh(first)
+    self._settings.examples.check_weights(
+        first.sample_weight,
+        lambda: [weights for _, _, weights in self._next_batches(first)])
     if not self.is_resumed:
       self._draws.keep_start(self._chains)
     self._step = self._first_step(first, prior)
@@ -609,20 +555,6 @@ class Chain:
     inputs = [first.x, *(x for x, _, _ in self._next_batches(first))]
     for _ in self._chains.one_by_one():
       moving_statistics.estimate(self._model, inputs, variables)
-
-  def _weigh(self, first):
-    """Warns of sample weights by which N is another number."""
-    mean, weights = self._settings.examples.mean_weight, first.sample_weight
-    if mean is None and weights is not None:
-      # One batch tells little of weights that a few rare examples have.
-      mean, error = inspection.mean_weight([weights])
-      if inspection.is_far(mean):
-        mean, error = inspection.mean_weight([
-            weights, *(w for _, _, w in self._next_batches(first))])
-      if not inspection.is_far(mean, error):
-        return
-    if mean is not None and inspection.is_far(mean):
-      inspection.warn_of_mean_weight(mean, self._settings.examples.number)
 
   def _next_batches(self, first):
     """Inputs, targets and sample weights of the batches after the first."""

@@ -1,6 +1,8 @@
 """N, the number of training examples: as given, or read from the data."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
+from typing import Any
 import warnings
 
 import keras
@@ -9,6 +11,8 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.model import inspection
 
 __all__ = ['ExampleCount']
 
@@ -30,18 +34,13 @@ class ExampleCount:
       given = checks.positive_integer('num_examples', given)
     self._given = given
     self._number = given
-    self._mean_weight = None
+    self._mean_weight = None  # Without a pass over the data.
     self._is_new = True
 
   @property
   def number(self) -> int | None:
     """N; None while it is not known yet."""
     return self._number
-
-  @property
-  def mean_weight(self) -> float | None:
-    """The mean of the sample weights, None without a pass over the data."""
-    return self._mean_weight
 
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""
@@ -117,6 +116,26 @@ class ExampleCount:
           f'num_examples is {self._number}, and a batch has {num_rows} rows: '
           'it is the number of all training examples. Leave it out to have '
           'them counted.')
+
+  def check_weights(
+      self, weights: hints.Nested, of_more_batches: Callable[[], list[Any]],
+  ) -> None:
+    """Warns of sample weights by which N is another number.
+
+    Args:
+      weights: Those of the first batch, None without any.
+      of_more_batches: Callable that returns the weights of further batches.
+    """
+    mean, number = self._mean_weight, self._number
+    if mean is None and weights is not None:
+      # One batch tells little of weights that a few rare examples have.
+      mean, error = inspection.mean_weight([weights])
+      if inspection.is_far(mean):
+        mean, error = inspection.mean_weight([weights, *of_more_batches()])
+      if not inspection.is_far(mean, error):
+        return
+    if mean is not None and number is not None and inspection.is_far(mean):
+      inspection.warn_of_mean_weight(mean, number)
 
 
 def _count(dataset):

@@ -83,6 +83,12 @@ class Settings:
     return self.chooses and self.prior is None
 
   @property
+  def open_search(self) -> temperature_search.TemperatureSearch | None:
+    """The search for the temperature, as long as it goes on."""
+    search = self.search
+    return None if search is None or search.is_over else search
+
+  @property
   def temperature(self) -> Any:
     """T as it was given; as it was chosen once it is."""
     if self.search is not None and self.search.is_over:
@@ -104,6 +110,37 @@ class Settings:
             schedule.num_steps_between_results if schedule.is_planned
             else None),
     }
+
+  def plan_draws(
+      self, num_steps: int, epochs: int, steps: int) -> str | None:
+    """Plans the draws, as soon as it is known when they are due.
+
+    Args:
+      num_steps: Python `int`, the number of steps made.
+      epochs: Python `int`, the number of epochs to come.
+      steps: Python `int`, the number of steps in each.
+
+    Returns:
+      said: A sentence on what has been planned; None where it was before, or
+        cannot be yet.
+    """
+    if self.schedule.is_planned:
+      return None
+    if self.open_search is not None:
+      self.open_search.begin_epoch(num_steps, steps)
+      return None
+    self.schedule.plan(
+        0 if self.search is None else num_steps, epochs * steps)
+    burnin = self.schedule.burnin_of(epochs * steps)
+    if self.found_step is not None and self.search is not None:
+      self.found_step.plan(burnin)
+    every = self.schedule.num_steps_between_results + 1
+    last = num_steps + epochs * steps
+    number = max(0, last - burnin - 1) // every + 1
+    rest = max(0, burnin - num_steps)
+    return (
+        f'{rest} step(s) of burn-in, then a draw every {every} step(s): '
+        f'{number} by step {last} of the chain.')
 
   def begin_first_fit(
       self, epoch: int, epochs: int) -> tuple['Settings', str | None]:
