@@ -10,7 +10,7 @@ import tensorflow_probability as tfp
 
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
-from tfp_sgmcmc import sampling
+from tfp_sgmcmc import program
 from tfp_sgmcmc.internal import one_kernel
 
 VARIABLE = tf.Variable(2.)
@@ -258,9 +258,9 @@ def test_what_xla_cannot_make_one_kernel_is_many(monkeypatch):
   monkeypatch.setattr(
       one_kernel, '_HELD', one_kernel._HELD | {'scatter'})
   compiled_steps = []
-  real = sampling.Program.compiled
+  real = program.Program.compiled
   monkeypatch.setattr(
-      sampling.Program, 'compiled',
+      program.Program, 'compiled',
       lambda self, steps: compiled_steps.append(steps) or real(self, steps))
   tried = draws(sgld(sgmcmc.gradients.SAGA(4)))
   assert len(compiled_steps) == 2  # One kernel, which XLA refuses, and many.

@@ -18,11 +18,13 @@ import tensorflow_probability as tfp
 
 from tests import killed_runs
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import program
 from tfp_sgmcmc import sampling
 from tfp_sgmcmc import store as store_lib
 from tfp_sgmcmc.internal import array_files
 from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import one_kernel
+from tfp_sgmcmc.internal import plan
 
 tfd = tfp.distributions
 
@@ -528,7 +530,7 @@ class Clock:
 
   def __init__(self, monkeypatch, step=0., call=0.):
     self.now, self.calls = 0., []
-    real = sampling.Program.__call__
+    real = program.Program.__call__
 
     def timed(program, *arguments):
       outcome = real(program, *arguments)
@@ -536,7 +538,7 @@ class Clock:
       self.calls.append(outcome.num_steps)
       return outcome
 
-    monkeypatch.setattr(sampling.Program, '__call__', timed)
+    monkeypatch.setattr(program.Program, '__call__', timed)
     monkeypatch.setattr(sampling.time, 'monotonic', lambda: self.now)
 
 
@@ -560,7 +562,7 @@ def test_how_long_calls_are_does_not_change_the_draws(monkeypatch):
   whole = run(**arguments)
   numbers = np.random.default_rng(0)
   monkeypatch.setattr(
-      sampling._Pace, 'update', lambda self, *_: setattr(
+      plan.Pace, 'update', lambda self, *_: setattr(
           self, 'num_steps', int(numbers.integers(1, 15))))
   again = run(**arguments)
   assert_same_draws(whole, again)
@@ -572,7 +574,7 @@ def interrupt(monkeypatch, call, number=signal.SIGINT):
   """Raises a signal in the midst of a call of the program."""
   if threading.current_thread() is not threading.main_thread():
     pytest.skip('Signals come to the main thread.')
-  real = sampling.Program.__call__
+  real = program.Program.__call__
   num_calls = 0
 
   def interrupted(program, *arguments):
@@ -583,7 +585,7 @@ def interrupt(monkeypatch, call, number=signal.SIGINT):
     num_calls += 1
     return outcome
 
-  monkeypatch.setattr(sampling.Program, '__call__', interrupted)
+  monkeypatch.setattr(program.Program, '__call__', interrupted)
 
 
 @pytest.mark.parametrize('call', [0, 1, 2, 3, 4, 6])
@@ -595,8 +597,8 @@ def test_ctrl_c_keeps_the_draws(monkeypatch, tmp_path, call, on_disk):
       **(dict(directory=tmp_path) if on_disk else {}))
   whole = run(simple_kernel(), **{**arguments, 'directory': None})
   with monkeypatch.context() as patch:
-    patch.setattr(sampling, '_GROWTH', 4)
-    patch.setattr(sampling, 'SECONDS_PER_CALL', 1e6)
+    patch.setattr(plan, '_GROWTH', 4)
+    patch.setattr(plan, 'SECONDS_PER_CALL', 1e6)
     interrupt(patch, call)
     with pytest.raises(KeyboardInterrupt, match='Interrupted after') as error:
       run(simple_kernel(), **arguments)
@@ -625,7 +627,7 @@ def test_sigterm_is_heard_where_it_is_asked_for(monkeypatch):
   try:
     with monkeypatch.context() as patch:
       interrupt(patch, 3, signal.SIGTERM)
-      patch.setattr(sampling, 'SECONDS_PER_CALL', 1e6)
+      patch.setattr(plan, 'SECONDS_PER_CALL', 1e6)
       with pytest.raises(sgmcmc.SamplingInterrupted) as error:
         run(simple_kernel(), 1000, tf.zeros([2]))
     assert len(error.value.result) == 1 + 8 + 41

@@ -57,6 +57,11 @@ def to_tensor(name: str, value: object) -> tf.Tensor:
         'long as each other.') from error
 
 
+def to_tensors(name: str, structure: object) -> Any:
+  """Nested values as tensors, or an error that names them."""
+  return tf.nest.map_structure(lambda leaf: to_tensor(name, leaf), structure)
+
+
 def real_array(name: str, value: object) -> np.ndarray:
   """`value` as a float64 array, or an error that names it."""
   try:
