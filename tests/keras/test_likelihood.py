@@ -89,6 +89,16 @@ def test_learned_scale():
       rtol=1e-5)
 
 
+def test_a_scale_is_never_zero():
+  """The softplus of -200 is 0 in float32: the loss was infinite, then NaN."""
+  outputs = tf.constant([[3., -200.]])
+  with tf.GradientTape() as tape:
+    tape.watch(outputs)
+    loss = sgmcmc.keras.GaussianLikelihood()(tf.constant([[1.]]), outputs)
+  assert np.isfinite(loss)
+  assert np.all(np.isfinite(tape.gradient(loss, outputs)))
+
+
 def test_shapes_that_would_broadcast_are_refused():
   with pytest.raises(ValueError, match='other examples'):
     log_likelihood(

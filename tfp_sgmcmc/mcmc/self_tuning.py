@@ -38,11 +38,14 @@ the gradients of two minibatches at one position: of a second gradient in each
 of the first m = min(100, n / 2) steps, in each tenth up to n / 2 and in each
 fifth up to n.
 
+Where a new G would make sqrt(G) of a coordinate more than twice as large, h
+becomes as much smaller, and A = B = 0.
+
 In all steps a `guard` takes a chain back that has blown up, and h is halved for
 all chains. Within the adaptation the difference of gradients at that step, from
-its minibatch and the one before, counts in V, and G is made of it anew: a few
-steep rows may be in none of the minibatches before. From then on one minibatch
-at most doubles h.
+its minibatch and the one before, counts in V, whose mean it raises to 17 times
+at most, and G is made of it anew: a few steep rows may be in none of the
+minibatches before. From then on one minibatch at most doubles h.
 
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts, which it does less than once in 10^10 steps under the law of the chain: so
@@ -74,6 +77,7 @@ _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
+_LARGEST_GROWTH, _LARGEST_LEAP = 16., 2.
 
 
 @kernel_lib.refuses_corrections
@@ -335,7 +339,7 @@ class SelfTuning(adaptation.AdaptingKernel):
       results = self._with_step_size(
           previous._replace(inner_results=inner), measured, is_adapting, seen)
       results = self._with_metric(
-          results, measured, _steep(old, inner, seen), step, number, seen)
+          results, measured, _at_failure(old, inner, seen), step, number, seen)
       new, last, kept = guard.take_back(guarded, seen, made, first_heat)
       return new, results._replace(inner_results=last, **kept._asdict())
 
@@ -391,34 +395,38 @@ class SelfTuning(adaptation.AdaptingKernel):
             seen.any_failed, tf.zeros_like(weight_sum), results.weight_sum)),
         friction=tf.where(is_adapting, self._friction(found), results.friction))
 
-  def _with_metric(self, results, measured, steep, step, number, seen):
+  def _with_metric(self, results, measured, at_failure, step, number, seen):
     """V, of the differences up to now, and G, while it is being found.
 
     And once more where a chain has blown up: the minibatch that did it counts.
     """
     batch_share = self._share(results.inner_results)
-    at_failure, is_steep = steep
-    is_steep &= (step <= number) & (batch_share > 0.) & (
-        results.num_differences >= _FEWEST_FOR_VARIANCE)
+    size = _mean(at_failure)
+    is_steep = seen.any_failed & tf.math.is_finite(size) & (
+        step <= number) & (batch_share > 0.) & (
+            results.num_differences >= _FEWEST_FOR_VARIANCE)
     is_new = is_steep | (seen.is_usable & (measured.is_measured > 0.))
     count = tf.where(
         is_new,
         tf.minimum(results.num_differences + 1., _MOST_FOR_VARIANCE),
         results.num_differences)
     share = 1. / tf.maximum(count, 1.)
+    # A chain may have been on its way out before: by one difference of there V
+    # would stop it for good.
+    excess = tf.maximum(tf.math.divide_no_nan(
+        share * size, _LARGEST_GROWTH * _mean(results.noise_variance)), 1.)
     variance = [
-        tf.where(is_new, v + tf.cast(share, v.dtype) * (
-            tf.where(is_steep, failed, new) - v), v)
+        tf.where(is_new, v + share * (
+            tf.where(is_steep, failed / excess, new) - v), v)
         for v, new, failed in zip(
             results.noise_variance, measured.difference, at_failure)]
-    is_finding = is_steep | (
-        seen.is_usable & (step <= _num_for_metric(number)) & (
-            count >= _FEWEST_FOR_VARIANCE))
+    is_finding = is_new & (is_steep | (
+        (step <= _num_for_metric(number)) & (count >= _FEWEST_FOR_VARIANCE)))
     metric = [
         tf.where(is_finding, new, g) for g, new in zip(
             results.preconditioner,
             self._metric(variance, batch_share, self._noise_share(step)))]
-    return results._replace(
+    return _without_leap(results, metric)._replace(
         preconditioner=metric, noise_variance=variance, num_differences=count)
 
   def _metric(self, variance, share, noise_share=0.):
@@ -470,19 +478,31 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
       tf.cast(tf.reduce_any(has_two), dtype))
 
 
-def _steep(old, new, seen):
+def _at_failure(old, new, seen):
   """Half the squared difference of gradients where chains have just blown up.
 
   The position was still where the step before had left it to go: a single steep
-  minibatch shows in its momentum alone. Also whether there is such a chain, and
-  the difference is finite.
+  minibatch shows in its momentum alone.
   """
-  difference = [
+  return [
       guard.mean_where(
           seen.has_failed, tf.square(tf.cast(a - b, seen.heat.dtype)) / 2.)
       for a, b in zip(new.grads_target_log_prob, old.grads_target_log_prob)]
-  return difference, seen.any_failed & tf.reduce_all(
-      [tf.reduce_all(tf.math.is_finite(v)) for v in difference])
+
+
+def _without_leap(results, metric):
+  """A smaller h, to be found anew, where G would lengthen steps at once.
+
+  The largest growth of a coordinate's h sqrt(G) counts, from 2 on.
+  """
+  growth = tf.sqrt(tf.reduce_max([
+      tf.reduce_max(new / old)
+      for new, old in zip(metric, results.preconditioner)]))
+  is_leap = growth > _LARGEST_LEAP
+  return results._replace(
+      step_size=results.step_size / tf.where(is_leap, growth, 1.),
+      weight_sum=tf.where(
+          is_leap, tf.zeros_like(growth), results.weight_sum))
 
 
 def _has_gradient(estimate, chain_rank):
@@ -513,6 +533,12 @@ def _nothing(previous):
 def _num_for_metric(number):
   """m: how many of n steps are for the metric."""
   return tf.minimum(tf.constant(_MOST_STEPS_FOR_METRIC, tf.int64), number // 2)
+
+
+def _mean(parts):
+  """The mean over all coordinates."""
+  return sum(tf.reduce_sum(p) for p in parts) / sum(
+      tf.cast(tf.size(p), p.dtype) for p in parts)
 
 
 def _means(parts, chain_rank):

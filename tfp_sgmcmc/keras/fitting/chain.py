@@ -81,6 +81,7 @@ class Chain:
     self._program: program_lib.Program | None = None
     self._step: side_by_side.StepOfChains | None = None
     self._inputs = None
+    self._num_returns = 0
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
     if draws.store is not None and not draws.store.is_new:
@@ -319,8 +320,23 @@ class Chain:
     return program.compiled
 
   def judge_epoch(self, loss: float | None) -> None:
-    """Says what the epoch's temperature and mean loss mean."""
-    self._judge.end_epoch(self.num_steps, len(self._draws), loss)
+    """Says what the epoch's temperature and mean loss mean.
+
+    Where a guard has taken a chain back in this epoch, the mean loss is that of
+    the step that was undone, and says nothing.
+    """
+    before, self._num_returns = self._num_returns, self._count_returns()
+    self._judge.end_epoch(
+        self.num_steps, len(self._draws),
+        loss if self._num_returns == before else None)
+
+  def _count_returns(self):
+    """How often a guard has taken chains back, in all."""
+    if self._step is None:
+      return 0
+    return sum(
+        int(np.sum(number)) for number in self._chains.stacked(
+            self._step.results_named('num_returns')))
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
@@ -399,7 +415,7 @@ class Chain:
           self._chains.stacked(self._model.trainable_variables))
 
   def _keep(self):
-    log_weight = self._step.log_weight_variables
+    log_weight = self._step.results_named('log_weight')
     self._draws.append(
         self.num_steps, self._chains,
         *self._chains.stacked(log_weight) if log_weight else [])

@@ -377,10 +377,9 @@ class StepOfChains:
     """The sampled weights, which are those of chain 0 between steps."""
     return self._step.variables
 
-  @property
-  def log_weight_variables(self) -> list[tf.Variable]:
-    """That of the logarithm of the state's weight; none without weights."""
-    return self._step.log_weight_variables
+  def results_named(self, name: str) -> list[tf.Variable]:
+    """The variable with the kernel's result of that name, if it has one."""
+    return self._step.results_named(name)
 
   def segment(self) -> tuple[list[np.ndarray], float]:
     """Where the last segment of a path began, and its duration."""

@@ -268,11 +268,10 @@ class SamplingStep:
     """Takes another chain, whose `bootstrap` is next."""
     self._first_bad.assign(tf.zeros_like(self._first_bad))
 
-  @property
-  def log_weight_variables(self) -> list[tf.Variable]:
-    """That with the logarithm of the state's weight; none without weights."""
+  def results_named(self, name: str) -> list[tf.Variable]:
+    """The variable with the kernel's result of that name, if it has one."""
     found = compat.find_result(
-        tf.nest.pack_sequence_as(self._structure, self._results), 'log_weight')
+        tf.nest.pack_sequence_as(self._structure, self._results), name)
     return [] if found is None else [found]
 
   def _parts(self):

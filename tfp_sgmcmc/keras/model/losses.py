@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 tfd = tfp.distributions
+_SMALLEST_SCALE = 1e-6
 
 
 class LikelihoodLoss(keras.losses.Loss):
@@ -80,7 +81,7 @@ class _LocationScale(LikelihoodLoss):
       scale: The scale, in the units of the targets: a positive number, or None
         where the model learns it. Then the last axis of the outputs is twice
         as long as that of the targets: locations first, then numbers whose
-        softplus is the scale.
+        softplus is the scale, which is 1e-6 at least.
       reduction: As for every Keras loss. What the sampler does does not depend
         on it.
       name: Python `str`.
@@ -103,7 +104,9 @@ class _LocationScale(LikelihoodLoss):
           'be twice that of the targets. Give the last layer twice as many '
           'units, or pass scale=...')
     location, raw_scale = tf.split(y_pred, 2, axis=-1)
-    return self._make(location, tf.nn.softplus(raw_scale))
+    # The softplus of -100 is 0 in float32, and the loss NaN.
+    scale = tf.maximum(tf.nn.softplus(raw_scale), _SMALLEST_SCALE)
+    return self._make(location, scale)
 
   def _make(self, location, scale):
     raise NotImplementedError
