@@ -332,9 +332,7 @@ class Chain:
 
   def _count_returns(self):
     """How often a guard has taken chains back, in all."""
-    if self._step is None:
-      return 0
-    return sum(
+    return 0 if self._step is None else sum(
         int(np.sum(number)) for number in self._chains.stacked(
             self._step.results_named('num_returns')))
 
@@ -484,6 +482,7 @@ class Chain:
     if not self.is_resumed:
       self._draws.keep_start(self._chains)
     self._step = self._first_step(first, prior)
+    self._num_returns = self._count_returns()  # Those of an earlier process.
     self._judge.begin(self._heat_record)
     self._resumed = None
 
