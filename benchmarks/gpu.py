@@ -38,8 +38,8 @@ LAWS = (
     'tests/mcmc/test_sgnht.py', 'tests/pdmp/test_law.py',
     'tests/gradients/test_exponentially_weighted.py', 'tests/keras/test_law.py')
 ROWS = (
-    'one_chain', 'many_chains', 'perceptron', 'fit', 'networks', 'first_fit',
-    'predict', 'bouncy')
+    'one_chain', 'many_chains', 'perceptron', 'fit_wall', 'networks',
+    'first_fit', 'predict', 'bouncy')
 
 
 def accelerator():

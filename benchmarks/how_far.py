@@ -110,6 +110,11 @@ number of transfers: the gradient and a few sums, in bfloat16 where layers
 compute in it. For EWSG, which deals out the rows of the batch, XLA sends these
 rows to all chips; `fit` on several replicas sends none.
 
+"The default" is `PosteriorSampling()`: `SelfTuning(SGNHT)`. Its program has
+conditions (whether a step learns, whether the chain goes back), and the
+estimates count both branches of each, a second gradient among them, where a
+step takes one.
+
 {on_v5e(results)}
 
 "Float32 products": with

@@ -34,7 +34,8 @@ class Case(NamedTuple):
     name: What the page calls it.
     make_model: Callable without arguments; None for `sample_chain`.
     batch: The number of rows a step.
-    kernel: Kernel for `fit`; None for SGD with momentum.
+    kernel: Kernel for `fit`; None for what it takes by itself, 'SGD' for SGD
+      with momentum.
     arguments: Of `PosteriorSampling`.
     policy: Keras' dtype policy.
     exact_products: Whether float32 products are to be of float32.
@@ -57,7 +58,7 @@ class Case(NamedTuple):
 
   def sgd(self):
     """The case of the same model's step of SGD with momentum."""
-    return self._replace(name=f'{self.name}, SGD', kernel=None)
+    return self._replace(name=f'{self.name}, SGD', kernel='SGD')
 
 
 def _fit(case):
@@ -74,7 +75,7 @@ def _fit(case):
   rng = np.random.default_rng(0)
   x = tf.constant(rng.uniform(size=[case.batch, *case.image]), tf.float32)
   y = tf.constant(rng.integers(0, 10, case.batch), tf.int32)
-  if case.kernel is None:
+  if case.kernel == 'SGD':
     return model, x, y, None
   return model, x, y, sgmcmc.keras.PosteriorSampling(
       case.kernel, num_examples=NUM_EXAMPLES, prior=tfd.Normal(0., 1.),
@@ -100,7 +101,8 @@ def fit_program(case):
   model.fit(x[:2], y[:2], batch_size=2, verbose=0,
             callbacks=[] if sampling is None else [sampling])
   step = (
-      model.train_step if sampling is None else sampling._chain.train_step)
+      model.train_step if sampling is None
+      else sampling._chain._step.train_step)
   program = tf.function(
       lambda x, y: step((x, y)), jit_compile=True, autograph=False)
   return program, (x, y), model.count_params()
@@ -154,6 +156,8 @@ CASES = (
     Case('perceptron, batch 1,024', perceptron, 1024),
     Case('perceptron, batch 8,192', perceptron, 8192),
     Case('perceptron, float32 products', perceptron, 104, exact_products=True),
+    Case('perceptron, the default', perceptron, 104, None,
+         dict(start_epoch=0)),
     Case('perceptron, SGNHT', perceptron, 104, functools.partial(
         sgmcmc.SGNHT, integrator='euler')),
     Case('perceptron, pSGLD', perceptron, 104, PSGLD, dict(learning_rate=1e-3)),
@@ -165,6 +169,8 @@ CASES = (
         sgmcmc.SGHMC, gradient_estimator=sgmcmc.gradients.ExponentiallyWeighted(
             base=sgmcmc.gradients.Reshuffled()))),
     Case('convolutional network', convolutional, 104),
+    Case('convolutional network, the default', convolutional, 104, None,
+         dict(start_epoch=0)),
     Case('perceptron of width 2,048',
          functools.partial(perceptron, 2048, 2048), 1024),
     Case('perceptron of width 8,192',

@@ -262,6 +262,29 @@ def fit(tiny: bool, folder: str | None = None) -> Row:
       None, sides, tuple(ratios))
 
 
+def fit_wall(tiny: bool, folder: str | None = None) -> Row:
+  """Time of a step of `fit` by default over SGD's, compiled as Keras does."""
+  cases = {
+      '784-256-256-10, n = 100': ('256-256', 500, dict(batch_size=100)),
+      '784-256-256-10, n = 100, 10 steps an execution': (
+          '256-256', 500, dict(batch_size=100, steps_per_execution=10)),
+      'convolutional network, n = 100': (
+          'convolutional', 200, dict(batch_size=100)),
+      'ResNet-20, n = 128': ('resnet20', 100, dict(batch_size=128))}
+  if tiny:
+    cases = {'784-8-8-10': ('8-8', 20, {})}
+  sides, ratios = {}, []
+  for name, (network, num_steps, more) in cases.items():
+    for title, sampling in (('the default', True), ('SGD', False)):
+      sides[f'{title}, {name}'] = _fit_side(
+          network, num_steps, sampling, is_default=True, jit_compile='auto',
+          **more)
+    ratios.append(Ratio(f'the default, {name}', f'SGD, {name}', 1.25, 'wall'))
+  return Row(
+      'a step of fit by default over SGD with momentum, compiled as Keras '
+      'does by itself', None, sides, tuple(ratios))
+
+
 def predict(tiny: bool, folder: str | None = None) -> Row:
   cases = {
       'convolutional network': (
@@ -484,6 +507,7 @@ def growth(tiny: bool, folder: str | None = None) -> Row:
 
 ROWS: dict[str, Callable[[bool, str | None], Row]] = dict(
     one_chain=one_chain, many_chains=many_chains, perceptron=perceptron,
-    fit=fit, networks=networks, predict=predict, bouncy=bouncy,
-    first_fit=first_fit, disk=disk, resnet=resnet, effective=effective,
-    effective_covertype=effective_covertype, growth=growth)
+    fit=fit, fit_wall=fit_wall, networks=networks, predict=predict,
+    bouncy=bouncy, first_fit=first_fit, disk=disk, resnet=resnet,
+    effective=effective, effective_covertype=effective_covertype,
+    growth=growth)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pathlib
+import subprocess
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from benchmarks import gpu
 from benchmarks import head_to_head
 from benchmarks import how_far
 from benchmarks import laws
+from benchmarks import long_hmc
 from benchmarks import memory
+from benchmarks import programs
 from benchmarks import reference_posteriors
 from benchmarks import report
 from benchmarks import rows
@@ -190,6 +194,16 @@ def test_how_far_it_goes_is_what_was_found():
   assert accelerators.PAGE.read_text() == how_far.page(found)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['perceptron, the default', 'perceptron'])
+def test_programs_for_accelerators_are_written(name):
+  case = programs.BY_NAME[name]._replace(
+      make_model=lambda: programs.perceptron(5), batch=4)
+  for each in (case, case.sgd()):
+    program, arguments, _ = programs.make(each)
+    assert len(programs.serialized(program, arguments, False)) > 1000
+
+
 def test_a_product_that_rounds_more_is_seen():
   """Where the sd is a two-thousandth of the weight: bfloat16 alone."""
   found, = accelerators.precision(None, num_chains=400, num_steps=400)
@@ -289,6 +303,50 @@ def test_reference_posteriors_run_and_resume(tmp_path):
   assert all(0. < line['distance'] < 1. for line in lines)
   report = (tmp_path / 'reference_posteriors.md').read_text()
   assert '| digits | MCLMC | 16 | 1 |' in report
+
+
+def test_the_page_of_long_hmc_is_what_was_found():
+  folder = speed.RESULTS
+  lines = {line['case']: line
+           for line in uncertainty.read(folder / 'long_hmc.jsonl')}
+  page = (folder / 'long_hmc.md').read_text()
+  assert page == long_hmc.report(lines, folder)
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_long_hmc_has_the_law_of_a_linear_regression(tmp_path):
+  """In an environment with JAX, where there is one."""
+  if not (environments.folder() / 'jax').exists():
+    pytest.skip(f'{environments.folder()} has no environment jax')
+  rng = np.random.default_rng(0)
+  x, x_test = rng.normal(size=[2, 60, 3])
+  true = rng.normal(size=4)
+  y, y_test = (
+      rows @ true[:3] + true[3] + rng.normal(scale=0.5, size=60)
+      for rows in (x, x_test))
+  path, result = tmp_path / 'linear.npz', tmp_path / 'linear.result.npz'
+  long_hmc.write(dict(
+      about=dict(layers=[['dense', 1]], likelihood='one_scale', shape=[3]),
+      rows=(x, y), tests={USUAL: (x_test, y_test)}), path)
+  side = pathlib.Path(long_hmc.__file__).parent / 'sides' / 'jax_hmc.py'
+  subprocess.run([environments.python('jax'), side, path, result,
+                  '--seconds=20', '--chains=8'], check=True)
+  # The posterior is normal, and so is what it predicts.
+  design, design_test = (
+      np.column_stack([rows, np.ones(60)]) for rows in (x, x_test))
+  covariance = np.linalg.inv(np.eye(4) + design.T @ design / 0.25)
+  mean = covariance @ design.T @ y / 0.25
+  variance = 0.25 + np.sum(design_test @ covariance * design_test, axis=1)
+  density = np.exp(-(y_test - design_test @ mean)**2 / 2. / variance
+                   ) / np.sqrt(2. * np.pi * variance)
+  with np.load(result) as file:
+    about = json.loads(str(file['about']))
+    np.testing.assert_allclose(
+        np.mean(file['mean_0'], axis=0), density, rtol=0.05, atol=0.01)
+  assert min(about['acceptance']) > 0.6 and min(about['draws']) > 100
+  np.testing.assert_allclose(
+      about['nll'][USUAL], -np.mean(np.log(density)), atol=0.003)
 
 
 def test_the_table_of_distillation_is_what_was_found():

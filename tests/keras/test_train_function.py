@@ -91,6 +91,17 @@ def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_xla_compiles_a_step_once(monkeypatch, jit_compile):
+  """It would compile the program that takes its batch itself once more."""
+  monkeypatch.setattr(compiled_step, 'STEPS_A_WEIGHT', 1)
+  with models.made_by(compiled_step, 'CompiledStep') as made:
+    models.fit(models.classifier(jit_compile=jit_compile),
+               models.make_sampling(), epochs=2)
+  traced = made[-1]._on_next.experimental_get_tracing_count()
+  assert traced == (0 if jit_compile else 1)
+
+
 def test_many_chains_in_one_program_are_not_warned_of(caplog):
   """TensorFlow warns of tracing after five calls that trace."""
   with models.made_by(step_lib, 'SamplingStep') as made:

@@ -62,7 +62,8 @@ class CompiledStep:
     """Runs an execution; one of several steps is compiled as a whole.
 
     A single step gets its batch from here at first, and later takes it itself:
-    see `STEPS_A_WEIGHT`.
+    see `STEPS_A_WEIGHT`. One that XLA compiles always gets it from here, for
+    XLA would compile the new program again.
 
     Args:
       iterator: The dataset's iterator that `fit` passes.
@@ -73,8 +74,8 @@ class CompiledStep:
     model = self._model
     if model.steps_per_execution > 1:
       return self._on_batches(iterator)
-    if model.run_eagerly or self._num_alone < STEPS_A_WEIGHT * len(
-        model.trainable_variables):
+    if model.run_eagerly or model.jit_compile or (
+        self._num_alone < STEPS_A_WEIGHT * len(model.trainable_variables)):
       self._num_alone += 1
       return self._on_batches([next(iterator)])
     return self._on_next(iterator)
