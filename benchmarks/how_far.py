@@ -111,9 +111,9 @@ compute in it. For EWSG, which deals out the rows of the batch, XLA sends these
 rows to all chips; `fit` on several replicas sends none.
 
 "The default" is `PosteriorSampling()`: `SelfTuning(SGNHT)`. Its program has
-conditions (whether a step learns, whether the chain goes back), and the
-estimates count both branches of each, a second gradient among them, where a
-step takes one.
+branches: some steps learn, and some take the chain back. A step runs one branch
+of each, but the estimates count both. One branch has a second gradient. So most
+steps take less than this.
 
 {on_v5e(results)}
 

@@ -2,18 +2,23 @@
 
   python -m benchmarks.long_hmc cases FOLDER --data DATA [--sets mnist ...]
   python benchmarks/sides/jax_hmc.py FOLDER/SET.npz FOLDER/SET.result.npz
-  python -m benchmarks.long_hmc score FOLDER --data DATA [--output RESULTS]
+  python -m benchmarks.long_hmc score FOLDER [--output benchmarks/results]
 
-`cases` writes the networks of `benchmarks.uncertainty`, and fits of
-`benchmarks.tables` in which Adam was better, as files that need neither
-TensorFlow nor the data: rows, layers, likelihood, with the prior that
-`PosteriorSampling()` takes by default. The side runs long HMC on all rows, by
-JAX, on a GPU where there is one. `score` writes what was found to
-OUTPUT/long_hmc.jsonl, and OUTPUT/long_hmc.md beside what Adam and the default
-at T = 1 have for the same rows.
+SET is digits, covertype, kos or mnist, a network of `benchmarks.uncertainty`;
+or a fit of `benchmarks.tables` at T = 1 in which Adam was better, as
+TABLE_SPLIT_HIDDEN_LIKELIHOOD, say yacht_4_50_gaussian. Without --sets all are
+written.
 
-If the posterior's own NLL is above Adam's, then no sampler is better than Adam
-at T = 1 there.
+`cases` writes files that need neither TensorFlow nor the data: rows, layers and
+likelihood. The side needs JAX and NumPy alone, and takes a GPU where there is
+one; `benchmarks.environments.python('jax')` makes such an environment and
+returns its interpreter. Run it once for each case. It runs long HMC on all
+rows, with the prior that `PosteriorSampling()` takes by default. `score` writes
+what was found to OUTPUT/long_hmc.jsonl; and OUTPUT/long_hmc.md, beside what
+Adam and the default at T = 1 have on the same rows.
+
+Where HMC has arrived and its NLL is above Adam's, no better sampler can beat
+Adam at T = 1.
 """
 
 import argparse
@@ -37,9 +42,34 @@ _LAYERS = {
     'mnist': [['conv', 32, 3], ['pool', 2], ['conv', 64, 3], ['pool', 2],
               ['flatten'], ['dense', 9]]}
 
+_PAGE = """# The posterior itself, by long HMC
+
+Negative log likelihood of test rows at T = 1, with the prior of
+`PosteriorSampling()`; see `python -m benchmarks.long_hmc --help`. A network is
+a set of `benchmarks.uncertainty` (seed 1), or table, split, hidden units and
+likelihood of `benchmarks.tables`. "HMC" pools the draws of all chains. "Its
+chains" are single ones, each over its own draws. "Its halves" pool all chains,
+over the first and the second half of their draws. Where chains or halves differ
+much, or draws are few, HMC has not reached the posterior.
+
+{}
+
+## Rows that are not like the training rows
+
+{}
+"""
+
 
 def of_network(name: str, folder: pathlib.Path) -> dict[str, Any]:
-  """A case of `benchmarks.uncertainty`."""
+  """A case of `benchmarks.uncertainty`.
+
+  Args:
+    name: One of its sets.
+    folder: That of the data.
+
+  Returns:
+    case: `about`, `rows` and `tests`, as `write` takes it.
+  """
   task = uncertainty_data.SETS[name](folder, SEED)
   x, y = task.train
   shape = [28, 28, 1] if name == 'mnist' else [x.shape[1]]
@@ -53,7 +83,15 @@ def of_network(name: str, folder: pathlib.Path) -> dict[str, Any]:
 
 
 def of_table(key: Sequence[Any], folder: pathlib.Path) -> dict[str, Any]:
-  """A case of `benchmarks.tables`."""
+  """A case of `benchmarks.tables`.
+
+  Args:
+    key: Name of the table, split, hidden layers, likelihood.
+    folder: That of the data.
+
+  Returns:
+    case: `about`, `rows` and `tests`, as `write` takes it.
+  """
   name, split, hidden, likelihood = key
   table = tables.SETS[name](folder, split)
   if table.num_classes:
@@ -83,7 +121,13 @@ def fits(output: pathlib.Path) -> dict[str, tuple[Any, ...]]:
 
 
 def write(case: dict[str, Any], path: pathlib.Path) -> None:
-  """A case, for the side."""
+  """Writes a case for the side.
+
+  Args:
+    case: `about`: layers, likelihood, and the shape of a row; `rows`: x and y;
+      `tests`: x and y by kind.
+    path: Of the file.
+  """
   values = {}
   for number, (x, y) in {
       '': case['rows'],
@@ -101,6 +145,10 @@ def cases(arguments: argparse.Namespace) -> None:
   """Writes the cases that are not there yet."""
   arguments.folder.mkdir(parents=True, exist_ok=True)
   for name in arguments.sets or [*_LAYERS, *fits(arguments.output)]:
+    if name not in _LAYERS and name not in fits(arguments.output):
+      raise SystemExit(
+          f'--sets has {name}. There are {", ".join(_LAYERS)}, and the fits '
+          f'{", ".join(fits(arguments.output))}.')
     path = arguments.folder / f'{name}.npz'
     if not path.exists():
       write(of_network(name, arguments.data) if name in _LAYERS else of_table(
@@ -118,14 +166,22 @@ def score(arguments: argparse.Namespace) -> None:
     del about['log_density']
     name = result.name.removesuffix('.result.npz')
     lines[name] = dict(case=name, **about)
-  path.write_text(''.join(
-      json.dumps(line) + '\n' for _, line in sorted(lines.items())))
+  lines = dict(sorted(lines.items()))
+  path.write_text(''.join(json.dumps(line) + '\n' for line in lines.values()))
   (arguments.output / 'long_hmc.md').write_text(
       report(lines, arguments.output))
 
 
 def others(name: str, output: pathlib.Path) -> dict[str, dict[str, float]]:
-  """The NLL of Adam and of the default on a case, by kind of test rows."""
+  """The NLL of Adam and of the default on a case.
+
+  Args:
+    name: Of the case.
+    output: The folder of the results of both benchmarks.
+
+  Returns:
+    nll: By method, by kind of test rows.
+  """
   if name in _LAYERS:
     return {
         line['method']: {
@@ -138,16 +194,26 @@ def others(name: str, output: pathlib.Path) -> dict[str, dict[str, float]]:
       (line for line in uncertainty.read(output / 'tables.jsonl')
        if (line['set'], line['split'], tuple(line['hidden']),
            line['likelihood'], line['temperature'])
-       == (table, split, hidden, likelihood, 1.)),
+       == (table, split, hidden, likelihood, 1.)
+       and line['posterior'] > line['adam']),
       key=lambda line: abs(line['batch_size'] - 32))
   return {'Adam': {uncertainty_data.USUAL: line['adam']},
           'T = 1': {uncertainty_data.USUAL: line['posterior']}}
 
 
 def report(lines: dict[str, dict[str, Any]], output: pathlib.Path) -> str:
-  """What was found, beside Adam and the default, in Markdown."""
+  """What was found, beside Adam and the default.
+
+  Args:
+    lines: By case, what `score` keeps.
+    output: The folder of the results of both benchmarks.
+
+  Returns:
+    page: In Markdown.
+  """
   rows = [['network', 'Adam', 'default, T = 1', 'HMC', 'its chains',
-           'its halves', 'draws', 'gradients of a chain', 'where', 's']]
+           'its halves', 'draws', 'steps of a trajectory', 'least acceptance',
+           'gradients of a chain', 'where', 's']]
   rows.append(['---'] * len(rows[0]))
   shifts = [['network', 'test rows', 'Adam', 'default, T = 1', 'HMC']]
   shifts.append(['---'] * len(shifts[0]))
@@ -160,21 +226,15 @@ def report(lines: dict[str, dict[str, Any]], output: pathlib.Path) -> str:
         f'{there["T = 1"][usual]:.3f}', f'{line["nll"][usual]:.3f}',
         f'{min(chains):.3f} to {max(chains):.3f}',
         ', '.join(f'{half:.3f}' for half in halves),
-        f'{len(chains)} x {sum(line["draws"])}', f'{line["gradients"]:,}',
+        f'{len(chains)} x {sum(line["draws"])}', str(line['leapfrog_steps']),
+        f'{min(line["acceptance"]):.2f}', f'{line["gradients"]:,}',
         line['device'].removeprefix('NVIDIA ').upper().split(' ')[0],
         f'{line["seconds"]:.0f}'])
     shifts += [
         [name, kind, *(f'{value:.3f}' for value in (
             there['Adam'][kind], there['T = 1'][kind], nll))]
         for kind, nll in line['nll'].items() if kind not in (usual, OTHERS)]
-  return (
-      '# The posterior itself, by long HMC\n\nNegative log likelihood of test '
-      'rows at T = 1, with the prior of `PosteriorSampling()`; see `python -m '
-      'benchmarks.long_hmc --help`. "Its chains" are single ones, averaged '
-      'over their own draws; "its halves" are of all chains. Where these '
-      'differ much, HMC has not arrived either.\n\n'
-      f'{uncertainty.table(rows)}\n\n## Rows that are not like the training '
-      f'rows\n\n{uncertainty.table(shifts)}\n')
+  return _PAGE.format(uncertainty.table(rows), uncertainty.table(shifts))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -183,12 +243,14 @@ def main(argv: Sequence[str] | None = None) -> int:
       formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('task', choices=('cases', 'score'))
   parser.add_argument('folder', type=pathlib.Path)
-  parser.add_argument('--data', type=pathlib.Path, required=True)
+  parser.add_argument('--data', type=pathlib.Path, help='needed for cases')
   parser.add_argument('--sets', nargs='*', default=[])
   parser.add_argument(
       '--output', type=pathlib.Path,
       default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
+  if arguments.task == 'cases' and arguments.data is None:
+    parser.error('cases needs --data: the folder of the data sets.')
   (cases if arguments.task == 'cases' else score)(arguments)
   return 0
 

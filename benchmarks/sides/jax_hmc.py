@@ -1,6 +1,6 @@
 """Long HMC of a network's posterior at T = 1, on whatever device JAX finds.
 
-  python jax_hmc.py CASE.npz RESULT.npz --seconds 60 [--chains 4]
+  python jax_hmc.py CASE.npz RESULT.npz --seconds 60 [--chains 4] [--most 1000]
 
 CASE is what `benchmarks.long_hmc` writes. This file imports nothing but JAX and
 NumPy, so that it can be carried to a machine with a GPU.
@@ -9,10 +9,14 @@ Chains start from networks by Adam. In the first half of the time the step size
 of each is adapted to an acceptance of 0.8, by dual averaging; after it steps
 are 0.7 of that, and stay. The mass of a weight is made three times, of its
 information: 1 / prior variance + N times the variance of a row's gradient. A
-trajectory has the length pi / 2 in these units, or `--most` steps. Steps vary
-by 20% from one trajectory to the next. RESULT has the mean predictions over the
-draws of the first and of the second half of what remains, and what tells of the
-chains: see `report`. The time does not count Adam, and compiling.
+trajectory has the length pi / 2 in these units at the median step size of the
+chains, in 8 steps at least and `--most` at most (64 in the first stage). All
+chains take equally many. Steps vary by 20% from one trajectory to the next.
+
+RESULT has the mean predictions over the draws of each half of the time that
+remains, and what tells of the chains: see `report`. Adam and compiling are not
+counted; predictions are. Where transitions are slow, it runs on until each
+stage has 50 of them, and each half a draw.
 """
 
 import argparse
@@ -28,10 +32,21 @@ import numpy as np
 
 NUM_ADAM_STEPS, BATCH_SIZE, NUM_ROWS_FOR_MASS = 5000, 100, 1000
 TARGET = 0.8
+FEWEST = 50  # Transitions of each stage of the warm-up.
 
 
 def initial_weights(key, shape, layers):
-  """Glorot's kernels and zero biases, and the standard deviations of priors."""
+  """Glorot's kernels and zero biases, and the standard deviations of priors.
+
+  Args:
+    key: Of the random numbers.
+    shape: Of an input row: `(features,)`, or `(height, width, channels)`.
+    layers: What `outputs` takes.
+
+  Returns:
+    weights: A kernel and a bias of each layer that has weights.
+    deviations: Arrays of the same shapes.
+  """
   weights, deviations = [], []
   for layer in layers:
     kind, *numbers = layer
@@ -59,7 +74,17 @@ def initial_weights(key, shape, layers):
 
 
 def outputs(weights, x, layers):
-  """Of one network; `relu` after each layer of weights but the last."""
+  """Of one network; `relu` after each layer of weights but the last.
+
+  Args:
+    weights: Kernels and biases in turn.
+    x: Rows, `[n] + shape`.
+    layers: `['dense', units]`, `['conv', units, window]`, `['pool', window]` or
+      `['flatten']` each.
+
+  Returns:
+    outputs: `[n, units]`.
+  """
   weights = iter(weights)
   for k, (kind, *numbers) in enumerate(layers):
     if kind == 'pool':
@@ -99,7 +124,22 @@ def log_prob(found, y, likelihood):
 
 
 def transition(log_density, force_density, key, theta, scales, step, num_steps):
-  """HMC with the masses scales^-2: the next weights, and the acceptance."""
+  """HMC with the masses scales^-2.
+
+  Args:
+    log_density: Callable of the weights.
+    force_density: Callable of the weights whose gradient is the force; it may
+      be rounded more.
+    key: Of the random numbers.
+    theta: All weights, `[d]`.
+    scales: Of a step of each, `[d]`.
+    step: Scalar; it is varied by 20% here.
+    num_steps: Of the trajectory.
+
+  Returns:
+    theta: The next weights.
+    acceptance: The probability with which the end was to be taken.
+  """
   for_momentum, for_step, for_decision = jax.random.split(key, 3)
   step = step * jax.random.uniform(for_step, minval=0.8, maxval=1.2)
   momentum = jax.random.normal(for_momentum, theta.shape)
@@ -135,6 +175,7 @@ def adapt(state, acceptance):
 
 
 def averaging(step):
+  """Dual averaging anew, from a step size: what `adapt` takes."""
   zero = jnp.zeros_like(step)
   return jnp.log(10. * step), zero, zero, jnp.log(step), jnp.log(step)
 
@@ -201,6 +242,7 @@ class Sampler:
 
   @functools.partial(jax.jit, static_argnums=0)
   def scales(self, theta, x, y):
+    """(1 / prior variance + N times the variance of a gradient)^(-1/2)."""
     def one(theta):
       rows = jax.random.permutation(
           jax.random.key(1), len(x))[:NUM_ROWS_FOR_MASS]
@@ -220,7 +262,23 @@ class Sampler:
 
   @functools.partial(jax.jit, static_argnums=0)
   def block(self, adapts, key, theta, scales, state, num_steps, rows):
-    """Some transitions of all chains."""
+    """Some transitions of all chains.
+
+    Args:
+      adapts: Whether steps are adapted.
+      key: Of the random numbers.
+      theta: `[chain, d]`.
+      scales: `[chain, d]`.
+      state: Of dual averaging, arrays `[chain]`.
+      num_steps: Of a trajectory.
+      rows: x and y.
+
+    Returns:
+      theta: `[chain, d]`, the last.
+      state: The last.
+      acceptance: `[chain]`, the mean.
+      density: `[chain]`, the last log density.
+    """
     density = functools.partial(self.log_density, rows=rows)
     force = functools.partial(density, precision=self.force_precision)
 
@@ -243,31 +301,47 @@ class Sampler:
 
   @functools.partial(jax.jit, static_argnums=0)
   def predictions(self, theta, x, y):
-    """Probabilities of all classes, or the density at the target."""
+    """Logs of probabilities of all classes, or of the density at the target."""
     def one(theta):
       found = outputs(self.unravel(theta), x, self.case['layers'])
       if self.case['likelihood'] == 'classes':
-        return jax.nn.softmax(found)
-      return jnp.exp(log_prob(found, y, self.case['likelihood']))
+        return jax.nn.log_softmax(found)
+      return log_prob(found, y, self.case['likelihood'])
     return self.over_chains(one)(theta)
 
 
-def nll(case, name, mean):
-  """Of mean predictions."""
+def nll(case, name, log_mean):
+  """Of mean predictions, whose logs are given."""
   y = np.asarray(case['tests'][name][1])
   if case['likelihood'] == 'classes':
-    mean = np.take_along_axis(mean, y[..., np.newaxis], axis=-1)[..., 0]
-  return float(-np.mean(np.log(np.maximum(mean, 1e-30))))
+    log_mean = np.take_along_axis(
+        log_mean, y[..., np.newaxis], axis=-1)[..., 0]
+  return float(-np.mean(log_mean))
 
 
 def run(case, seconds, num_chains, most):
-  """Sums of predictions `[half, chain, ...]` by test, and what was traced."""
+  """Runs all chains.
+
+  Args:
+    case: `layers`, `likelihood`, `shape`, `rows` and `tests`.
+    seconds: Of warm-up and draws together.
+    num_chains: How many.
+    most: The largest number of steps of a trajectory.
+
+  Returns:
+    sums: By test, for each half, logs of sums of predictions `[chain, ...]`.
+    counts: The number of draws of a chain in each half.
+    num_gradients: Of all rows, of one chain.
+    trace: A dictionary for each block of transitions.
+  """
   sampler = Sampler(case, num_chains)
   key = jax.random.key(0)
   rows = case['rows']
   theta = sampler.by_adam(jax.random.split(key, num_chains), *rows)
   scales = sampler.scales(theta, *rows)
-  state, num_steps = averaging(jnp.full([num_chains], 1e-3)), 32
+  # Of a given dtype: with a weak one `block` would be compiled again later.
+  state = averaging(jnp.full([num_chains], 1e-3, jnp.float32))
+  num_steps, in_stage = 32, 0
   # All programs are compiled before the time begins.
   jax.block_until_ready((
       sampler.block(True, key, theta, scales, state, 1, rows),
@@ -275,8 +349,10 @@ def run(case, seconds, num_chains, most):
   sums, counts, trace, adapted, num_gradients = {}, [0, 0], [], 0, 0
   told = begin = time.monotonic()
   while (share := (time.monotonic() - begin) / seconds) < 1. or not counts[1]:
-    warms_up = share < 0.5
-    stage = int(6. * share) if warms_up else 3
+    stage = adapted
+    if adapted < 3 and share >= (adapted + 1.) / 6. and in_stage >= FEWEST:
+      stage, in_stage = adapted + 1, 0
+    warms_up = stage < 3
     if stage != adapted:
       if stage < 3:
         scales = sampler.scales(theta, *rows)
@@ -294,6 +370,7 @@ def run(case, seconds, num_chains, most):
     theta, state, acceptance, density = sampler.block(
         warms_up, own, theta, scales, state, num_steps, rows)
     num_gradients += sampler.block_size * (num_steps + 1)
+    in_stage += sampler.block_size
     trace.append(dict(
         stage=stage, transitions=sampler.block_size,
         seconds=round(time.monotonic() - begin, 2), steps=num_steps,
@@ -306,22 +383,36 @@ def run(case, seconds, num_chains, most):
              for k, v in trace[-1].items()}, flush=True)
     if warms_up:
       continue
-    half = int(share > 0.75)
+    half = int(share > 0.75 and counts[0] > 0)
     counts[half] += 1
     for name, (x, y) in case['tests'].items():
       found = sampler.predictions(theta, x, y)
       if name not in sums:
-        sums[name] = [jnp.zeros_like(found), jnp.zeros_like(found)]
-      sums[name][half] += found
+        sums[name] = [jnp.full_like(found, -jnp.inf)] * 2
+      sums[name][half] = jnp.logaddexp(sums[name][half], found)
   return sums, counts, num_gradients, trace
 
 
 def report(case, sums, counts, num_gradients, trace):
-  """A summary, and the mean predictions `[half, ...]` by test."""
+  """What is to be kept.
+
+  Args:
+    case: As `run` takes it.
+    sums: Of `run`, as the others.
+    counts: Likewise.
+    num_gradients: Likewise.
+    trace: Likewise.
+
+  Returns:
+    about: A summary, for JSON.
+    means: By test, the mean predictions of each half `[half, ...]`.
+  """
   kept = [line for line in trace if line['stage'] == 3]
   about = dict(
       draws=counts, gradients=num_gradients,
       transitions=sum(line['transitions'] for line in trace),
+      warm_up=sum(
+          line['transitions'] for line in trace if line['stage'] < 3),
       leapfrog_steps=kept[-1]['steps'], step_sizes=kept[-1]['step_sizes'],
       acceptance=np.mean([k['acceptance'] for k in kept], 0).tolist(),
       device=jax.devices()[0].device_kind, jax=jax.__version__,
@@ -332,13 +423,18 @@ def report(case, sums, counts, num_gradients, trace):
   means = {}
   for name, values in sums.items():
     values = [np.float64(v) for v in values]
-    total = sum(values) / sum(counts)
-    about['nll'][name] = nll(case, name, np.mean(total, axis=0))
+    total = np.logaddexp(*values) - math.log(sum(counts))
+    halves = [pooled(v) - math.log(n) for v, n in zip(values, counts)]
+    about['nll'][name] = nll(case, name, pooled(total))
     about['nll_of_chains'][name] = [nll(case, name, each) for each in total]
-    halves = [np.mean(v, axis=0) / max(n, 1) for v, n in zip(values, counts)]
     about['nll_of_halves'][name] = [nll(case, name, each) for each in halves]
-    means[name] = np.float32(halves)
+    means[name] = np.float32(np.exp(halves))
   return about, means
+
+
+def pooled(of_chains):
+  """The log of the mean over chains."""
+  return np.logaddexp.reduce(of_chains, axis=0) - math.log(len(of_chains))
 
 
 def rows_of(file, number):
@@ -361,6 +457,7 @@ def main():
         name: rows_of(file, f'_{k}') for k, name in enumerate(names)})
   about, means = report(case, *run(
       case, arguments.seconds, arguments.chains, arguments.most))
+  about['most'] = arguments.most
   np.savez_compressed(
       arguments.result, about=json.dumps(about), **{
           f'mean_{k}': means[name] for k, name in enumerate(names)})
