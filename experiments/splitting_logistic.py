@@ -146,7 +146,8 @@ def inclusion_by_laplace(problem, rate):
 
 
 def run(arguments):
-  num_rows = common.sizes(arguments, 300, NUM_ROWS, NUM_ROWS)
+  # With fewer rows more coefficients are uncertain, and models are 2^k.
+  num_rows = common.sizes(arguments, 2000, NUM_ROWS, NUM_ROWS)
   num_chains = common.sizes(arguments, 4, 16, 16)
   thinning = common.sizes(arguments, 2, 20, 100)
   num_draws = common.sizes(arguments, 20, 2000, 5000)
