@@ -9,10 +9,10 @@ or a fit of `benchmarks.tables` at T = 1 in which Adam was better, as
 TABLE_SPLIT_HIDDEN_LIKELIHOOD, say yacht_4_50_gaussian. Without --sets all are
 written.
 
-`cases` writes files that need neither TensorFlow nor the data: rows, layers and
-likelihood. The side needs JAX and NumPy alone, and takes a GPU where there is
-one; `benchmarks.environments.python('jax')` makes such an environment and
-returns its interpreter. Run it once for each case. It runs long HMC on all
+`cases` writes files that need neither TensorFlow nor the data: rows, layers,
+prior and likelihood. The side needs JAX and NumPy alone, and takes a GPU where
+there is one; `benchmarks.environments.python('jax')` makes such an environment
+and returns its interpreter. Run it once for each case. It runs long HMC on all
 rows, with the prior that `PosteriorSampling()` takes by default. `score` writes
 what was found to OUTPUT/long_hmc.jsonl; and OUTPUT/long_hmc.md, beside what
 Adam and the default at T = 1 have on the same rows.
@@ -27,21 +27,16 @@ import json
 import pathlib
 from typing import Any
 
+import keras
 import numpy as np
 
 from benchmarks import tables
 from benchmarks import uncertainty
 from benchmarks import uncertainty_data
+from tfp_sgmcmc.keras.model import priors
 
 OTHERS = 'others'  # Rows of no class that was trained on.
 SEED = 1  # Of the rows of `benchmarks.uncertainty`.
-_LAYERS = {
-    'digits': [['dense', 100], ['dense', 9]],
-    'covertype': [['dense', 128], ['dense', 128], ['dense', 2]],
-    'kos': [['dense', 512], ['dense', 5]],
-    'mnist': [['conv', 32, 3], ['pool', 2], ['conv', 64, 3], ['pool', 2],
-              ['flatten'], ['dense', 9]]}
-
 _PAGE = """# The posterior itself, by long HMC
 
 Negative log likelihood of test rows at T = 1, with the prior of
@@ -60,6 +55,38 @@ much, or draws are few, HMC has not reached the posterior.
 """
 
 
+def about(
+    layers: Sequence[keras.Layer], shape: Sequence[int], likelihood: str,
+) -> dict[str, Any]:
+  """What the side has to know of a network.
+
+  Args:
+    layers: Its layers, not built yet; hidden ones are rectified.
+    shape: Of a row.
+    likelihood: 'classes', or as `benchmarks.tables` names it.
+
+  Returns:
+    about: `layers` that compute, by kind and sizes; `shape` of what they take;
+      the `deviations` of the default prior of each weight; and `likelihood`.
+  """
+  model = keras.Sequential([keras.Input(shape), *layers])
+  found = []
+  for layer in model.layers:
+    if isinstance(layer, keras.layers.Reshape):
+      shape = layer.target_shape
+    elif isinstance(layer, keras.layers.Dense):
+      found.append(['dense', layer.units])
+    elif isinstance(layer, keras.layers.Conv2D):
+      found.append(['conv', layer.filters, layer.kernel_size[0]])
+    elif isinstance(layer, keras.layers.MaxPooling2D):
+      found.append(['pool', layer.pool_size[0]])
+    elif isinstance(layer, keras.layers.Flatten):
+      found.append(['flatten'])
+  return dict(
+      layers=found, shape=list(shape), likelihood=likelihood, deviations=[
+          float(priors.bounded_normal(w).stddev()) for w in model.weights])
+
+
 def of_network(name: str, folder: pathlib.Path) -> dict[str, Any]:
   """A case of `benchmarks.uncertainty`.
 
@@ -71,52 +98,60 @@ def of_network(name: str, folder: pathlib.Path) -> dict[str, Any]:
     case: `about`, `rows` and `tests`, as `write` takes it.
   """
   task = uncertainty_data.SETS[name](folder, SEED)
-  x, y = task.train
-  shape = [28, 28, 1] if name == 'mnist' else [x.shape[1]]
   tests = {**task.tests, OTHERS: (
       task.others, np.zeros([len(task.others)], np.int32))}
+  found = about(task.make_layers(0.), task.train[0].shape[1:], 'classes')
+
+  def rows(x, y):
+    return x.reshape([-1, *found['shape']]), y
+
   return dict(
-      about=dict(layers=_LAYERS[name], likelihood='classes', shape=shape),
-      rows=(x.reshape([-1, *shape]), y),
-      tests={kind: (x.reshape([-1, *shape]), y)
-             for kind, (x, y) in tests.items()})
+      about=found, rows=rows(*task.train),
+      tests={kind: rows(*test) for kind, test in tests.items()})
 
 
-def of_table(key: Sequence[Any], folder: pathlib.Path) -> dict[str, Any]:
+def of_table(line: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
   """A case of `benchmarks.tables`.
 
   Args:
-    key: Name of the table, split, hidden layers, likelihood.
+    line: Of its results.
     folder: That of the data.
 
   Returns:
     case: `about`, `rows` and `tests`, as `write` takes it.
   """
-  name, split, hidden, likelihood = key
-  table = tables.SETS[name](folder, split)
-  if table.num_classes:
-    num_outputs, likelihood = table.num_classes, 'classes'
+  table = tables.SETS[line['set']](folder, line['split'])
+  likelihood, num_outputs = line['likelihood'], table.num_classes
+  y, y_test = table.y, table.y_test
+  if num_outputs:
+    likelihood = 'classes'
   else:
     num_outputs = tables.LIKELIHOODS[likelihood][1]
-  y, y_test = (
-      y if table.num_classes else y[:, 0] for y in (table.y, table.y_test))
+    y, y_test = y[:, 0], y_test[:, 0]
   return dict(
-      about=dict(
-          layers=[['dense', units] for units in (*hidden, num_outputs)],
-          likelihood=likelihood, shape=[table.x.shape[1]]),
+      about=about(
+          [keras.layers.Dense(units) for units in (
+              *line['hidden'], num_outputs)], table.x.shape[1:], likelihood),
       rows=(table.x, y),
       tests={uncertainty_data.USUAL: (table.x_test, y_test)})
 
 
-def fits(output: pathlib.Path) -> dict[str, tuple[Any, ...]]:
-  """The fits of tables at T = 1 in which Adam was better, by name."""
+def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
+  """The fits of tables at T = 1 in which Adam was better: lines by name.
+
+  Args:
+    output: The folder of the results.
+
+  Returns:
+    lines: Of those with several sizes of batches that nearest to 32.
+  """
   found = {}
-  for line in uncertainty.read(output / 'tables.jsonl'):
+  for line in sorted(uncertainty.read(output / 'tables.jsonl'),
+                     key=lambda line: -abs(line['batch_size'] - 32)):
     if line['temperature'] == 1. and line['posterior'] > line['adam']:
-      key = (line['set'], line['split'], tuple(line['hidden']),
-             line['likelihood'])
       hidden = '-'.join(map(str, line['hidden']))
-      found[f'{line["set"]}_{line["split"]}_{hidden}_{key[-1]}'] = key
+      found['_'.join([line['set'], str(line['split']), hidden,
+                      line['likelihood']])] = line
   return found
 
 
@@ -124,7 +159,7 @@ def write(case: dict[str, Any], path: pathlib.Path) -> None:
   """Writes a case for the side.
 
   Args:
-    case: `about`: layers, likelihood, and the shape of a row; `rows`: x and y;
+    case: `about`, as the function of this name makes it; `rows`: x and y;
       `tests`: x and y by kind.
     path: Of the file.
   """
@@ -144,15 +179,16 @@ def write(case: dict[str, Any], path: pathlib.Path) -> None:
 def cases(arguments: argparse.Namespace) -> None:
   """Writes the cases that are not there yet."""
   arguments.folder.mkdir(parents=True, exist_ok=True)
-  for name in arguments.sets or [*_LAYERS, *fits(arguments.output)]:
-    if name not in _LAYERS and name not in fits(arguments.output):
+  networks, of_tables = uncertainty_data.SETS, fits(arguments.output)
+  for name in arguments.sets or [*networks, *of_tables]:
+    if name not in networks and name not in of_tables:
       raise SystemExit(
-          f'--sets has {name}. There are {", ".join(_LAYERS)}, and the fits '
-          f'{", ".join(fits(arguments.output))}.')
+          f'--sets has {name}. There are {", ".join(networks)}, and the fits '
+          f'{", ".join(of_tables)}.')
     path = arguments.folder / f'{name}.npz'
     if not path.exists():
-      write(of_network(name, arguments.data) if name in _LAYERS else of_table(
-          fits(arguments.output)[name], arguments.data), path)
+      write(of_network(name, arguments.data) if name in networks else of_table(
+          of_tables[name], arguments.data), path)
 
 
 def score(arguments: argparse.Namespace) -> None:
@@ -172,33 +208,24 @@ def score(arguments: argparse.Namespace) -> None:
       report(lines, arguments.output))
 
 
-def others(name: str, output: pathlib.Path) -> dict[str, dict[str, float]]:
-  """The NLL of Adam and of the default on a case.
+def others(output: pathlib.Path) -> dict[str, dict[str, dict[str, float]]]:
+  """The NLL of Adam and of the default.
 
   Args:
-    name: Of the case.
     output: The folder of the results of both benchmarks.
 
   Returns:
-    nll: By method, by kind of test rows.
+    nll: By case, by method, by kind of test rows.
   """
-  if name in _LAYERS:
-    return {
-        line['method']: {
-            kind: scores['NLL'] for kind, scores in line['scores'].items()}
-        for line in uncertainty.read(output / 'uncertainty.jsonl')
-        if (line['set'], line['seed']) == (name, SEED)}
-  table, split, hidden, likelihood = fits(output)[name]
-  # Batches of 32 where there are fits of other sizes too.
-  line = min(
-      (line for line in uncertainty.read(output / 'tables.jsonl')
-       if (line['set'], line['split'], tuple(line['hidden']),
-           line['likelihood'], line['temperature'])
-       == (table, split, hidden, likelihood, 1.)
-       and line['posterior'] > line['adam']),
-      key=lambda line: abs(line['batch_size'] - 32))
-  return {'Adam': {uncertainty_data.USUAL: line['adam']},
-          'T = 1': {uncertainty_data.USUAL: line['posterior']}}
+  found = {
+      name: {'Adam': {uncertainty_data.USUAL: line['adam']},
+             'T = 1': {uncertainty_data.USUAL: line['posterior']}}
+      for name, line in fits(output).items()}
+  for line in uncertainty.read(output / 'uncertainty.jsonl'):
+    if line['seed'] == SEED:
+      found.setdefault(line['set'], {})[line['method']] = {
+          kind: scores['NLL'] for kind, scores in line['scores'].items()}
+  return found
 
 
 def report(lines: dict[str, dict[str, Any]], output: pathlib.Path) -> str:
@@ -217,8 +244,9 @@ def report(lines: dict[str, dict[str, Any]], output: pathlib.Path) -> str:
   rows.append(['---'] * len(rows[0]))
   shifts = [['network', 'test rows', 'Adam', 'default, T = 1', 'HMC']]
   shifts.append(['---'] * len(shifts[0]))
+  usual, by_case = uncertainty_data.USUAL, others(output)
   for name, line in lines.items():
-    usual, there = uncertainty_data.USUAL, others(name, output)
+    there = by_case[name]
     chains, halves = (
         line[f'nll_of_{part}'][usual] for part in ('chains', 'halves'))
     rows.append([

@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 
+import keras
 import numpy as np
 import pytest
 
@@ -327,7 +328,7 @@ def test_long_hmc_has_the_law_of_a_linear_regression(tmp_path):
       for rows in (x, x_test))
   path, result = tmp_path / 'linear.npz', tmp_path / 'linear.result.npz'
   long_hmc.write(dict(
-      about=dict(layers=[['dense', 1]], likelihood='one_scale', shape=[3]),
+      about=long_hmc.about([keras.layers.Dense(1)], [3], 'one_scale'),
       rows=(x, y), tests={USUAL: (x_test, y_test)}), path)
   side = pathlib.Path(long_hmc.__file__).parent / 'sides' / 'jax_hmc.py'
   subprocess.run([environments.python('jax'), side, path, result,

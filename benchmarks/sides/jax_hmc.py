@@ -36,7 +36,7 @@ FEWEST = 50  # Transitions of each stage of the warm-up.
 
 
 def initial_weights(key, shape, layers):
-  """Glorot's kernels and zero biases, and the standard deviations of priors.
+  """Glorot's kernels and zero biases.
 
   Args:
     key: Of the random numbers.
@@ -45,9 +45,8 @@ def initial_weights(key, shape, layers):
 
   Returns:
     weights: A kernel and a bias of each layer that has weights.
-    deviations: Arrays of the same shapes.
   """
-  weights, deviations = [], []
+  weights = []
   for layer in layers:
     kind, *numbers = layer
     if kind == 'pool':
@@ -67,10 +66,8 @@ def initial_weights(key, shape, layers):
       limit = math.sqrt(6. / (fan_in + window * units))
       weights += [jax.random.uniform(own, kernel, minval=-limit, maxval=limit),
                   jnp.zeros([units])]
-      deviations += [jnp.full(kernel, min(1., math.sqrt(128. / fan_in))),
-                     jnp.ones([units])]
       shape = (*shape[:-1], units)
-  return weights, deviations
+  return weights
 
 
 def outputs(weights, x, layers):
@@ -185,10 +182,12 @@ class Sampler:
 
   def __init__(self, case, num_chains):
     self.case, self.num_chains = case, num_chains
-    weights, deviations = initial_weights(
+    weights = initial_weights(
         jax.random.key(0), case['shape'], case['layers'])
     _, self.unravel = flatten_util.ravel_pytree(weights)
-    self.deviations, _ = flatten_util.ravel_pytree(deviations)
+    self.deviations, _ = flatten_util.ravel_pytree([
+        jnp.full_like(w, deviation)
+        for w, deviation in zip(weights, case['deviations'], strict=True)])
     has_windows = any(layer[0] == 'conv' for layer in case['layers'])
     # A convolution whose kernel differs by chain is slow, so chains go one
     # after another there. Forces may be rounded more than the density: any
@@ -218,7 +217,7 @@ class Sampler:
     def one(key):
       for_start, for_rows = jax.random.split(key)
       theta, _ = flatten_util.ravel_pytree(initial_weights(
-          for_start, self.case['shape'], self.case['layers'])[0])
+          for_start, self.case['shape'], self.case['layers']))
       num_rows = len(x)
 
       def loss(theta, rows):
@@ -323,7 +322,7 @@ def run(case, seconds, num_chains, most):
   """Runs all chains.
 
   Args:
-    case: `layers`, `likelihood`, `shape`, `rows` and `tests`.
+    case: What `about` of `benchmarks.long_hmc` has, `rows` and `tests`.
     seconds: Of warm-up and draws together.
     num_chains: How many.
     most: The largest number of steps of a trajectory.
