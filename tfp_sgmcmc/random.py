@@ -36,8 +36,10 @@ from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import permutation
-from tfp_sgmcmc.internal import seeds
+from tfp_sgmcmc.internal import random_indices
+from tfp_sgmcmc.internal import threefry
 from tfp_sgmcmc.internal import word32
+from tfp_sgmcmc.internal.threefry import threefry_2x32
 
 __all__ = [
     'bits',
@@ -50,10 +52,7 @@ __all__ = [
     'uniform',
 ]
 
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_KEY_PARITY = 0x1BD11BDA
 _FOLD_STREAM = 0xFFFFFFFF
-_MAX_COLUMNS = 4096
 # Of `normal_like`: numbers in a row, and of what each part's place is a
 # multiple, so that it is a view of the whole and no copy (64 bytes).
 _ROW = 1024
@@ -68,172 +67,32 @@ _DENOMINATOR = (
     0.0001796918222680688, 1.2939651696797227e-06)
 
 
-def threefry_2x32(
-    key: tuple[tf.Tensor, tf.Tensor],
-    counter: tuple[tf.Tensor, tf.Tensor],
-) -> tuple[tf.Tensor, tf.Tensor]:
-  """Encrypts counters with Threefry-2x32, 20 rounds.
-
-  Args:
-    key: Pair of `uint32` tensors that broadcast with the counters.
-    counter: Pair of `uint32` tensors.
-
-  Returns:
-    words: Pair of `uint32` tensors.
-
-  #### Examples
-
-  >>> zero = tf.constant(0, tf.uint32)
-  >>> [hex(word) for word in threefry_2x32((zero, zero), (zero, zero))]
-  ['0x6b200159', '0x99ba4efe']
-  """
-  keys = (key[0], key[1], key[0] ^ key[1] ^ word32.constant(_KEY_PARITY))
-  x, y = counter[0] + keys[0], counter[1] + keys[1]
-  for block in range(5):
-    for rotation in _ROTATIONS[block % 2]:
-      x = x + y
-      y = x ^ (word32.left(y, rotation) | word32.right(y, 32 - rotation))
-    x = x + keys[(block + 1) % 3]
-    y = y + keys[(block + 2) % 3] + word32.constant(block + 1)
-  return x, y
-
-
-def _to_shape(shape):
-  """A shape as an `int32` tensor; raises where no numbers can have it."""
-  try:
-    shape = tf.convert_to_tensor(shape, tf.int32)
-  except (TypeError, ValueError) as error:
-    raise TypeError(
-        f'shape is {checks.shorten(shape)}: it has to be a list of integers, '
-        'each below 2^31.') from error
-  sizes = tf.get_static_value(shape, partial=True)
-  if sizes is None:
-    return shape
-  if np.ndim(sizes) != 1:
-    raise ValueError(
-        f'shape is {int(sizes)}: it has to be a list of integers; one axis of '
-        f'that length is [{int(sizes)}].' if np.ndim(sizes) == 0 else
-        f'shape has shape {np.shape(sizes)}: it has to be a list of integers.')
-  known = [int(size) for size in sizes if size is not None]
-  if any(size < 0 for size in known):
-    raise ValueError(
-        f'shape is {known}: no axis can have a negative length.')
-  if len(known) == len(sizes) and math.prod(known) >= 2**31:
-    raise ValueError(
-        f'shape is {known}, {math.prod(known):,} numbers, and fewer than 2^31 '
-        'are drawn at once: draw them in pieces, each with a seed of its own '
-        '(fold_in).')
-  return shape
-
-
-def _columns(shape):
-  """Number of columns to store as a constant: None = all, 1 = none.
-
-  All where there are few, or where the program is of these numbers alone; the
-  last axis where its length is even.
-  """
-  if not compat.in_xla_context():
-    return None
-  sizes = tf.get_static_value(_to_shape(shape))
-  if sizes is None or math.prod(sizes) <= _MAX_COLUMNS:
-    return None
-  last = int(sizes[-1])
-  return 1 if last % 2 or last > _MAX_COLUMNS else last
-
-
-def _words(shape, seed, stream, columns):
-  """Both words of counters `(0, stream), (1, stream), ...`, in `shape`."""
-  size = tf.reduce_prod(shape)
-  i = tf.range(size) if columns is None else compat.positions(size)
-  return _encrypt(tf.bitcast(tf.reshape(i, shape), tf.uint32), seed, stream)
-
-
-def _encrypt(counter, seed, stream):
-  """Both words of the counters `(counter, stream)`."""
-  return threefry_2x32(
-      tf.unstack(tf.bitcast(seed, tf.uint32), 2),
-      (counter, word32.constant(stream)))
-
-
-def _compiled(fn):
-  """Makes `fn(shape, seed, *tensors, **static)` run under XLA where it can.
-
-  Eager calls are fast by that, and round as compiled ones do.
-  """
-  @functools.cache
-  def compiled(jit_compile, **static):
-    return tf.function(
-        functools.partial(fn, **static), jit_compile=jit_compile,
-        autograph=False)
-
-  @tf.autograph.experimental.do_not_convert
-  @functools.wraps(fn)
-  def wrapper(shape, seed, *tensors, **static):
-    shape = _to_shape(shape)
-    seed = seeds.check(seed)
-    # In a program that XLA compiles anyway, an ordinary function that is traced
-    # once; elsewhere one that XLA compiles on its own, where it can.
-    call = compiled(
-        None if compat.in_xla_context() else compat.jit_compile(), **static)
-    return tf.reshape(call(shape, seed, *tensors), shape)
-
-  return wrapper
-
-
-@_compiled
+@threefry.compiled
 def _bits(shape, seed, *, stream, columns):
-  return _words(shape, seed, stream, columns)[0]
+  return threefry.words(shape, seed, stream, columns)[0]
 
 
-@_compiled
+@threefry.compiled
 def _uniform(shape, seed, *, dtype, stream, columns):
-  first, second = _words(shape, seed, stream, columns)
+  first, second = threefry.words(shape, seed, stream, columns)
   if dtype == tf.float64:
-    return tf.cast(_53_bits(first, second), dtype) * 2.**-53
+    return tf.cast(threefry.first_53_bits(first, second), dtype) * 2.**-53
   return tf.cast(tf.cast(word32.right(first, 8), tf.int32), dtype) * 2.**-24
 
 
-@_compiled
+@threefry.compiled
 def _normal(shape, seed, offset, *, dtype, stream, columns):
-  counter, is_first = _counters(shape, columns)
+  counter, is_first = threefry.counters(shape, columns)
   counter += tf.bitcast(offset // 2, tf.uint32)
-  word = _word(counter, is_first, seed, stream)
+  word = threefry.word_of(counter, is_first, seed, stream)
   if dtype != tf.float64:
     return _quantile(word)
   # The first 32 bits are the word that float32 uses, so that both dtypes draw
   # the same number up to rounding. k 2^-53 is the midpoint of one of 2^53 equal
   # cells of (-1, 1): never an end point, so that erfinv is finite.
-  k = 2 * _53_bits(word, _word(
+  k = 2 * threefry.first_53_bits(word, threefry.word_of(
       counter | word32.constant(1 << 30), is_first, seed, stream)) + (1 - 2**53)
   return tf.math.erfinv(tf.cast(k, dtype) * 2.**-53) * math.sqrt(2.)
-
-
-def _counters(shape, columns):
-  """`i // 2`, and whether i is even, for i = 0, 1, ... as rows of `columns`.
-
-  What is the same in each row is a literal: XLA's loop on CPU takes 2/3 of the
-  time of one that computes it. With a single column, for shapes which do not
-  divide so, it is computed; None is for one row of all.
-  """
-  size = tf.reduce_prod(shape)
-  if columns == 1:
-    i = tf.bitcast(compat.positions(size), tf.uint32)
-    return word32.right(i, 1), i & word32.constant(1) == 0
-  i = tf.bitcast(tf.range(size if columns is None else columns), tf.uint32)
-  counter, is_first = word32.right(i, 1), i & word32.constant(1) == 0
-  if columns is None:
-    return counter, is_first
-  rows = tf.reshape(compat.positions(size // columns), [size // columns, 1])
-  return tf.bitcast(rows * (columns // 2), tf.uint32) + counter, is_first
-
-
-def _word(counter, is_first, seed, stream):
-  """The first or the second word of a counter, each computed alone.
-
-  Each counter is encrypted twice, once for each of its two words. XLA's loop on
-  CPU is still faster than with one counter a word: it takes 3/4 of the time.
-  """
-  return tf.where(is_first, *_encrypt(counter, seed, stream))
 
 
 def _quantile(word):
@@ -252,70 +111,7 @@ def _quantile(word):
   return x * (numerator / denominator)
 
 
-def _53_bits(high, low):
-  """The first 53 bits of two words, as many as a float64 holds, `int64`."""
-  word = word32.left(tf.cast(high, tf.uint64), 32) | tf.cast(low, tf.uint64)
-  return tf.cast(word32.right(word, 11), tf.int64)
-
-
-@_compiled
-def _indices_with_replacement(shape, seed, *, num_examples, columns):
-  # The bias is below N / 2^64.
-  high, low = _words(shape, seed, 0, columns)
-  index = _below(high, low, tf.constant(num_examples, tf.uint64))
-  return _computed_once(index, num_examples)
-
-
-def _below(high, low, n):
-  """floor(n w / 2^64) for the 64-bit words w = (high, low)."""
-  high, low = (tf.cast(word, tf.uint64) for word in (high, low))
-  return tf.cast(
-      word32.right(high * n + word32.right(low * n, 32), 32), tf.int32)
-
-
-@_compiled
-def _indices_without_replacement(shape, seed, *, num_examples, columns):
-  batch_size = shape[-1]
-  keys = [
-      word[..., tf.newaxis] for word in _words(shape[:-1], seed, 0, columns)]
-  positions = tf.bitcast(tf.range(batch_size), tf.uint32)
-  index = permutation.permute(positions, keys, num_examples)
-  return _computed_once(tf.bitcast(index, tf.int32), num_examples)
-
-
-@_compiled
-def _of_strata_with_replacement(shape, seed, sizes, *, columns):
-  high, low = _words(shape, seed, 0, columns)
-  return _computed_once(_below(high, low, tf.cast(sizes, tf.uint64)), sizes)
-
-
-@_compiled
-def _of_strata_without_replacement(
-    shape, seed, strata, positions, sizes, a, b, *, num_strata, num_rounds,
-    columns):
-  keys = [
-      tf.gather(word, strata, axis=-1) for word in _words(
-          tf.concat([shape[:-1], [num_strata]], axis=0), seed, 0, columns)]
-  n, a, b = (tf.bitcast(t, tf.uint32) for t in (sizes, a, b))
-  index = permutation.with_odd_orders(
-      permutation.on_rectangles(
-          tf.bitcast(positions, tf.uint32), keys, n, a, b, num_rounds),
-      keys, n, a * b)
-  return _computed_once(tf.bitcast(index, tf.int32), sizes)
-
-
-def _computed_once(index, num_examples):
-  """Indices below `num_examples`, as they are.
-
-  XLA on CPU fuses all that it takes for cheap with the gather that comes next,
-  and would draw an index anew for each number of its row. It does not take a
-  remainder for cheap: with one here, a step of 1,000 chains on rows of 20
-  numbers takes half the time.
-  """
-  return tf.truncatemod(index, num_examples)
-
-
-@_compiled
+@threefry.compiled
 def _fold_in(shape, seed, data):
   low = tf.cast(data & 0xFFFFFFFF, tf.uint32)
   high = tf.cast(word32.right(data, 32), tf.uint32)
@@ -341,7 +137,7 @@ def bits(shape: hints.Shape, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
   >>> hex(bits([1], [0, 0])[0])
   '0x6b200159'
   """
-  return _bits(shape, seed, stream=stream, columns=_columns(shape))
+  return _bits(shape, seed, stream=stream, columns=threefry.columns_of(shape))
 
 
 def uniform(
@@ -372,7 +168,8 @@ def uniform(
   True
   """
   u = _uniform(
-      shape, seed, dtype=_wide(dtype), stream=stream, columns=_columns(shape))
+      shape, seed, dtype=_wide(dtype), stream=stream,
+      columns=threefry.columns_of(shape))
   return tf.cast(u, dtype)
 
 
@@ -415,7 +212,7 @@ def _normals_from(offset, shape, seed, dtype, stream=0):
   """
   z = _normal(
       shape, seed, tf.convert_to_tensor(offset, tf.int32), dtype=_wide(dtype),
-      stream=stream, columns=_columns(shape))
+      stream=stream, columns=threefry.columns_of(shape))
   return tf.cast(z, dtype)
 
 
@@ -483,10 +280,10 @@ def normal_like(
 def _flat_normals(size, seed, dtype):
   """`normal` of a vector of that size or more, as XLA on CPU is fast with it.
 
-  Of rows whose pattern is a literal (see `_counters`), which takes half the
-  time of a single axis: XLA uses wider vectors where it reads the booleans.
+  Of rows whose pattern is a literal (see `threefry.counters`), which takes half
+  the time of a single axis: XLA uses wider vectors where it reads the booleans.
   """
-  columns = size if size <= _MAX_COLUMNS else _ROW
+  columns = size if size <= threefry.MAX_COLUMNS else _ROW
   return tf.reshape(_normal(
       [-(-size // columns), columns], seed, tf.zeros([], tf.int32), dtype=dtype,
       stream=0, columns=columns), [-1])
@@ -533,12 +330,14 @@ def indices(
         f'There are {num_examples} examples, and indices are drawn among at '
         'most 2^30. Read larger data with gradients.Stream.')
   if checks.boolean('replacement', replacement):
-    return _indices_with_replacement(
-        shape, seed, num_examples=num_examples, columns=_columns(shape))
-  shape = _to_shape(shape)
-  _check_distinct(shape, num_examples)
-  return _indices_without_replacement(
-      shape, seed, num_examples=num_examples, columns=_columns(shape[:-1]))
+    return random_indices.with_replacement(
+        shape, seed, num_examples=num_examples,
+        columns=threefry.columns_of(shape))
+  shape = threefry.to_shape(shape)
+  random_indices.check_distinct(shape, num_examples)
+  return random_indices.without_replacement(
+      shape, seed, num_examples=num_examples,
+      columns=threefry.columns_of(shape[:-1]))
 
 
 def indices_of_strata(
@@ -578,58 +377,23 @@ def indices_of_strata(
   """
   sizes, numbers = np.asarray(sizes), np.asarray(numbers)
   replacement = checks.boolean('replacement', replacement)
-  _check_strata(sizes, numbers, replacement)
-  chains = _to_shape(chains)
+  random_indices.check_strata(sizes, numbers, replacement)
+  chains = threefry.to_shape(chains)
   shape = tf.concat([chains, [int(numbers.sum())]], axis=0)
 
   def of_each(values):
     return tf.constant(np.repeat(values, numbers), tf.int32)
 
   if replacement:
-    return _of_strata_with_replacement(
-        shape, seed, of_each(sizes), columns=_columns(shape))
+    return random_indices.of_strata_with_replacement(
+        shape, seed, of_each(sizes), columns=threefry.columns_of(shape))
   a, b, num_rounds = permutation.rectangles(sizes.tolist())
   positions = np.concatenate([np.arange(number) for number in numbers])
-  return _of_strata_without_replacement(
+  return random_indices.of_strata_without_replacement(
       shape, seed, of_each(np.arange(len(sizes))),
       tf.constant(positions, tf.int32), of_each(sizes), of_each(a), of_each(b),
       num_strata=len(sizes), num_rounds=num_rounds,
-      columns=_columns(tf.concat([chains, [len(sizes)]], axis=0)))
-
-
-def _check_strata(sizes, numbers, replacement):
-  """Raises where one of several strata cannot be drawn from."""
-  for name, array in (('sizes', sizes), ('numbers', numbers)):
-    if not np.issubdtype(array.dtype, np.integer):
-      raise TypeError(f'{name} is {array}: it has to be of Python integers.')
-  if not sizes.size or sizes.ndim != 1 or sizes.shape != numbers.shape:
-    raise ValueError(
-        f'sizes has shape {sizes.shape} and numbers {numbers.shape}: both need '
-        'an entry for each stratum, of which there is one at least.')
-  most = 2**30 if replacement else sizes
-  is_bad = (sizes < 1) | (sizes > 2**30) | (numbers < 0) | (numbers > most)
-  if np.any(is_bad):
-    k = np.argmax(is_bad)
-    raise ValueError(
-        f'{numbers[k]} indices are asked for in stratum {k}, which has '
-        f'{sizes[k]} examples: it has to have 1 to 2^30, and as many as are '
-        'asked for, or pass replacement=True for indices that may repeat.')
-
-
-def _check_distinct(shape, num_examples):
-  """Raises where so many examples have no set of distinct indices."""
-  sizes = tf.get_static_value(shape, partial=True)
-  if sizes is None:
-    return
-  if not len(sizes):
-    raise ValueError(
-        'shape is []: it needs an axis along which the indices are distinct. '
-        'A single index has shape [1].')
-  if sizes[-1] is not None and sizes[-1] > num_examples:
-    raise ValueError(
-        f'{sizes[-1]} distinct indices are asked for, and there are '
-        f'{num_examples} examples. Ask for at most so many, or pass '
-        'replacement=True for indices that may repeat.')
+      columns=threefry.columns_of(tf.concat([chains, [len(sizes)]], axis=0)))
 
 
 def fold_in(seed: tf.Tensor, data: int | tf.Tensor) -> tf.Tensor:
