@@ -222,6 +222,12 @@ KERNELS = {
             _bounded(sgmcmc.BouncyParticleSampler)(size), interval=0.3),
                            takes_any_target=False),
 }
+# Other settings of a kernel above, which slow tests leave to each week.
+VARIANTS = (
+    'psgld', 'explicit euler', 'sgnht euler', 'sgnht by part', 'msgnht',
+    'matrix', 'barker of known noise', 'pmicrocanonical', 'adaptive baoab',
+    'sticky zig-zag', 'sticky bouncy', 'bps of found bounds',
+    'zig-zag of found bounds', 'psbps')
 
 
 class Estimator(NamedTuple):

@@ -1,6 +1,6 @@
 """Parts of states that are other pieces on each replica: the law of one device.
 
-  python -m tests.own_parts
+  python -m tests.own_parts [variants]
 
 A program of its own, since TensorFlow takes its devices when it starts. It
 prints a line for each comparison and fails with the first that does not hold.
@@ -50,6 +50,10 @@ ANCHOR = np.array([0.4, 0.9, -1.2, 0.2])
 START = [np.float32([0.4, 0.4, -0.5]), np.float32(0.1)]  # Near the mean.
 H, NUM_STEPS, NUM_CHAINS = 0.15, 25, 10_000
 say = two_workers.say
+# Kernels of which the numbers are compared; `variants` are the others.
+USUAL = (
+    'SGHMC', 'SGNHT by part', 'microcanonical', 'split zig-zag',
+    'split bouncy', 'adapted SGHMC')
 
 
 def prior(num_effects, sharded=lambda distribution: distribution):
@@ -254,7 +258,7 @@ def pieces_of_the_whole_uniform(parts, is_own, seed):
   return [effects if k is None else effects[:, PIECES[k]], mu]
 
 
-def check_numbers(strategy):
+def check_numbers(strategy, is_of_variants=False):
   """With the noise of one device the chain is that of one device."""
   adapted = lambda target: sgmcmc.TemperatureStepSizeAdaptation(
       sghmc(lambda: target), 6)
@@ -290,6 +294,8 @@ def check_numbers(strategy):
           lambda: target)),
   }
   for name, make in makers.items():
+    if (name in USUAL) == is_of_variants:
+      continue
     of_posterior = lambda make=make: make(posterior())
     ways = [of_posterior]
     if name in ('SGLD', 'SGNHT', 'adapted SGHMC'):
@@ -376,6 +382,9 @@ def main():
   strategy = tf.distribute.MirroredStrategy(
       ['/cpu:0', '/cpu:1'],
       cross_device_ops=tf.distribute.ReductionToOneDevice())
+  if 'variants' in sys.argv[1:]:
+    check_numbers(strategy, is_of_variants=True)
+    return
   for check in (check_refusals, check_numbers, check_laws, check_thermostat):
     check(strategy)
 

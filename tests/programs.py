@@ -6,6 +6,9 @@ from unittest import mock
 
 import tensorflow as tf
 
+_OF_RANDOM_NUMBERS = (
+    'tfp_sgmcmc.random', 'tfp_sgmcmc.internal.random_indices')
+
 
 @contextlib.contextmanager
 def without_xla() -> Iterator[None]:
@@ -14,7 +17,7 @@ def without_xla() -> Iterator[None]:
 
   def plain(fn=None, **arguments):
     ours = getattr(fn, 'func', fn)
-    if getattr(ours, '__module__', None) == 'tfp_sgmcmc.random':
+    if getattr(ours, '__module__', None) in _OF_RANDOM_NUMBERS:
       return function(fn, **arguments)
     return function(fn, **{**arguments, 'jit_compile': None})
 

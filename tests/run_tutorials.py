@@ -181,6 +181,10 @@ TUTORIALS = {
 WITH_XLA = ('7_long_runs',)
 # Packages that a notebook needs and that the extra `test` does not install.
 NEEDS = {'11_lora': 'keras_hub'}
+# What takes longest, most of it in TFP or in what other tests hold.
+WEEKLY = (
+    '0_regression', '3_which_sampler', '4_variance_reduction',
+    '6_hierarchical_model')
 
 
 def main(chosen):

@@ -68,7 +68,10 @@ def check(hlo):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:.*not calibrated')
-@pytest.mark.parametrize('name', KERNELS)
+@pytest.mark.parametrize('name', [
+    # Whose step is in the program of a fit.
+    pytest.param(name, marks=pytest.mark.weekly) if row.in_fit else name
+    for name, row in KERNELS.items()])
 def test_the_program_of_sample_chain(name):
   """Of two chains, from the first results on, with a seed that is known."""
   row = KERNELS[name]
@@ -98,8 +101,10 @@ def program_of_fit(kernel, num_parameters=30_000, epochs=1, **arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    'name', [name for name, row in KERNELS.items() if row.in_fit])
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.weekly)
+    if name in catalogue.VARIANTS else name
+    for name, row in KERNELS.items() if row.in_fit])
 def test_the_program_of_fit(name):
   row = KERNELS[name]
   arguments = models.at_times(0.1) if name.endswith('sbps') else {}

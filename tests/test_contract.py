@@ -23,6 +23,9 @@ from tfp_sgmcmc.internal import one_kernel
 gradients = sgmcmc.gradients
 KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
 all_kernels = pytest.mark.parametrize('name', KERNELS)
+variants_weekly = pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.weekly)
+    if name in catalogue.VARIANTS else name for name in KERNELS])
 all_estimators = pytest.mark.parametrize('name', ESTIMATORS)
 normal, logarithm = catalogue.normal, catalogue.logarithm
 pytestmark = pytest.mark.filterwarnings('ignore:.*not calibrated')
@@ -97,7 +100,7 @@ def one_step_as_one_kernel(kernel, start):
 
 
 @pytest.mark.slow
-@all_kernels
+@variants_weekly
 def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps; by XLA as one kernel, where it can be."""
   kernel, start, eager = eager_run(name)
@@ -123,6 +126,7 @@ def test_the_same_seed_gives_the_same_chain_and_another_another(name):
     assert np.any(part != another)
 
 
+@pytest.mark.slow
 @all_kernels
 def test_one_chain_is_the_same_in_float32_and_float64(name):
   row = KERNELS[name]

@@ -44,7 +44,9 @@ def interrupt(monkeypatch, call, number=signal.SIGINT):
   monkeypatch.setattr(program.Program, '__call__', interrupted)
 
 
-@pytest.mark.parametrize('call', [0, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize('call', [
+    0, 2, 4, *(pytest.param(call, marks=pytest.mark.slow) for call in (1, 3, 6))
+])
 @pytest.mark.parametrize('on_disk', [False, True])
 def test_ctrl_c_keeps_the_draws(monkeypatch, tmp_path, call, on_disk):
   arguments = dict(
@@ -151,7 +153,9 @@ def broken_run(step, **arguments):
 @pytest.mark.parametrize('arguments', [
     {}, {'jit_compile': True}, 'many kernels', 'on disk'])
 @pytest.mark.parametrize('step, num_draws', [
-    (1, 0), (6, 0), (7, 1), (9, 1), (63, 19)])
+    (1, 0), (7, 1), (63, 19), *(
+        pytest.param(*row, marks=pytest.mark.slow) for row in [(6, 0), (9, 1)])
+])
 def test_finds_the_exact_step_of_a_nan(
     tmp_path, monkeypatch, arguments, step, num_draws):
   if arguments == 'on disk':

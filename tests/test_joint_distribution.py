@@ -102,6 +102,7 @@ def _case(k, has_covariates):
       id=f'{KINDS[k][1].__name__}-{has_covariates}')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make, kind, name, has_covariates', [
     _case(k, has_covariates)
     for k in range(len(KINDS)) for has_covariates in (False, True)])

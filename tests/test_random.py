@@ -76,11 +76,11 @@ def eager_draws(draws):
 
 
 @pytest.mark.parametrize('draws, jit_compile', [
-    (some_draws, True), *(
-        pytest.param(all_draws, how, marks=pytest.mark.slow)
-        for how in (True, False)), pytest.param(
-            all_draws, 'no compiler',
-            marks=[pytest.mark.slow, pytest.mark.weekly])])
+    (some_draws, True),
+    pytest.param(all_draws, False, marks=pytest.mark.slow), *(
+        pytest.param(
+            all_draws, how, marks=[pytest.mark.slow, pytest.mark.weekly])
+        for how in (True, 'no compiler'))])
 def test_same_eager_graph_and_xla(draws, jit_compile, monkeypatch):
   if jit_compile == 'no compiler':
     monkeypatch.setattr(compat, 'jit_compile', lambda: None)

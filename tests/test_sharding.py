@@ -43,13 +43,15 @@ def test_two_workers_have_the_law_of_one_device(tmp_path):
 
 
 @pytest.mark.slow
-def test_parts_of_each_replica_have_the_law_of_one_device():
+@pytest.mark.parametrize('part, num_planted', [
+    ('usual', 5), pytest.param('variants', 3, marks=pytest.mark.weekly)])
+def test_parts_of_each_replica_have_the_law_of_one_device(part, num_planted):
   result = subprocess.run(
-      [sys.executable, '-m', 'tests.own_parts'],
+      [sys.executable, '-m', 'tests.own_parts', part],
       cwd=pathlib.Path(__file__).parent.parent, capture_output=True,
       check=False, text=True)
   assert result.returncode == 0, result.stdout + result.stderr
-  assert result.stdout.count('planted') == 8
+  assert result.stdout.count('planted') == num_planted
 
 
 def two_replicas():

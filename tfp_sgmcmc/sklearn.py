@@ -213,7 +213,7 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
   With all rows in each step:
 
   >>> regressor = BayesianRegressor(
-  ...     num_steps=1000, batch_size=None, random_state=0).fit(x, y)
+  ...     num_steps=500, batch_size=None, random_state=0).fit(x, y)
   >>> regressor.score(x, y) > 0.9
   True
   """
@@ -299,7 +299,7 @@ class BayesianClassifier(base.ClassifierMixin, _Perceptron):
   >>> from tfp_sgmcmc.sklearn import BayesianClassifier
   >>> x = np.random.default_rng(0).normal(size=[200, 2])
   >>> y = np.where(x[:, 0] > 0., 'right', 'left')
-  >>> classifier = BayesianClassifier(num_steps=1000, random_state=0).fit(x, y)
+  >>> classifier = BayesianClassifier(num_steps=500, random_state=0).fit(x, y)
   >>> classifier.predict([[2., 0.]]), classifier.predict_proba(x).shape
   (array(['right'], dtype='<U5'), (200, 2))
   """

@@ -132,6 +132,7 @@ def test_a_right_chain_is_fine():
   assert lines[-1] == 'not about how good the predictions are.'
 
 
+@pytest.mark.slow
 def test_several_runs_and_one_elsewhere():
   """Of different lengths; one chain in two that is three sd from the others."""
   runs = [part_of(run(seed), NUM_DRAWS - 100 * k, 2)

@@ -89,6 +89,7 @@ def test_unbiased_with_the_variance_it_says(estimator):
   assert are_as_said(estimator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('estimator', [
     ControlVariate(4, other_state(), rows_per_chunk=5),
     ControlVariate(4, other_state(), probabilities=TICKETS),
@@ -162,6 +163,7 @@ def _preferential():
   return ControlVariate(4, other_state(), probabilities=TICKETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('plant, make', [
     (planted.no_population_factor, lambda: ControlVariate(4, other_state())),
     (_anchor_not_scaled, lambda: ControlVariate(4, other_state())),

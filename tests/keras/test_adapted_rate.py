@@ -71,6 +71,7 @@ def relative_error(kernel, momentum, target):
   return (precision[0, 0] * variance[0, 0] - 1.) / target - 1.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kernel, momentum, target', [
     (sgmcmc.SGHMC, 0.9, 0.1), (sgmcmc.SGHMC, 0.7, 0.25),
     (sgmcmc.SGLD, None, 0.05)])

@@ -55,6 +55,7 @@ def test_weights_are_those_of_the_kernel():
   assert len(set(found)) > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_predictions_are_weighted_means(num_chains):
   posterior = fitted(num_chains)

@@ -145,6 +145,7 @@ def test_optimizer_with_moving_average_that_never_trains():
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('arguments, epochs', [
     ({}, 3), (dict(directory=True), 3),
     pytest.param(

@@ -95,6 +95,7 @@ def test_numbers_are_of_the_mixture_s_mean_and_variance():
   check_numbers(teach(posterior, table(2)), weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['classes', 'numbers'])
 def test_a_planted_error_is_seen(kind, monkeypatch):
   """Mean logits; and the noise without what the draws disagree about."""

@@ -64,7 +64,8 @@ def assert_equal(found, wanted):
 
 
 @pytest.mark.parametrize('name', [
-    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    name if name in QUICK else pytest.param(
+        name, marks=[pytest.mark.slow, pytest.mark.weekly])
     for name in SECOND])
 def test_second_fit_is_that_of_a_new_model(name):
   second, is_kept = SECOND[name]
@@ -78,13 +79,12 @@ def test_second_fit_is_that_of_a_new_model(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments', [
-    dict(num_chains=2, start_epoch=1),
     dict(kernel=None, start_epoch=0),
-    pytest.param(
+    *(pytest.param(row, marks=pytest.mark.weekly) for row in [
+        dict(num_chains=2, start_epoch=1),
         dict(kernel=None, start_epoch=0, num_chains=2),
-        marks=pytest.mark.weekly),
-    dict(kernel=sgmcmc.SGHMC, momentum=0.9, temperature='validation',
-         learning_rate=0.01),
+        dict(kernel=sgmcmc.SGHMC, momentum=0.9, temperature='validation',
+             learning_rate=0.01)]),
 ], ids=str)
 def test_second_chain_of_a_kind(arguments):
   first, second = ({**arguments, 'seed': seed} for seed in (1, 2))

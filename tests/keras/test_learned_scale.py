@@ -146,7 +146,8 @@ def p_values(temperature):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('temperature', [1., 0.2])
+@pytest.mark.parametrize('temperature', [
+    1., pytest.param(0.2, marks=pytest.mark.weekly)])
 def test_law_and_planted_errors(temperature):
   found = p_values(temperature)
   assert found.pop('right').min() > FALSE_ALARM

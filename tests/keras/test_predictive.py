@@ -44,9 +44,11 @@ def locations():
 GAUSSIAN = sgmcmc.keras.GaussianLikelihood(scale=0.5)
 both_weights = pytest.mark.parametrize(
     'weights', [None, WEIGHTS], ids=['equal', 'weights'])
+# For variants that other tests hold.
+WEEKLY = [pytest.mark.slow, pytest.mark.weekly]
 # For what has nothing of its own where they are equal.
 weights_and_slowly_none = pytest.mark.parametrize('weights', [
-    pytest.param(None, id='equal', marks=pytest.mark.slow),
+    pytest.param(None, id='equal', marks=WEEKLY),
     pytest.param(WEIGHTS, id='weights')])
 
 
@@ -76,7 +78,7 @@ def test_mixture_of_gaussians(weights):
     (GAUSSIAN, lambda mean: scipy.stats.norm(mean, 0.5)),
     pytest.param(
         sgmcmc.keras.LaplaceLikelihood(scale=0.5),
-        lambda mean: scipy.stats.laplace(mean, 0.5), marks=pytest.mark.slow),
+        lambda mean: scipy.stats.laplace(mean, 0.5), marks=WEEKLY),
     # Without a mean or a variance.
     (sgmcmc.keras.StudentTLikelihood(df=0.8, scale=0.5),
      lambda mean: scipy.stats.t(0.8, mean, 0.5)),
@@ -84,7 +86,7 @@ def test_mixture_of_gaussians(weights):
         sgmcmc.keras.DistributionLoss(
             lambda outputs: tfd.LogNormal(outputs, 0.5)),
         lambda mean: scipy.stats.lognorm(0.5, scale=np.exp(mean)),
-        marks=pytest.mark.slow),
+        marks=WEEKLY),
     # TFP has no quantiles of it, and no cdf below 0.
     (sgmcmc.keras.DistributionLoss(lambda outputs: tfd.InverseGamma(
         3., tf.exp(outputs))),
@@ -115,7 +117,7 @@ def test_quantiles_of_mixtures(loss, component, weights):
         sgmcmc.keras.DistributionLoss(
             lambda outputs: tfd.Poisson(log_rate=outputs)),
         lambda mean: scipy.stats.poisson(np.exp(mean)),
-        marks=pytest.mark.slow),
+        marks=WEEKLY),
 ], ids=['negative binomial', 'Poisson'])
 def test_counts(loss, component, weights):
   """Quantiles and interval are the whole numbers of the definition."""
@@ -303,8 +305,9 @@ def two_outputs(losses, as_dict):
   return sgmcmc.keras.PosteriorSamples.from_arrays(model, arrays)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('as_dict', [
-    True, pytest.param(False, marks=pytest.mark.slow)])
+    True, pytest.param(False, marks=WEEKLY)])
 @pytest.mark.parametrize('loss_of_kind', [
     keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     pytest.param(None, marks=pytest.mark.slow)],
@@ -376,7 +379,7 @@ def test_coverage():
   a row to predict. They share one model, each with weights of its own. The
   number of targets outside is binomial.
   """
-  num, dims, rows, num_draws, level = 400, 2, 3, 100, 0.9
+  num, dims, rows, num_draws, level = 400, 2, 3, 40, 0.9
   rng = np.random.default_rng(0)
   x = rng.normal(size=[num, rows + 1, dims])
   theta = rng.normal(size=[num, dims])

@@ -13,8 +13,9 @@ import tfp_sgmcmc as sgmcmc
 
 
 @pytest.mark.parametrize('arguments', [
-    {}, {'num_chains': 2}, {'kernel': sgmcmc.SGNHT, 'learning_rate': 1e-3},
-    {'temperature': 'validation'}],
+    {}, *(pytest.param(row, marks=pytest.mark.slow) for row in [
+        {'num_chains': 2}, {'kernel': sgmcmc.SGNHT, 'learning_rate': 1e-3},
+        {'temperature': 'validation'}])],
     ids=['default', 'chains', 'SGNHT', 'validation'])
 def test_no_variable_is_of_int32(arguments):
   rng = np.random.default_rng(0)

@@ -97,8 +97,9 @@ def z_score(values):
   return np.mean(values) / np.std(values) * np.sqrt(len(values))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('decay', [
-    pytest.param(0., marks=pytest.mark.slow), 0.9])
+    pytest.param(0., marks=pytest.mark.weekly), 0.9])
 def test_law_with_minibatches(decay):
   """E[x^2] with the weights, exactly, at a finite step; and three errors."""
   own, later, equal = martingale(sgmcmc.AdaptiveTime, decay)

@@ -68,8 +68,9 @@ def adapted(inner, number=1200):
       num_burnin_steps=number, seed=1, progress_bar=False).kernel_results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('diagonal', [
-    pytest.param(None, marks=pytest.mark.slow), 4.])
+    pytest.param(None, marks=pytest.mark.weekly), 4.])
 def test_the_decoherence_length_is_the_size_of_the_posterior(diagonal):
   """sqrt(10 + 40) = 7.07; half of it in units of a scale of 2.
 

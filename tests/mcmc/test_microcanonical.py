@@ -175,9 +175,8 @@ def p_value(found, variance=1.):
     ('minimal_norm', 20, 1., 1.),
     ('leapfrog', 20, 0.7, 1.),
     ('minimal_norm', 20, 1., 0.5),
-    pytest.param('minimal_norm', 100, 2., 1., marks=pytest.mark.slow),
-    pytest.param(
-        'leapfrog', 100, 1.5, 1., marks=[pytest.mark.slow, pytest.mark.weekly]),
+    *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.weekly])
+      for row in [('minimal_norm', 100, 2., 1.), ('leapfrog', 100, 1.5, 1.)]),
 ])
 def test_law_at_small_steps(integrator, d, h, temperature):
   """The means and all covariances, of T times the normal law's."""
@@ -262,8 +261,9 @@ def noisy_variances(**changes):
   return np.mean(np.square(found), axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('h, length', [
-    pytest.param(1., 4.5, marks=pytest.mark.slow), (0.5, 10.)])
+    pytest.param(1., 4.5, marks=pytest.mark.weekly), (0.5, 10.)])
 def test_noise_that_is_the_same_in_all_directions(h, length):
   """The share h^2 C / (6 d) of the docstring, whatever L is."""
   share = 6. / 120.

@@ -170,6 +170,7 @@ def test_law_of_two_modes_by_minibatches():
       step_size=0.001, gradient_estimator=gradients.Uniform(20)) < Z)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('error', [
     dict(swap_every=100_000),
     pytest.param(

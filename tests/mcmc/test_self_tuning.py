@@ -131,7 +131,8 @@ def test_law_where_a_batch_is_a_hundredth_of_the_data():
 
 
 @pytest.mark.parametrize('error', [
-    dict(noise=1.), pytest.param(dict(noise=0.5), marks=pytest.mark.slow),
+    dict(noise=1.), pytest.param(
+        dict(noise=0.5), marks=[pytest.mark.slow, pytest.mark.weekly]),
     dict(drift=0.05)])
 def test_planted_errors_are_seen(error):
   theta, _ = run_means(**error)
@@ -192,7 +193,8 @@ def run_normals(num_chains, num_steps, scale, **numbers):
       tf.constant(start, tf.float32), num_steps, scale=scale, **numbers)
 
 
-@pytest.mark.parametrize('scale, temperature', [(1., 1.), (0.1, 0.1)])
+@pytest.mark.parametrize('scale, temperature', [
+    pytest.param(1., 1., marks=pytest.mark.slow), (0.1, 0.1)])
 def test_law_with_the_exact_gradient(scale, temperature):
   state, results = run_normals(
       NUM_CHAINS, 3 * NUM_STEPS, scale, step_size=0.003,

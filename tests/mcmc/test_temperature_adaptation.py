@@ -173,6 +173,7 @@ def logistic_excess():
   return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('start', [1e-5, 1e-3])
 def test_excess_of_a_logistic_regression(start):
   """Within 5 standard errors of the run, and the tolerance.

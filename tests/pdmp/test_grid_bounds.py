@@ -80,7 +80,8 @@ def test_law_on_the_plane(name):
   assert violation_share(results) < 2e-3
 
 
-@pytest.mark.parametrize('name', KERNELS)
+@pytest.mark.parametrize('name', [
+    'zig-zag', pytest.param('bouncy', marks=pytest.mark.slow)])
 def test_bounds_of_half_the_size_are_seen_and_counted(name, monkeypatch):
   bound_cells = grid_bounds.bound_cells
   monkeypatch.setattr(
@@ -111,7 +112,8 @@ def test_law_next_to_a_wall():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', KERNELS)
+@pytest.mark.parametrize('name', [
+    'zig-zag', pytest.param('bouncy', marks=pytest.mark.weekly)])
 def test_law_of_a_logistic_regression(name):
   """Of two parts, by paths of chains that start at draws of it."""
   truth, start = test_logistic.law()

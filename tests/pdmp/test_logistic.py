@@ -126,7 +126,8 @@ UNIFORM = sgmcmc.gradients.Uniform(1)
         lambda: sgmcmc.gradients.ControlVariate(1, anchor()), 3000, id='ZZ-CV',
         marks=pytest.mark.slow),
     pytest.param(
-        sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 3000, id='Local BPS'),
+        sgmcmc.BouncyParticleSampler, lambda: UNIFORM, 3000, id='Local BPS',
+        marks=pytest.mark.slow),
     pytest.param(
         sgmcmc.BouncyParticleSampler, sgmcmc.gradients.Exact, 1000, id='BPS',
         marks=pytest.mark.slow)])

@@ -191,9 +191,10 @@ def banana(z):
 KERNELS = {'zig-zag': pdmp.SplitZigZag, 'bouncy': pdmp.SplitBouncyParticle}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('error', ['', 'middle'])
 @pytest.mark.parametrize('name', [
-    'zig-zag', pytest.param('bouncy', marks=pytest.mark.slow)])
+    'zig-zag', pytest.param('bouncy', marks=pytest.mark.weekly)])
 def test_halving_the_step_quarters_the_bias(name, error, monkeypatch):
   """Of E[x^2], by quadrature; with the gradient at the start it is halved."""
   grid = np.linspace(-6., 6., 1201)
@@ -269,6 +270,7 @@ def bouncy_p_value(temperature=1., refresh_rate=2., **errors):
       len(difference))
 
 
+@pytest.mark.slow
 def test_law_of_the_bouncy_particle_with_minibatches():
   assert bouncy_p_value() > oracle.FALSE_ALARM_RATE
   for error in (dict(temperature=1.2), dict(refresh_rate=4.)):
@@ -361,7 +363,8 @@ def test_sticky_law_by_enumeration(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('infinite', [True, False])
+@pytest.mark.parametrize('infinite', [
+    True, pytest.param(False, marks=pytest.mark.weekly)])
 def test_sticky_law_where_a_coefficient_does_not_stick(infinite):
   """By an infinite rate, or as a part without one."""
   model = SpikeAndSlab(weight=(0.9, 0.6, 1.))
@@ -372,7 +375,8 @@ def test_sticky_law_where_a_coefficient_does_not_stick(infinite):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', KERNELS)
+@pytest.mark.parametrize('name', [
+    'zig-zag', pytest.param('bouncy', marks=pytest.mark.weekly)])
 def test_sticky_law_with_minibatches(name):
   model = SpikeAndSlab()
   assert sticky_p_value(
@@ -399,7 +403,9 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('error', PLANTED)
+@pytest.mark.parametrize('error', [
+    'release', *(pytest.param(name, marks=pytest.mark.weekly)
+                 for name in PLANTED if name != 'release')])
 def test_planted_errors_of_sticky_coordinates_are_seen(error, monkeypatch):
   model, (what, value), = SpikeAndSlab(), *PLANTED[error].items()
   factor = value if what == 'factor' else 1.

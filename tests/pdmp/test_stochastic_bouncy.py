@@ -234,9 +234,9 @@ LOCAL = Numbers(
 
 @pytest.mark.parametrize('make, numbers, num_events', [
     (all_examples, LOCAL, 2000),
-    (minibatches, Numbers(decay=0.9), 3000),
-    (minibatches, Numbers(
-        temperature=0.5, max_duration=0.02, refresh_rate=0.), 5000),
+    *(pytest.param(minibatches, *row, marks=pytest.mark.slow) for row in [
+        (Numbers(decay=0.9), 3000),
+        (Numbers(temperature=0.5, max_duration=0.02, refresh_rate=0.), 5000)]),
 ], ids=['all examples', 'decay', 'short segments'])
 def test_law_with_no_error_planted(make, numbers, num_events):
   error, c = make()(num_events, numbers)

@@ -149,14 +149,14 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   ...       sgmcmc.MicrocanonicalLangevin(
   ...           target, step_size=0.001,
   ...           decoherence_length=model.count_params()**0.5),
-  ...       num_adaptation_steps=200)
+  ...       num_adaptation_steps=100)
   >>> sampling = sgmcmc.keras.PosteriorSampling(
-  ...     make_kernel, prior={'.*': tfd.Normal(0., 1.)}, start_epoch=100,
-  ...     num_burnin_steps=200, num_steps_between_results=4)
+  ...     make_kernel, prior={'.*': tfd.Normal(0., 1.)}, start_epoch=50,
+  ...     num_burnin_steps=100, num_steps_between_results=4)
   >>> _ = model.fit(
-  ...     x, y, batch_size=100, epochs=400, verbose=0, callbacks=[sampling])
+  ...     x, y, batch_size=100, epochs=200, verbose=0, callbacks=[sampling])
   >>> len(sampling.posterior)
-  20
+  10
 
   #### References
 
