@@ -222,8 +222,11 @@ KERNELS = {
             _bounded(sgmcmc.BouncyParticleSampler)(size), interval=0.3),
                            takes_any_target=False),
 }
-# Other settings of a kernel above, which slow tests leave to each week.
+# Other settings of a kernel above, or of an estimator below, which slow tests
+# leave to each week.
 VARIANTS = (
+    'uniform with replacement', 'shared minibatch', 'second order',
+    'ewsg of svrg', 'ewsg of deal',
     'psgld', 'explicit euler', 'sgnht euler', 'sgnht by part', 'msgnht',
     'matrix', 'barker of known noise', 'pmicrocanonical', 'adaptive baoab',
     'sticky zig-zag', 'sticky bouncy', 'bps of found bounds',

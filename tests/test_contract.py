@@ -23,12 +23,15 @@ from tfp_sgmcmc.internal import one_kernel
 gradients = sgmcmc.gradients
 KERNELS, ESTIMATORS = catalogue.KERNELS, catalogue.ESTIMATORS
 all_kernels = pytest.mark.parametrize('name', KERNELS)
-variants_weekly = pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.weekly)
-    if name in catalogue.VARIANTS else name for name in KERNELS])
 all_estimators = pytest.mark.parametrize('name', ESTIMATORS)
 normal, logarithm = catalogue.normal, catalogue.logarithm
 pytestmark = pytest.mark.filterwarnings('ignore:.*not calibrated')
+
+
+def with_variants_weekly(names):
+  return pytest.mark.parametrize('name', [
+      pytest.param(name, marks=pytest.mark.weekly)
+      if name in catalogue.VARIANTS else name for name in names])
 
 
 def make(name, dtype=np.float32):
@@ -100,7 +103,7 @@ def one_step_as_one_kernel(kernel, start):
 
 
 @pytest.mark.slow
-@variants_weekly
+@with_variants_weekly(KERNELS)
 def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps; by XLA as one kernel, where it can be."""
   kernel, start, eager = eager_run(name)
@@ -319,7 +322,7 @@ def make_estimator(name):
 
 
 @pytest.mark.slow
-@all_estimators
+@with_variants_weekly(ESTIMATORS)
 def test_an_estimate_is_the_same_eager_graph_and_xla(name):
   estimator, posterior = make_estimator(name), logistic_regression()
 

@@ -30,6 +30,9 @@ from tfp_sgmcmc.datasets import mnist  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
+# Those that take longest, twenty seconds and more.
+_WEEKLY = {
+    'bouncy_network', 'cyclical_posterior', 'ewsg_gaussian', 'logistic_bouncy'}
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
     'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',
@@ -51,7 +54,9 @@ def _load_mnist(data_dir):
 
 
 @pytest.mark.filterwarnings('error:Mean of empty slice')
-@pytest.mark.parametrize('name', experiments.NAMES)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=pytest.mark.weekly) if name in _WEEKLY else name
+    for name in experiments.NAMES])
 @pytest.mark.usefixtures('_without_xla')
 def test_runs(name, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(sgmcmc.datasets, 'load_mnist', _load_mnist)
