@@ -222,15 +222,6 @@ KERNELS = {
             _bounded(sgmcmc.BouncyParticleSampler)(size), interval=0.3),
                            takes_any_target=False),
 }
-# Other settings of a kernel above, or of an estimator below, which slow tests
-# leave to each week.
-VARIANTS = (
-    'uniform with replacement', 'shared minibatch', 'second order',
-    'ewsg of svrg', 'ewsg of deal',
-    'psgld', 'explicit euler', 'sgnht euler', 'sgnht by part', 'msgnht',
-    'matrix', 'barker of known noise', 'pmicrocanonical', 'adaptive baoab',
-    'sticky zig-zag', 'sticky bouncy', 'bps of found bounds',
-    'zig-zag of found bounds', 'psbps')
 
 
 class Estimator(NamedTuple):
@@ -297,3 +288,11 @@ ESTIMATORS = {
     # Alone it deals all rows into one set.
     'deal': Estimator(gradients.Reshuffled, is_exact_alone=True),
 }
+# Other settings of a kernel or an estimator above, which slow tests leave to
+# each week.
+VARIANTS = (
+    'psgld', 'explicit euler', 'sgnht euler', 'sgnht by part', 'msgnht',
+    'matrix', 'barker of known noise', 'pmicrocanonical', 'adaptive baoab',
+    'sticky zig-zag', 'sticky bouncy', 'bps of found bounds',
+    'zig-zag of found bounds', 'psbps', 'uniform with replacement',
+    'shared minibatch', 'second order', 'ewsg of svrg', 'ewsg of deal')

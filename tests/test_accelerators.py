@@ -18,12 +18,15 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import catalogue
+from tests import marks
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.fitting import side_by_side
 
 KERNELS = catalogue.KERNELS
+# Whose step is in the program of a fit.
+IN_FIT = [name for name, row in KERNELS.items() if row.in_fit]
 
 # What no accelerator has: a call to the host, a shape known at run time alone.
 FOREIGN = re.compile(
@@ -68,10 +71,7 @@ def check(hlo):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:.*not calibrated')
-@pytest.mark.parametrize('name', [
-    # Whose step is in the program of a fit.
-    pytest.param(name, marks=pytest.mark.weekly) if row.in_fit else name
-    for name, row in KERNELS.items()])
+@pytest.mark.parametrize('name', marks.and_weekly(KERNELS, IN_FIT))
 def test_the_program_of_sample_chain(name):
   """Of two chains, from the first results on, with a seed that is known."""
   row = KERNELS[name]
@@ -101,10 +101,8 @@ def program_of_fit(kernel, num_parameters=30_000, epochs=1, **arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.weekly)
-    if name in catalogue.VARIANTS else name
-    for name, row in KERNELS.items() if row.in_fit])
+@pytest.mark.parametrize(
+    'name', marks.and_weekly(IN_FIT, catalogue.VARIANTS))
 def test_the_program_of_fit(name):
   row = KERNELS[name]
   arguments = models.at_times(0.1) if name.endswith('sbps') else {}

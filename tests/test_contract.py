@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests import catalogue
+from tests import marks
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import collectives
@@ -26,12 +27,6 @@ all_kernels = pytest.mark.parametrize('name', KERNELS)
 all_estimators = pytest.mark.parametrize('name', ESTIMATORS)
 normal, logarithm = catalogue.normal, catalogue.logarithm
 pytestmark = pytest.mark.filterwarnings('ignore:.*not calibrated')
-
-
-def with_variants_weekly(names):
-  return pytest.mark.parametrize('name', [
-      pytest.param(name, marks=pytest.mark.weekly)
-      if name in catalogue.VARIANTS else name for name in names])
 
 
 def make(name, dtype=np.float32):
@@ -103,7 +98,8 @@ def one_step_as_one_kernel(kernel, start):
 
 
 @pytest.mark.slow
-@with_variants_weekly(KERNELS)
+@pytest.mark.parametrize(
+    'name', marks.and_weekly(KERNELS, catalogue.VARIANTS))
 def test_same_chain_eager_graph_and_xla(name):
   """State and results, of two steps; by XLA as one kernel, where it can be."""
   kernel, start, eager = eager_run(name)
@@ -322,7 +318,8 @@ def make_estimator(name):
 
 
 @pytest.mark.slow
-@with_variants_weekly(ESTIMATORS)
+@pytest.mark.parametrize(
+    'name', marks.and_weekly(ESTIMATORS, catalogue.VARIANTS))
 def test_an_estimate_is_the_same_eager_graph_and_xla(name):
   estimator, posterior = make_estimator(name), logistic_regression()
 

@@ -24,6 +24,7 @@ from experiments import page  # noqa: E402
 from experiments import parts  # noqa: E402
 from experiments import thermostats  # noqa: E402
 from experiments import topic_model  # noqa: E402
+from tests import marks  # noqa: E402
 from tests import programs  # noqa: E402
 import tfp_sgmcmc as sgmcmc  # noqa: E402
 from tfp_sgmcmc.datasets import mnist  # noqa: E402
@@ -54,9 +55,8 @@ def _load_mnist(data_dir):
 
 
 @pytest.mark.filterwarnings('error:Mean of empty slice')
-@pytest.mark.parametrize('name', [
-    pytest.param(name, marks=pytest.mark.weekly) if name in _WEEKLY else name
-    for name in experiments.NAMES])
+@pytest.mark.parametrize(
+    'name', marks.and_weekly(experiments.NAMES, _WEEKLY))
 @pytest.mark.usefixtures('_without_xla')
 def test_runs(name, tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(sgmcmc.datasets, 'load_mnist', _load_mnist)

@@ -87,18 +87,15 @@ KINDS = [
     (sequential, tfd.JointDistributionSequentialAutoBatched, 'x')]
 
 
-FAST = {(3, False), (4, True)}
-# One of each kind of structure.
-SLOW = {(0, False), (2, True), (5, False)}
+# One of each kind of structure, with covariates and without.
+NOT_WEEKLY = {(0, False), (2, True), (3, False), (4, True), (5, False)}
 
 
 def _case(k, has_covariates):
-  """A case; those but one with covariates and one without are slow."""
-  marks = [] if (k, has_covariates) in FAST else [pytest.mark.slow]
-  if marks and (k, has_covariates) not in SLOW:
-    marks.append(pytest.mark.weekly)
+  """A case; second ones of a structure are left to each week."""
   return pytest.param(
-      *KINDS[k], has_covariates, marks=marks,
+      *KINDS[k], has_covariates,
+      marks=() if (k, has_covariates) in NOT_WEEKLY else pytest.mark.weekly,
       id=f'{KINDS[k][1].__name__}-{has_covariates}')
 
 

@@ -148,9 +148,8 @@ def test_optimizer_with_moving_average_that_never_trains():
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, epochs', [
     ({}, 3), (dict(directory=True), 3),
-    pytest.param(
-        dict(kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9,
-             temperature='validation'), 7, marks=pytest.mark.slow)],
+    (dict(kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9,
+          temperature='validation'), 7)],
                          ids=['memory', 'directory', 'search'])
 def test_swapped_weights_are_not_the_chains(arguments, epochs, tmp_path):
   """With `SwapEMAWeights` before ours the chain is the same bit for bit.

@@ -307,10 +307,9 @@ def two_outputs(losses, as_dict):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('as_dict', [
-    True, pytest.param(False, marks=WEEKLY)])
+    True, pytest.param(False, marks=pytest.mark.weekly)])
 @pytest.mark.parametrize('loss_of_kind', [
-    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-    pytest.param(None, marks=pytest.mark.slow)],
+    keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
     ids=['classes', 'no loss'])
 def test_two_outputs(as_dict, loss_of_kind):
   posterior = two_outputs(

@@ -173,9 +173,7 @@ def test_law_of_two_modes_by_minibatches():
 @pytest.mark.slow
 @pytest.mark.parametrize('error', [
     dict(swap_every=100_000),
-    pytest.param(
-        dict(correction_factor=1e-6),  # No swaps either.
-        marks=pytest.mark.slow),
+    dict(correction_factor=1e-6),  # No swaps either.
 ], ids=str)
 def test_planted_errors_of_two_modes_are_seen(error):
   assert np.any(z_scores(**error) > Z)

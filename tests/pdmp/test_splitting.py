@@ -16,6 +16,7 @@ import scipy.special
 import scipy.stats
 import tensorflow as tf
 
+from tests import marks
 from tests import oracle
 from tests.keras import test_law
 import tfp_sgmcmc as sgmcmc
@@ -403,9 +404,8 @@ PLANTED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('error', [
-    'release', *(pytest.param(name, marks=pytest.mark.weekly)
-                 for name in PLANTED if name != 'release')])
+@pytest.mark.parametrize(
+    'error', marks.and_weekly(PLANTED, PLANTED.keys() - {'release'}))
 def test_planted_errors_of_sticky_coordinates_are_seen(error, monkeypatch):
   model, (what, value), = SpikeAndSlab(), *PLANTED[error].items()
   factor = value if what == 'factor' else 1.

@@ -355,18 +355,17 @@ def shortest_interval(
         between)
     low, high = np.split(ends, 2)
     best = np.argmin(high - low, axis=0)[np.newaxis]
-
-    def beside(array, by, best=best):
-      return np.take_along_axis(
-          array, np.clip(best + by, 0, len(array) - 1), axis=0)
-
-    found = beside(below, 0)
     # All of the finer grid lies between the best point's neighbours.
+    before, after = (
+        np.clip(best + by, 0, len(below) - 1) for by in (-1, 1))
     between = tuple(
         np.concatenate([
-            np.broadcast_to(beside(array, by), array.shape)
-            for array in (low, high)]) for by in (-1, 1))
-    below = np.linspace(beside(below, -1)[0], beside(below, 1)[0], len(_GRID))
+            np.repeat(np.take_along_axis(array, place, axis=0), len(array), 0)
+            for array in (low, high)]) for place in (before, after))
+    found, first, last = (
+        np.take_along_axis(below, place, axis=0)
+        for place in (best, before, after))
+    below = np.linspace(first[0], last[0], len(_GRID))
     num_halvings = _FEWER_HALVINGS
   return quantiles(term, mixed, np.concatenate([found, found + level]))
 
