@@ -263,26 +263,39 @@ def fit(tiny: bool, folder: str | None = None) -> Row:
 
 
 def fit_wall(tiny: bool, folder: str | None = None) -> Row:
-  """Time of a step of `fit` by default over SGD's, compiled as Keras does."""
+  """Time of a step of `fit`, compiled as Keras does, over SGD's and JAX's."""
   cases = {
-      '784-256-256-10, n = 100': ('256-256', 500, dict(batch_size=100)),
-      '784-256-256-10, n = 100, 10 steps an execution': (
-          '256-256', 500, dict(batch_size=100, steps_per_execution=10)),
-      'convolutional network, n = 100': (
-          'convolutional', 200, dict(batch_size=100)),
-      'ResNet-20, n = 128': ('resnet20', 100, dict(batch_size=128))}
+      '784-256-256-10': ('256-256', 500, {}),
+      '784-256-256-10, 10 steps an execution': (
+          '256-256', 500, dict(steps_per_execution=10)),
+      'convolutional network': ('convolutional', 200, {})}
   if tiny:
     cases = {'784-8-8-10': ('8-8', 20, {})}
   sides, ratios = {}, []
   for name, (network, num_steps, more) in cases.items():
-    for title, sampling in (('the default', True), ('SGD', False)):
+    for title, sampling, is_default in (
+        ('ours', True, False), ('the default', True, True),
+        ('SGD', False, False)):
       sides[f'{title}, {name}'] = _fit_side(
-          network, num_steps, sampling, is_default=True, jit_compile='auto',
-          **more)
-    ratios.append(Ratio(f'the default, {name}', f'SGD, {name}', 1.25, 'wall'))
+          network, num_steps, sampling, is_default=is_default,
+          jit_compile='auto', **more)
+    if not more:
+      for title, sampling in (('JAX', True), ('JAX SGD', False)):
+        sides[f'{title}, {name}'] = Side(
+            f'{"SGHMC" if sampling else "SGD"} by hand', 'jax_fit', dict(
+                network=network, num_steps=num_steps, batch_size=100,
+                sampling=sampling), num_steps, 'jax')
+    plain = name.removesuffix(', 10 steps an execution')
+    ratios += [
+        Ratio(f'the default, {name}', f'SGD, {name}', 1.25, 'wall'),
+        Ratio(f'ours, {name}', f'SGD, {name}', 1.15, 'wall'),
+        Ratio(f'ours, {name}', f'JAX, {plain}', None, 'wall'),
+        Ratio(f'the default, {name}', f'JAX, {plain}', None, 'wall'),
+        Ratio(f'SGD, {name}', f'JAX SGD, {plain}', None, 'wall')]
   return Row(
-      'a step of fit by default over SGD with momentum, compiled as Keras '
-      'does by itself', None, sides, tuple(ratios))
+      'a step of fit, SGHMC, or the default, compiled as Keras does by itself, '
+      'over SGD with momentum, and over those in JAX by hand, n = 100',
+      None, sides, tuple(ratios))
 
 
 def predict(tiny: bool, folder: str | None = None) -> Row:
