@@ -184,7 +184,7 @@ NEEDS = {'11_lora': 'keras_hub'}
 # What takes longest, most of it in TFP or in what other tests hold.
 WEEKLY = (
     '0_regression', '3_which_sampler', '4_variance_reduction',
-    '6_hierarchical_model')
+    '6_hierarchical_model', '7_long_runs', '8_several_devices')
 
 
 def main(chosen):

@@ -28,36 +28,34 @@ PRINTED = re.compile(
 NUMBER = re.compile(r'-?\d+\.\d*')
 
 
-@pytest.mark.slow
-def test_readme_prints_what_it_says(capsys):
-  """To what another processor's rounding changes in a chain."""
-  found = PRINTED.findall((ROOT / 'README.md').read_text())
-  assert len(found) == 2
-  for code, wanted in found:
-    exec(code, {})
-    printed = capsys.readouterr().out
-    assert NUMBER.sub('#', printed).split() == NUMBER.sub('#', wanted).split()
-    np.testing.assert_allclose(
-        *(np.array(NUMBER.findall(text), float) for text in (printed, wanted)),
-        rtol=0.15, atol=0.1)
-
-
 def test_readme_is_short():
   assert len((ROOT / 'README.md').read_bytes()) <= 8000
 
 
 @pytest.mark.slow
-def test_the_tour_and_with_it_readme():
-  """Laplace's approximation is near enough to the law of so many rows.
+def test_the_tour_and_with_it_readme(capsys):
+  """They run as one program, and print what README says.
 
-  There are a thousand effective draws, and a share of 0.04 of heat.
+  To what another processor's rounding changes in a chain. Laplace's
+  approximation is near enough to the law of so many rows: there are a thousand
+  effective draws, and a share of 0.04 of heat.
   """
-  blocks, readme = (
-      BLOCK.findall(text)
-      for text in (text_of('tour.md'), (ROOT / 'README.md').read_text()))
-  assert readme and set(readme) <= set(blocks)
+  readme = (ROOT / 'README.md').read_text()
+  blocks = BLOCK.findall(text_of('tour.md'))
+  printed = {}
+  assert set(BLOCK.findall(readme)) <= set(blocks)
   names = {}
-  exec('\n'.join(blocks), names)
+  for code in blocks:
+    exec(code, names)
+    printed[code] = capsys.readouterr().out
+  found = PRINTED.findall(readme)
+  assert len(found) == 2
+  for code, wanted in found:
+    ours = printed[code]
+    assert NUMBER.sub('#', ours).split() == NUMBER.sub('#', wanted).split()
+    np.testing.assert_allclose(
+        *(np.array(NUMBER.findall(text), float) for text in (ours, wanted)),
+        rtol=0.15, atol=0.1)
   draws, mode = np.asarray(names['draws']), names['mode']
   assert draws.shape == (1000, 50, 20)
   sd = np.sqrt(np.diag(np.linalg.inv(

@@ -33,7 +33,10 @@ pytestmark = pytest.mark.slow
 
 # Those that take longest, twenty seconds and more.
 _WEEKLY = {
-    'bouncy_network', 'cyclical_posterior', 'ewsg_gaussian', 'logistic_bouncy'}
+    'bouncy_network', 'cold_posterior', 'covertype', 'cyclical_posterior',
+    'ewsg_gaussian', 'logistic_bouncy', 'matrix_factorization',
+    'mnist_bnn_ewsg', 'mnist_bnn_thermostat', 'splitting_logistic',
+    'topic_model', 'uci_regression'}
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
     'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',

@@ -27,6 +27,7 @@ def free_ports(number):
   return ports
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_two_workers_have_the_law_of_one_device(tmp_path):
   ports = free_ports(2)

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from sklearn.utils import estimator_checks
 
+from tests import marks
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import sklearn
 from tfp_sgmcmc.keras import callback
@@ -183,6 +184,7 @@ def excess(seed=0):
       - stats.norm.logpdf(y[test], predicted, std))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_prediction_by_all_rows(monkeypatch):
   """Near the density that made the rows; not so with a step too short.
@@ -226,7 +228,8 @@ CHECKS = [
 @pytest.mark.parametrize('make', [
     BayesianRegressor,
     pytest.param(BayesianClassifier, marks=pytest.mark.weekly)])
-@pytest.mark.parametrize('name', CHECKS)
+@pytest.mark.parametrize(
+    'name', marks.and_weekly(CHECKS, {'check_estimators_nan_inf'}))
 def test_some_of_scikit_learn_s_own_checks(make, name):
   estimator = make(**FEW)
   getattr(estimator_checks, name)(make.__name__, estimator)

@@ -103,6 +103,7 @@ def fit_autoencoder(learning_rate):
   return sampling, history.history
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_loss_that_sums_over_pixels():
   with pytest.warns(RuntimeWarning, match='Training stops'):

@@ -141,6 +141,7 @@ def quartic(y, outputs):
   return outputs**4 / 4.
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_law():
   """One weight w; the densities of all examples together are exp(-w^4 / 4).

@@ -255,6 +255,7 @@ def test_the_score_is_the_likelihood_of_the_pooled_draws():
   np.testing.assert_allclose(state['search/weights'], np.ones([20]))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_killed_while_it_searches(tmp_path, monkeypatch):
   monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)  # Commit at each step.

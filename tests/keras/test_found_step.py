@@ -69,8 +69,8 @@ def nll_of(posterior):
 
 
 @pytest.mark.parametrize('temperature', [
-    1., pytest.param(0., marks=[pytest.mark.slow, pytest.mark.weekly]),
-    pytest.param('validation', marks=pytest.mark.slow)])
+    1., *(pytest.param(t, marks=[pytest.mark.slow, pytest.mark.weekly])
+          for t in (0., 'validation'))])
 def test_a_steep_likelihood(temperature):
   """Better by half a nat than the optimizer's weights, on held-out data.
 
@@ -134,6 +134,7 @@ def test_a_loss_that_sums_over_pixels():
   assert len(sampling.posterior) >= 30
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_chains_find_a_step_each():
   _, sampling, history = fit_regression(60, num_chains=2)
@@ -167,9 +168,9 @@ def test_a_burnin_of_few_steps(epochs, num_burnin_steps):
         found, float(sampling.kernel_results.step_size), rtol=0.01)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.parametrize('num_chains', [
-    pytest.param(1, marks=pytest.mark.weekly), 2])
+@pytest.mark.parametrize('num_chains', [1, 2])
 def test_killed_while_it_adapts_and_after(tmp_path, monkeypatch, num_chains):
   """It goes on bit for bit, and knows what was found."""
   monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)

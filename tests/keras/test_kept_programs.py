@@ -98,7 +98,8 @@ def test_second_chain_of_a_kind(arguments):
 
 
 @pytest.mark.parametrize(
-    'num_chains', [1, pytest.param(2, marks=pytest.mark.slow)])
+    'num_chains',
+    [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_former_chain_is_as_it_was_and_goes_on(num_chains):
   """Another chain has used its programs, and was broken off."""
   def stop(batch, logs):

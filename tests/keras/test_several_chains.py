@@ -189,9 +189,9 @@ def make_half():
   return model
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.parametrize('executor', [
-    '', pytest.param('dask', marks=pytest.mark.weekly)])
+@pytest.mark.parametrize('executor', ['', 'dask'])
 def test_a_killed_process(tmp_path, executor):
   """Its chain goes on alone, and both end the same bit for bit."""
   cell = {'__name__': 'a_cell_of_a_notebook'}

@@ -37,6 +37,7 @@ def share(wanted, number, *arguments, **keywords):
       for _ in range(number)])
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_right_chains_are_fine():
   assert share(['doubtful', 'wrong'], NUM_TABLES, 4, 30) <= MOST

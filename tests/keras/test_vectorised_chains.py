@@ -254,6 +254,7 @@ def two_inputs(**compile_arguments):
   return model
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_model_of_several_inputs_and_outputs_is_vectorised(monkeypatch):
   numbers, y = models.classes(num_features=3)

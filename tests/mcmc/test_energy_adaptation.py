@@ -51,6 +51,7 @@ def test_the_error_comes_to_what_was_wanted(wanted):
   assert planted > 1.6, planted
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_start_that_is_far_too_long_is_halved():
   found = [

@@ -172,7 +172,7 @@ def chains_with_errors(jit_compile=False):
 
 
 @pytest.mark.parametrize('jit_compile', [
-    False, pytest.param(True, marks=pytest.mark.slow)])
+    False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_the_joint_law_with_no_error_planted(jit_compile):
   """The first law, in the program of the planted errors."""
   assert chains_with_errors(jit_compile)() > oracle.FALSE_ALARM_RATE

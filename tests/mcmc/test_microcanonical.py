@@ -295,6 +295,7 @@ def variances_with(preconditioner, num_steps):
   return np.mean(np.square(state), axis=0)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_preconditioner_makes_noise_the_same():
   """Of the same noise the bias is of second order, 1 / 120.

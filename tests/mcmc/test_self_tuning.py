@@ -222,6 +222,7 @@ def test_no_chain_at_its_law_is_beyond_the_limit_of_the_guard():
     assert scipy.stats.chi2.sf(d * limit, d) < 1e-10
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_one_coordinate_has_the_step_of_several():
   """K of one is near 0 at times, and the error over its square is not it."""

@@ -241,6 +241,7 @@ def normal_mean_posterior():
       x.astype(np.float32))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_normal_mean_of_figure_2():
   """Gradient noise that SGHMC suffers from and SGNHT takes up."""

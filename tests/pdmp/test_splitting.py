@@ -484,7 +484,8 @@ def test_a_learning_rate_is_refused_in_fit(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('sticky', [None, 10.])
+@pytest.mark.parametrize('sticky', [
+    None, pytest.param(10., marks=pytest.mark.weekly)])
 def test_law_in_fit(sticky):
   """Of a linear layer with 400 columns, each a zig-zag of three coordinates.
 

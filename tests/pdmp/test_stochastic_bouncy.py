@@ -130,6 +130,7 @@ def check(error, comparison):
   assert c.violation_share < 0.01
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_law_of_linear_regression_preconditioned():
   """And with Gaussian velocities of which shares are drawn anew."""
