@@ -19,12 +19,14 @@ from tests.keras import test_adapted_rate
 from tests.keras import test_going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import settings
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.heat import found_step
 from tfp_sgmcmc.keras.heat import judge
 from tfp_sgmcmc.keras.heat import temperature_search
+from tfp_sgmcmc.keras.model import network as network_lib
 
 NUM_TRAIN, NUM_VALIDATION = 700, 100
 
@@ -132,6 +134,49 @@ def test_a_loss_that_sums_over_pixels():
   sampling, history = test_adapted_rate.fit_autoencoder(None)
   assert history['loss'][-1] < 420.
   assert len(sampling.posterior) >= 30
+
+
+def fit_in_few_digits(policy):
+  """The step size at T = 0, and the loss before and after it was found."""
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input([4]),
+      keras.layers.Dense(30, activation='tanh', dtype=policy),
+      keras.layers.Dense(2, dtype=policy)])
+  model.compile(
+      keras.optimizers.Adam(0.01), sgmcmc.keras.GaussianLikelihood())
+  x, y = (a[:NUM_TRAIN] for a in regression())
+  sampling = sgmcmc.keras.PosteriorSampling(temperature=0., seed=0)
+  history = model.fit(
+      x, y, epochs=20, batch_size=40, verbose=0, callbacks=[sampling]).history
+  return sampling.settings['step_size'], history['loss'][3], history['loss'][-1]
+
+
+@pytest.mark.parametrize('policy', [
+    'mixed_bfloat16', pytest.param('mixed_float16', marks=pytest.mark.slow)])
+def test_few_digits_do_not_stop_a_cold_chain(policy):
+  step_size, before, after = fit_in_few_digits(policy)
+  assert step_size > 2e-3 and after < before - 0.2
+
+
+@pytest.mark.slow
+def test_few_digits_that_it_does_not_know_of_stop_it(monkeypatch):
+  monkeypatch.setattr(network_lib, 'compute_dtypes', lambda model: set())
+  step_size, before, after = fit_in_few_digits('mixed_bfloat16')
+  assert step_size < 5e-4 and after > before - 0.1
+
+
+@pytest.mark.parametrize('sees, dtypes', [
+    ((), set()), (('sees_accelerators',), {'float16'}),
+    (('sees_accelerators', 'sees_tpus'), {'bfloat16'})])
+def test_what_hardware_rounds_products_to(monkeypatch, sees, dtypes):
+  for name in ('sees_accelerators', 'sees_tpus'):
+    monkeypatch.setattr(compat, name, lambda is_seen=name in sees: is_seen)
+  assert compat.product_dtypes() == dtypes
+  monkeypatch.setattr(
+      tf.config.experimental, 'tensor_float_32_execution_enabled',
+      lambda: False)
+  assert compat.product_dtypes() == set()
 
 
 @pytest.mark.weekly

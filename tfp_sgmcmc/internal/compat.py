@@ -39,6 +39,7 @@ __all__ = [
     'move_draws_last',
     'num_rows_of_arrays',
     'positions',
+    'product_dtypes',
     'sees_accelerators',
     'sees_tpus',
     'shape',
@@ -250,6 +251,19 @@ def sees_accelerators() -> bool:
 def sees_tpus() -> bool:
   """Whether programs may be for a TPU, of which the machine has one."""
   return bool(tf.config.list_physical_devices('TPU'))
+
+
+def product_dtypes() -> set[str]:
+  """A dtype with the digits that products of float32 have on this machine.
+
+  TPUs round what is multiplied to bfloat16, and GPUs to TensorFloat-32, which
+  has the digits of float16, unless TensorFlow is told not to.
+  """
+  if not tf.config.experimental.tensor_float_32_execution_enabled():
+    return set()
+  if sees_tpus():
+    return {'bfloat16'}
+  return {'float16'} if sees_accelerators() else set()
 
 
 def size(tensor: tf.Tensor) -> Any:

@@ -19,8 +19,14 @@ that an estimate takes, and T' = max(T, 0.05):
   order h^3. With K the mean of p^2, K_0 its mean over the last 50 steps, and
   w_k a target that falls from 0.02 to 0.002,
 
-    x = dE^2 / (d max(K, K_0)^2 w_k),  W = exp(-(log x)^2 / 162),
+    x = dE^2 / (d max(K, K_0)^2 w_k + R),  W = exp(-(log x)^2 / 162),
     A <- 0.98 A + W x / h^6,  B <- 0.98 B + W,  h = (A / B)^(-1/6).
+
+  R = e^2 / 3 sum (g theta)^2 is for densities that are computed in a dtype of
+  fewer digits (e its epsilon, g the gradient), and 0 for others. Coordinates
+  are rounded to it, by an error of variance (e theta)^2 / 12 or less at each
+  end: so R is at least twice the variance that this gives dE, and without it a
+  cold chain would take the rounding for an error of h, and stand still.
 
 * The friction, by the length of the adaptation and by the noise:
 
@@ -52,6 +58,7 @@ acts, which it does less than once in 10^10 steps under the law of the chain: so
 that is the law of the inner kernel.
 """
 
+from collections.abc import Collection
 from typing import Any
 from typing import NamedTuple
 
@@ -78,6 +85,10 @@ _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
 _LARGEST_GROWTH, _LARGEST_LEAP = 16., 2.
+# The distance from 1 to the next number: NumPy knows no bfloat16.
+_EPSILON = {
+    'bfloat16': 2.**-7, 'float16': 2.**-10, 'float32': 2.**-23,
+    'float64': 2.**-52}
 
 
 @kernel_lib.refuses_corrections
@@ -211,6 +222,7 @@ class SelfTuning(adaptation.AdaptingKernel):
       inner_kernel: sgnht.SGNHT,
       num_adaptation_steps: hints.TensorLike,
       *,
+      compute_dtypes: Collection[str] = (),
       name: str | None = None,
   ):
     """Makes the kernel.
@@ -221,6 +233,9 @@ class SelfTuning(adaptation.AdaptingKernel):
         and `friction`: they are found.
       num_adaptation_steps: n: Python `int`, or a scalar tensor or variable of
         integers. Zero keeps the given step size; the guard stays on.
+      compute_dtypes: Names of the dtypes that the density is computed in, such
+        as `['bfloat16']`, where it does so in fewer digits than those of the
+        state.
       name: Python `str`, the name of the operations.
 
     Raises:
@@ -236,7 +251,13 @@ class SelfTuning(adaptation.AdaptingKernel):
     super().__init__(dict(
         inner_kernel=inner_kernel,
         num_adaptation_steps=num_adaptation_steps,
+        compute_dtypes=tuple(sorted(compute_dtypes)),
         name=name))
+    for dtype in compute_dtypes:
+      if dtype not in _EPSILON:
+        raise ValueError(
+            f'compute_dtypes names {dtype!r}: it has to be among '
+            f'{sorted(_EPSILON)}.')
     given = inner_kernel.parameters
     if inner_kernel.integrator != 'badodab':
       raise ValueError(
@@ -334,7 +355,7 @@ class SelfTuning(adaptation.AdaptingKernel):
           lambda: _measure(
               kernel, parts, old, inner, seeds.inner,
               tf.maximum(seen.heat, previous.heat),
-              self._target(step, number, dtype)),
+              self._target(step, number, dtype), self._epsilon(dtype)),
           lambda: _nothing(previous))
       results = self._with_step_size(
           previous._replace(inner_results=inner), measured, is_adapting, seen)
@@ -359,6 +380,14 @@ class SelfTuning(adaptation.AdaptingKernel):
     spacing = tf.where(2 * step < number, tf.constant(10, tf.int64), 5)
     return (step <= number) & (
         (step <= _num_for_metric(number)) | (step % spacing == 0))
+
+  def _epsilon(self, dtype):
+    """Of the dtype with the fewest digits; 0 where none has fewer."""
+    own = np.finfo(dtype.as_numpy_dtype).eps
+    largest = max(
+        (_EPSILON[name] for name in self._parameters['compute_dtypes']),
+        default=0.)
+    return largest if largest > own else 0.
 
   def _target(self, step, number, dtype):
     number = tf.cast(tf.maximum(number, 1), dtype)
@@ -458,7 +487,7 @@ class SelfTuning(adaptation.AdaptingKernel):
     return tf.where(share < 1., share, tf.zeros_like(share))
 
 
-def _measure(kernel, parts, old, inner, seed, heat, target):
+def _measure(kernel, parts, old, inner, seed, heat, target, epsilon):
   """`_Measured`, by the gradient at the old position on the new minibatch."""
   before = kernel.estimate_at(parts, old, seed)
   rank = inner.target_log_prob.shape.rank
@@ -466,9 +495,14 @@ def _measure(kernel, parts, old, inner, seed, heat, target):
   error = tf.cast(kernel.energy_error(old, inner, before), dtype)
   size = tf.cast(states.num_coordinates(parts, rank), dtype)
   has_two = _has_gradient(before, rank) & _has_gradient(old, rank)
+  scale = heat * tf.sqrt(size * target)
+  if epsilon > 0.:
+    scale = tf.sqrt(tf.square(scale) + sum(
+        states.sum_event(tf.square(
+            epsilon * tf.cast(g, dtype) * tf.cast(part, dtype)), rank)
+        for g, part in zip(before.grads_target_log_prob, parts)) / 3.)
   error, weight = adaptation.weighed(
-      tf.where(has_two, error, np.nan), heat * tf.sqrt(size * target),
-      inner.target_log_prob)
+      tf.where(has_two, error, np.nan), scale, inner.target_log_prob)
   difference = [
       guard.mean_where(has_two, tf.square(tf.cast(a - b, dtype)) / 2.)
       for a, b in zip(

@@ -13,6 +13,7 @@ and SGLD, which has no momentum, is plain gradient descent with h = l / N.
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 import inspect
 import math
@@ -256,12 +257,17 @@ class KernelMaker:
           'a schedule as learning_rate or step_size.', stacklevel=2)
 
   def __call__(
-      self, posterior: Any, step: tf.Tensor) -> tfp.mcmc.TransitionKernel:
+      self,
+      posterior: Any,
+      step: tf.Tensor,
+      compute_dtypes: Collection[str] = (),
+  ) -> tfp.mcmc.TransitionKernel:
     """The kernel for a posterior, at a step.
 
     Args:
       posterior: `Posterior` of the step's batch.
       step: `int64` scalar, the number of steps made.
+      compute_dtypes: Names of the dtypes that the network computes in.
 
     Returns:
       kernel: The transition kernel.
@@ -271,7 +277,7 @@ class KernelMaker:
       learning_rate = tf.convert_to_tensor(self._optimizers_rate)
     kernel = self._make(posterior, step, learning_rate)
     if self._found_step is not None:
-      kernel = self._found_step.around(kernel)
+      kernel = self._found_step.around(kernel, compute_dtypes)
     return kernel
 
   def logs(

@@ -96,9 +96,10 @@ class SamplingStep:
     self._first_bad = replicas.variable(
         self._strategy, tf.zeros([], tf.int64), STATUS)
     # float16 holds gradients of a mean loss times 1024, not times N.
+    compute_dtypes = network.compute_dtypes(model)
     self._half_scale = (
-        num_examples / 1024. if model.dtype_policy.compute_dtype == 'float16'
-        else None)
+        num_examples / 1024. if 'float16' in compute_dtypes else None)
+    self._compute_dtypes = compute_dtypes | compat.product_dtypes()
     self.variables = list(model.trainable_variables)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
@@ -156,7 +157,8 @@ class SamplingStep:
       start, parts = tf.zeros([], tf.int64), self._parts()
       posterior = self._posterior(
           data, self._passes(data, parts), self._make_kernel.temperature(start))
-      return self._make_kernel(posterior, start).bootstrap_results(
+      kernel = self._make_kernel(posterior, start, self._compute_dtypes)
+      return kernel.bootstrap_results(
           parts, seed=_step_seed(self._seed, start))
 
     def bootstrap():
@@ -245,7 +247,8 @@ class SamplingStep:
     passes = self._passes(data, start)
     temperature = self._make_kernel.temperature(results.step)
     kernel = self._make_kernel(
-        self._posterior(data, passes, temperature), results.step)
+        self._posterior(data, passes, temperature), results.step,
+        self._compute_dtypes)
     with kernel_lib.failures_left_to_caller():
       parts, results = kernel.one_step(
           start, results, seed=_step_seed(seed, results.step + 1))

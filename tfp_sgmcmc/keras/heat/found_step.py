@@ -14,6 +14,7 @@ learning rate l of SGD grows by
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 import dataclasses
 import functools
@@ -77,8 +78,8 @@ class Way(NamedTuple):
     argument: The setting that is found.
     unknown: Its value until it is.
     quarters: How many quarters of burn-in the adaptation takes.
-    around: Callable of a kernel and of the number of steps to adapt in; returns
-      the kernel that adapts it.
+    around: Callable of a kernel, of the number of steps to adapt in and of the
+      dtypes that the density is computed in; returns the kernel that adapts it.
     value: Callable of such a kernel and of its results; the setting.
     check: Callable of the length of burn-in; raises, or returns what to warn
       of, where that is too short.
@@ -87,7 +88,7 @@ class Way(NamedTuple):
   argument: str
   unknown: str
   quarters: int
-  around: Callable[[Any, Any], Any]
+  around: Callable[[Any, Any, Any], Any]
   value: Callable[[Any, Any], tf.Tensor]
   check: Callable[[int], str | None]
   said: str
@@ -122,14 +123,20 @@ class FoundStep:
       warnings.warn(said, stacklevel=2)
     self._set(self._way.quarters * num_burnin_steps // 4)
 
-  def around(self, kernel: mcmc.LangevinKernel) -> Any:
+  def around(
+      self, kernel: mcmc.LangevinKernel, compute_dtypes: Collection[str] = (),
+  ) -> Any:
     """The kernel that adapts another, which has the step size of the start.
+
+    Args:
+      kernel: The other.
+      compute_dtypes: Names of the dtypes that the network computes in.
 
     Raises:
       ValueError: If the kernel cannot be adapted.
       TypeError: If it is no kernel in steps of time.
     """
-    return self._way.around(kernel, self._number())
+    return self._way.around(kernel, self._number(), compute_dtypes)
 
   def logs(
       self,
@@ -206,7 +213,7 @@ class FoundStep:
 def by_energy_error() -> FoundStep:
   """The step size of `SGNHT`, which `SelfTuning` finds."""
   return FoundStep(Way(
-      'step_size', 'found in burn-in', 4, mcmc.SelfTuning, _step_size,
+      'step_size', 'found in burn-in', 4, _self_tuning, _step_size,
       _check_step_size,
       'step_size={value:.3g} was found in {num_steps} step(s).'))
 
@@ -233,7 +240,12 @@ def _step_size(kernel, results):
   return results.step_size
 
 
-def _around(target_excess, kernel, num_steps):
+def _self_tuning(kernel, num_steps, compute_dtypes):
+  return mcmc.SelfTuning(kernel, num_steps, compute_dtypes=compute_dtypes)
+
+
+def _around(target_excess, kernel, num_steps, compute_dtypes):
+  del compute_dtypes  # It looks at no differences of energies.
   return mcmc.TemperatureStepSizeAdaptation(
       kernel, num_steps, target_excess=target_excess,
       keep_momentum=_has_momentum(kernel))

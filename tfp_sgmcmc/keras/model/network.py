@@ -26,6 +26,7 @@ __all__ = [
     'check_kind',
     'check_model',
     'check_weights',
+    'compute_dtypes',
     'forward',
     'has_moving_average',
     'is_built',
@@ -161,6 +162,13 @@ def layers(model: keras.Model) -> Iterator[keras.Layer]:
     yield layer
     if hasattr(layer, 'layers'):
       yield from layers(layer)
+
+
+def compute_dtypes(model: keras.Model) -> set[str]:
+  """The dtypes that the layers compute in which have weights."""
+  return {
+      layer.compute_dtype for layer in layers(model)
+      if any(True for _ in layer.trainable_variables)}
 
 
 def paths(variables: Sequence[Any]) -> list[str]:
