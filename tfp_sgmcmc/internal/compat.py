@@ -24,6 +24,7 @@ from tfp_sgmcmc.internal import hints
 
 __all__ = [
     'all_layers',
+    'arrays_of',
     'begin_at_epoch',
     'call_as_one_kernel',
     'dataset_of',
@@ -105,6 +106,25 @@ def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:
       if (isinstance(spec, tf.TensorSpec) and spec.dtype == tf.int64
           and spec.shape.rank == 1 and int(d._inputs()[0].cardinality()) == 1):
         return spec.shape[0]
+  return None
+
+
+def arrays_of(dataset: tf.data.Dataset) -> list[tf.Tensor] | None:
+  """The arrays of which Keras made a dataset, one tensor for each leaf.
+
+  None where it was made of something else, or changes their rows.
+  """
+  number = num_rows_of_arrays(dataset)
+  leaves = keras.tree.flatten(dataset.element_spec)
+  if number is None:
+    return None
+  for d in _ancestors(dataset):
+    specs = keras.tree.flatten(d.element_spec)
+    if type(d).__name__ == '_TensorDataset' and len(specs) == len(leaves) and (
+        all(isinstance(s, tf.TensorSpec) and isinstance(leaf, tf.TensorSpec)
+            and s.shape == [number, *leaf.shape[1:]] and s.dtype == leaf.dtype
+            and s.dtype.is_numeric for s, leaf in zip(specs, leaves))):
+      return keras.tree.flatten(next(iter(d)))
   return None
 
 

@@ -10,12 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.fitting import failures
 from tfp_sgmcmc.keras.fitting import first_look
 from tfp_sgmcmc.keras.fitting import lookahead
+from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import program as program_lib
 from tfp_sgmcmc.keras.fitting import progress as progress_lib
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
@@ -81,6 +83,7 @@ class Chain:
     self._program: program_lib.Program | None = None
     self._step: side_by_side.StepOfChains | None = None
     self._inputs = None
+    self._has_new_data, self._batch_size = True, 0
     self._num_returns = 0
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
@@ -159,6 +162,7 @@ class Chain:
     """
     self._first_look.begin_fit(likelihood)
     self._ahead.clear()
+    self._has_new_data = True
     self._judge.begin_fit()
     if self._step is not None:
       self._enter()
@@ -284,6 +288,8 @@ class Chain:
       logs: Those of the last step, and the number of draws.
     """
     self._enter(iterator.element_spec)
+    if self._has_new_data and self._step is not None:
+      self._take_rows(iterator)
     if self._progress.skips:
       return self._skip(iterator)
     before, search = self.num_steps, self._settings.open_search
@@ -474,6 +480,8 @@ class Chain:
     self._take_weights()
     self._start_chains(first)
     self._take_numbers(first)
+    self._batch_size = first.num_rows
+    self._take_rows(iterator)
     self._warn(first)
     self._fix_statistics(first)
     self._settings.examples.check_weights(
@@ -523,6 +531,29 @@ class Chain:
           settings.schedule.num_burnin_steps if settings.search is None
           else settings.search.most_steps)
     settings.make_kernel.set_num_examples(num_examples)
+
+  def _take_rows(self, iterator):
+    """Takes the rows that steps of this fit have beside their batches."""
+    self._has_new_data = False
+    settings, chains = self._settings, self._chains
+    arrays, number = None, 0
+    if settings.num_more_rows:
+      dataset = compat.dataset_of(iterator)
+      arrays = None if dataset is None else compat.arrays_of(dataset)
+      number = more_rows.number_of(
+          settings.num_more_rows, self._model, settings.examples.number,
+          arrays, self._batch_size)
+    if number and chains.more_rows is not None and (
+        chains.more_rows.is_for(arrays, number)):
+      chains.more_rows.load(arrays)
+      return
+    if number:
+      self._say(
+          f'Each step has {number} rows beside those of its batch, drawn from '
+          f'all {settings.examples.number}.')
+    if number or chains.more_rows is not None:
+      self._program.compiled = None
+    chains.more_rows = more_rows.MoreRows(arrays, number) if number else None
 
   def _warn(self, first):
     """Warns of what a step does otherwise than training."""

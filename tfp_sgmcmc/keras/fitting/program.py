@@ -32,7 +32,7 @@ __all__ = ['Program', 'of']
 # from variables what else it needs: seed, length of burn-in, state of a search.
 _CONSTANTS = (
     'kernel', 'prior', 'prior_order', 'temperature', 'learning_rate',
-    'momentum', 'target_excess')
+    'momentum', 'target_excess', 'num_more_rows')
 
 
 class Program:

@@ -17,6 +17,7 @@ from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.fitting import checkpoint
 from tfp_sgmcmc.keras.fitting import defaults
 from tfp_sgmcmc.keras.fitting import kernel_maker
+from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import row_count as examples_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
@@ -45,6 +46,8 @@ class Settings:
     start_epoch: The first epoch that samples; None where it is to be chosen.
     prior: As `WeightPrior` takes it.
     chains: `Chains`.
+    num_more_rows: Python `int` or "auto", how many rows a step has beside those
+      of its batch.
     directory: `Directory`, None to keep draws in memory.
     seed: Stateless seed.
   """
@@ -58,6 +61,7 @@ class Settings:
   start_epoch: int | None
   prior: Any
   chains: starts.Chains
+  num_more_rows: int | str
   directory: checkpoint.Directory | None
   seed: tf.Tensor
 
@@ -191,6 +195,7 @@ def resolve(
     num_burnin_steps: int | None,
     num_steps_between_results: Any,
     num_chains: Any,
+    num_more_rows: int | str,
     directory: Any,
     seed: hints.Seed,
 ) -> Settings:
@@ -239,6 +244,7 @@ def resolve(
   chains = starts.to_chains(num_chains)
   if chains.num_chains > 1:
     side_by_side.check(make_kernel)
+  num_more_rows = more_rows.check(num_more_rows)
   stateless_seed = seeds.to_stateless(seed)
   given = dict(
       kernel=kernel, num_examples=num_examples, prior=prior,
@@ -253,14 +259,15 @@ def resolve(
           None if by_temperature is None else by_temperature.target_excess),
       # The first expression that matches is taken.
       **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
+      **(dict(num_more_rows=num_more_rows) if num_more_rows else {}),
       **({} if chains.num_chains == 1 else dict(
           num_chains=chains.num_chains,
           initial_weights=chains.initial_weights)))
   return Settings(
       given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
       schedule=times, search=search, found_step=found_step,
-      start_epoch=start_epoch, prior=prior, chains=chains, directory=directory,
-      seed=stateless_seed)
+      start_epoch=start_epoch, prior=prior, chains=chains,
+      num_more_rows=num_more_rows, directory=directory, seed=stateless_seed)
 
 
 def _search(temperature):

@@ -47,6 +47,7 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.fitting import kernel_maker
+from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import together
@@ -61,6 +62,8 @@ __all__ = [
 
 # The entry of the step's logs with what each chain is judged by, `[k]` each.
 BY_CHAIN = 'by_chain'
+# Folded into the seed in place of the number of a step or of a chain.
+_MORE_ROWS = 2**31 - 1
 # What the logs have the mean over chains of, and no value by chain.
 _MEANS = ('learning_rate', 'step_size')
 
@@ -85,6 +88,8 @@ class SideBySide:
     self._train: compiled_step.CompiledStep | None = None
     self.num_chains = chains.num_chains
     self.turns = turns.Turns(self.num_chains)
+    # The rows that a step has beside its batch; None for none.
+    self.more_rows: more_rows.MoreRows | None = None
     # What is traced reads the seeds of the chains that there are then.
     self._seed_read, self._turns_seed = (
         replicas.variable(model.distribute_strategy, seed, 'seed')
@@ -269,6 +274,16 @@ class SideBySide:
 
     return rows
 
+  def deal_more(
+      self, data: hints.Data, step: tf.Tensor) -> Callable[[tf.Tensor], Any]:
+    """As `deal`, with the rows that a step has beside its batch."""
+    rows = self.deal(data, step)
+    if self.more_rows is None:
+      return rows
+    seed = tf.cast(self._seed_read, tf.int32)
+    return self.more_rows.added(rows, self.num_chains, random.fold_in(
+        random.fold_in(seed, _MORE_ROWS), step))
+
   def train(
       self, iterator: Iterator[Any], element_spec: hints.Nested,
   ) -> dict[str, Any]:
@@ -423,7 +438,7 @@ class StepOfChains:
     Args:
       data: A batch as `train_step` gets it.
     """
-    rows = self._chains.deal(data, tf.ones([], tf.int64))
+    rows = self._chains.deal_more(data, tf.ones([], tf.int64))
     added = []
     for chain in self._chains.one_by_one():
       self._step.bootstrap(rows(chain))
@@ -460,7 +475,7 @@ class StepOfChains:
       logs: As that of one chain gives them, means over chains; of several also
         the kinetic temperatures under `BY_CHAIN`, `[k]`, if there are any.
     """
-    rows = self._chains.deal(data, self._number + 1)
+    rows = self._chains.deal_more(data, self._number + 1)
     found = self._together.each(rows)
     if found is None:
       found = self._turns.each(self._step.train_step, rows)

@@ -1,0 +1,227 @@
+"""Rows that a step of `fit` has beside those of its batch."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests.keras import models
+from tests.keras import test_going_on
+from tests.keras import test_law
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
+from tfp_sgmcmc.keras.fitting import more_rows
+
+NUM_COLUMNS = 200
+BATCH_SIZE = 20
+
+
+def table(num_rows=200, num_features=5):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[num_rows, num_features]).astype(np.float32)
+  return x, x[:, :1] + np.float32(0.1)
+
+
+def network(*layers, num_features=5):
+  return keras.Sequential([
+      keras.Input([num_features]), *layers, keras.layers.Dense(2)])
+
+
+def numbers(model, arrays, batch_size, wanted='auto'):
+  return more_rows.number_of(
+      wanted, model, len(arrays[0]), [tf.constant(array) for array in arrays],
+      batch_size)
+
+
+def test_how_many():
+  small = network(keras.layers.Dense(10))
+  wide = network(keras.layers.Dense(2000))
+  assert numbers(small, table(10_000), 32) == 480
+  assert numbers(small, table(200), 32) == 100
+  assert numbers(small, table(200), 50) == 100
+  assert numbers(small, table(200), 51) == 0  # Noise is no concern then.
+  assert numbers(wide, table(10_000), 32) == 2**20 // 16_002 - 32
+  assert numbers(wide, table(10_000), 100) == 0
+  assert numbers(wide, table(200), 100, wanted=150) == 150
+  image = keras.Sequential([
+      keras.Input([4, 4, 1]), keras.layers.Conv2D(3, 3),
+      keras.layers.Flatten(), keras.layers.Dense(2)])
+  assert numbers(image, [np.zeros([200, 4, 4, 1], np.float32)], 32) == 0
+  assert numbers(
+      network(), [np.zeros([200, 4, 5], np.float32)], 32) == 0
+  # Rows that are augmented, of which there are fewer different ones.
+  assert more_rows.number_of(
+      'auto', small, 100, [tf.zeros([200, 5])], 32) == 0
+
+
+@pytest.mark.parametrize('num_chains', [1, 3])
+def test_rows_are_of_the_data_and_distinct(num_chains):
+  x = np.arange(40)
+  more = more_rows.MoreRows(
+      [tf.constant(x, tf.float32), tf.constant(x, tf.int32)], 15)
+
+  def rows(chain):
+    if chain.shape.rank:
+      return tuple(
+          tf.zeros([num_chains, 4], dtype) for dtype in (tf.float32, tf.int32))
+    return tf.zeros([4]), tf.zeros([4], tf.int32)
+
+  drawn = []
+  for k in range(100):
+    joined = more.added(rows, num_chains, tf.constant([0, k]))
+    stacked = joined(tf.range(num_chains)[:, tf.newaxis])
+    for chain in range(num_chains):
+      x, y = joined(tf.constant(chain))
+      assert x.dtype == tf.float32 and y.dtype == tf.int32
+      np.testing.assert_array_equal(x, stacked[0][chain])
+      np.testing.assert_array_equal(y, x)
+      assert len(np.unique(x[4:])) == 15
+      drawn.append(x[4:].numpy())
+  counts = np.bincount(np.concatenate(drawn).astype(int), minlength=40)
+  # Each is drawn 37.5 times a chain on average, with an sd of 4.8 or less: 6
+  # of these are a false alarm in 10^7 counts.
+  assert np.all(np.abs(counts - 37.5 * num_chains) < 29. * num_chains**0.5)
+
+
+def coefficients(monkeypatch=None):
+  """Draws of linear regressions by the default kernel, `[draws, columns, 3]`.
+
+  With `monkeypatch` the rows that are added are all of the first half.
+  """
+  if monkeypatch is not None:
+    right = more_rows.MoreRows.__init__
+    monkeypatch.setattr(
+        more_rows.MoreRows, '__init__', lambda self, arrays, number: right(
+            self, [tf.concat(2 * [a[:len(a) // 2]], 0) for a in arrays],
+            number))
+  x, y, *_ = test_law.regression()
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential(
+      [keras.Input([2]), keras.layers.Dense(NUM_COLUMNS)])
+  model.compile(
+      'sgd', sgmcmc.keras.GaussianLikelihood(scale=test_law.NOISE),
+      steps_per_execution=5)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      prior=tfp.distributions.Normal(0., test_law.PRIOR_SCALE), seed=0,
+      num_more_rows='auto', start_epoch=0, num_burnin_steps=500,
+      num_steps_between_results=19)
+  model.fit(
+      x, np.repeat(y, NUM_COLUMNS, axis=1), epochs=300, batch_size=BATCH_SIZE,
+      verbose=0, callbacks=[sampling])
+  used = sampling.kernel_results.inner_results.gradient_estimator_results
+  steps = int(sampling.kernel_results.step)
+  assert int(used.num_gradients) == (BATCH_SIZE + 50) * (steps + 1)
+  return test_law.coefficients(sampling.posterior)
+
+
+def errors(draws):
+  """Of means in sds, and of sds as shares: the largest of each.
+
+  All columns have the same minibatches: of the means' errors, 0.1 sd or so, is
+  the noise that they share.
+  """
+  *_, mean, covariance = test_law.regression()
+  sd = np.sqrt(np.diag(covariance))
+  return (
+      np.abs((draws.mean(axis=(0, 1)) - mean) / sd).max(),
+      np.abs(draws.std(axis=(0, 1)) / sd - 1.).max())
+
+
+def test_regressions_have_the_exact_posterior():
+  of_means, of_sds = errors(coefficients())
+  assert of_means < 0.3 and of_sds < 0.1
+
+
+@pytest.mark.slow
+def test_planted_rows_that_are_not_all_are_seen(monkeypatch):
+  of_means, _ = errors(coefficients(monkeypatch))
+  assert of_means > 0.4
+
+
+def fit(data, num_more_rows, seed=0, epochs=6, **arguments):
+  """Adam first, so that the weights have somewhere to go."""
+  model = models.classifier(optimizer='adam')
+  sampling = sgmcmc.keras.PosteriorSampling(
+      num_more_rows=num_more_rows, seed=seed, **arguments)
+  model.fit(*data, epochs=epochs, verbose=0, callbacks=[sampling], batch_size=(
+      None if isinstance(data[0], tf.data.Dataset) else 5))
+  return sampling
+
+
+def num_gradients(sampling):
+  results = sampling.kernel_results
+  used = np.max(
+      results.inner_results.gradient_estimator_results.num_gradients)
+  return used / (np.max(results.inner_results.step) + 1)
+
+
+@pytest.mark.parametrize('num_more_rows, number', [
+    (0, 5), (7, 12), ('auto', 30)])
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_each_step_has_them(num_more_rows, number):
+  assert num_gradients(fit(models.classes(), num_more_rows)) == number
+
+
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_other_data_than_arrays():
+  x, y = models.classes()
+  data = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+  assert num_gradients(fit((data,), 'auto')) == 5
+  with pytest.raises(ValueError, match='num_more_rows is 7, and .* no arrays'):
+    fit((data,), 7)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_chains_have_rows_of_their_own():
+  sampling = fit(models.classes(), 11, num_chains=2)
+  assert num_gradients(sampling) == 3 + 11
+
+
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_the_next_fit_has_the_rows_of_its_own_data():
+  """Also where the programs of the fit before are taken over, or cannot be."""
+  x, y = models.classes()
+  other = np.flip(x, axis=1), y
+  alone = fit(other, 7).posterior.weights.values()
+  model = models.classifier(optimizer='adam')
+  found = []
+  for data, number in (((x, y), 7), ((x, y), 9), (other, 7)):
+    keras.utils.set_random_seed(0)
+    model.set_weights(models.classifier().get_weights())
+    model.optimizer.iterations.assign(0)
+    model.compile('adam', model.loss, metrics=['accuracy'])
+    sampling = sgmcmc.keras.PosteriorSampling(num_more_rows=number, seed=0)
+    model.fit(
+        *data, epochs=6, batch_size=5, verbose=0, callbacks=[sampling])
+    found.append(list(sampling.posterior.weights.values()))
+  for first, last, expected in zip(found[0], found[-1], alone):
+    np.testing.assert_allclose(last, expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(last, first, atol=1e-3)
+
+
+@pytest.mark.parametrize('value, error', [
+    (-1, ValueError), ('most', ValueError), (2.5, TypeError),
+    (None, TypeError)])
+def test_numbers_that_are_refused(value, error):
+  with pytest.raises(error, match='num_more_rows'):
+    sgmcmc.keras.PosteriorSampling(num_more_rows=value)
+
+
+def test_more_than_there_are():
+  with pytest.raises(ValueError, match='num_more_rows is 51.*50 examples'):
+    fit(models.classes(), 51)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_goes_on_after_kills_with_the_same_rows(tmp_path, monkeypatch):
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  arguments = dict(
+      num_more_rows=9, num_burnin_steps=4, num_steps_between_results=1)
+  whole = test_going_on.run(4, **arguments)
+  pieces = test_going_on.run(
+      4, kills=[3, 7], directory=tmp_path, **arguments)
+  test_going_on.assert_same(pieces, whole)

@@ -1,0 +1,194 @@
+"""Rows that a step of `fit` has beside those of its batch.
+
+The noise of minibatches is what slows a chain down. With b rows of N a
+coordinate along which the likelihood has the curvature F gets gradients with a
+noise of variance F N / b, which heats it above T unless a step moves it by no
+more than about 2 b / (N F) of its gradient. So it takes half an epoch to forget
+where it was, and a coordinate that is a hundred times as flat takes fifty. But
+a step of a small network on a table costs mostly TensorFlow's and Keras' own
+time, which is the same for 32 rows and for 512.
+
+So the step may have more rows than the batch. They are drawn anew for each step
+and each chain from all N rows, distinct among themselves, and their gradients
+count like those of the batch. "auto" chooses their number m for a batch of b
+rows and a network of w weights,
+
+  m = min(15 b, N / 2, 2^20 / w - b),
+
+and none where b is above N / 4, where inputs are not rows of numbers
+(`[N, features]`), or where a layer is convolutional or recurrent: such layers
+use a weight more than once a row.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc import collectives
+from tfp_sgmcmc import random
+from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import vectorisation
+
+__all__ = ['AUTO', 'MoreRows', 'check', 'number_of']
+
+AUTO = 'auto'
+_TIMES, _PART, _LEAST_BATCHES = 15, 2, 4
+_MOST_PRODUCTS = 2**20
+
+
+def check(num_more_rows: int | str) -> int | str:
+  """What was asked for, if it can be.
+
+  Args:
+    num_more_rows: As `PosteriorSampling` takes it.
+
+  Returns:
+    num_more_rows: The argument.
+
+  Raises:
+    ValueError: If it is negative, or a word other than "auto".
+    TypeError: If it is neither a number nor a word.
+  """
+  if isinstance(num_more_rows, str):
+    if num_more_rows != AUTO:
+      raise ValueError(
+          f'num_more_rows is {num_more_rows!r}: it has to be an int of 0 or '
+          'more, or "auto".')
+    return num_more_rows
+  return checks.non_negative_integer('num_more_rows', num_more_rows)
+
+
+def number_of(
+    num_more_rows: int | str,
+    model: keras.Model,
+    num_examples: int,
+    arrays: Sequence[tf.Tensor] | None,
+    batch_size: int,
+) -> int:
+  """How many rows a step has beside its batch.
+
+  Args:
+    num_more_rows: The number, or "auto".
+    model: Built `keras.Model`.
+    num_examples: Python `int`, N.
+    arrays: The data, one tensor for each leaf; None where they are no arrays.
+    batch_size: Python `int`, b.
+
+  Returns:
+    number: Python `int`, m.
+
+  Raises:
+    ValueError: If a number was asked for and cannot be had.
+  """
+  why_not = _why_not(model, num_examples, arrays)
+  if why_not is not None:
+    if num_more_rows != AUTO:
+      raise ValueError(
+          f'num_more_rows is {num_more_rows}, and {why_not}. Leave it out, or '
+          'make the batches larger.')
+    return 0
+  if isinstance(num_more_rows, int):
+    if num_more_rows > num_examples:
+      raise ValueError(
+          f'num_more_rows is {num_more_rows}, and there are {num_examples} '
+          'examples: it can be no more than that.')
+    return num_more_rows
+  assert arrays is not None
+  if (_LEAST_BATCHES * batch_size > num_examples
+      or not vectorisation.may_be(model)
+      or any(array.shape.rank > 2 for array in arrays)):
+    return 0
+  num_weights = max(1, sum(
+      v.shape.num_elements() for v in model.trainable_variables))
+  return max(0, min(
+      _TIMES * batch_size, num_examples // _PART,
+      _MOST_PRODUCTS // num_weights - batch_size))
+
+
+def _why_not(model, num_examples, arrays):
+  """Why a step cannot have other rows than its batch; None where it can."""
+  if collectives.is_several(model.distribute_strategy):
+    return 'each of several replicas sees a part of a batch'
+  if arrays is None:
+    return (
+        'the data of fit are no arrays of numbers, in which other rows could '
+        'be looked up')
+  if len(arrays[0]) != num_examples:
+    return (
+        f'the data have {len(arrays[0])} rows where num_examples is '
+        f'{num_examples}')
+  return None
+
+
+class MoreRows:
+  """All rows of the data, and those of them that a step has."""
+
+  def __init__(self, arrays: Sequence[tf.Tensor], number: int):
+    """Keeps the data.
+
+    Args:
+      arrays: One tensor of N rows for each leaf of a batch.
+      number: Python `int`, how many rows a step has.
+    """
+    self._number = number
+    self._dtypes = [array.dtype for array in arrays]
+    self._variables = [
+        tf.Variable(_kept(array), trainable=False, name='all_rows')
+        for array in arrays]
+
+  def load(self, arrays: Sequence[tf.Tensor]) -> None:
+    """Takes other data in the same shapes.
+
+    Args:
+      arrays: As those that it was made with.
+    """
+    for variable, array in zip(self._variables, arrays):
+      variable.assign(_kept(array))
+
+  def is_for(self, arrays: Sequence[tf.Tensor], number: int) -> bool:
+    """Whether `load` takes them, for as many rows a step."""
+    return number == self._number and [
+        (array.dtype, array.shape) for array in arrays] == [
+            (dtype, v.shape) for dtype, v in zip(
+                self._dtypes, self._variables)]
+
+  def added(
+      self,
+      rows: Callable[[tf.Tensor], Any],
+      num_chains: int,
+      seed: tf.Tensor,
+  ) -> Callable[[tf.Tensor], Any]:
+    """The chains' batches, with more rows each.
+
+    Args:
+      rows: Callable of a chain's number; returns its batch. Of a column of
+        several, `[m, 1]`: theirs, stacked.
+      num_chains: Python `int`, k.
+      seed: Stateless seed of the step.
+
+    Returns:
+      rows: Such a callable.
+    """
+    num_examples = self._variables[0].shape[0]
+    drawn = random.indices(num_examples, [num_chains, self._number], seed)
+
+    def joined(chain):
+      is_column = tf.convert_to_tensor(chain).shape.rank == 2
+      index = tf.gather(drawn, chain[:, 0] if is_column else chain)
+      more = iter(
+          tf.cast(tf.gather(v, index), dtype)
+          for v, dtype in zip(self._variables, self._dtypes))
+      return network.map_leaves(
+          lambda leaf: tf.concat([leaf, next(more)], int(is_column)),
+          rows(chain))
+
+    return joined
+
+
+def _kept(array):
+  """The values in a dtype that programs of a GPU reach as a variable's."""
+  return tf.cast(array, tf.int64) if array.dtype == tf.int32 else array
