@@ -137,7 +137,7 @@ def of_table(line: dict[str, Any], folder: pathlib.Path) -> dict[str, Any]:
 
 
 def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
-  """The fits of tables at T = 1 in which Adam was better: lines by name.
+  """The fits of tables by default in which Adam was better: lines by name.
 
   Args:
     output: The folder of the results.
@@ -148,7 +148,8 @@ def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
   found = {}
   for line in sorted(uncertainty.read(output / 'tables.jsonl'),
                      key=lambda line: -abs(line['batch_size'] - 32)):
-    if line['temperature'] == 1. and line['posterior'] > line['adam']:
+    if (line['temperature'] == 1. and line['num_more_rows'] == 0
+        and line['posterior'] > line['adam']):
       hidden = '-'.join(map(str, line['hidden']))
       found['_'.join([line['set'], str(line['split']), hidden,
                       line['likelihood']])] = line
