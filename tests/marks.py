@@ -2,12 +2,13 @@
 
 from collections.abc import Container
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 
-def and_weekly(names: Iterable[str], weekly: Container[str]) -> list:
-  """Names for `pytest.mark.parametrize`, those among `weekly` marked so."""
+def and_weekly(cases: Iterable[Any], weekly: Container[Any]) -> list:
+  """Cases for `pytest.mark.parametrize`, those among `weekly` marked so."""
   return [
-      pytest.param(name, marks=pytest.mark.weekly) if name in weekly else name
-      for name in names]
+      pytest.param(case, marks=pytest.mark.weekly) if case in weekly else case
+      for case in cases]

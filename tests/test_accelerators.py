@@ -121,6 +121,7 @@ def test_the_program_of_other_fits(arguments):
   check(program_of_fit(**arguments))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize('is_tpu', [False, True])
 def test_the_program_does_not_grow_with_the_weights(is_tpu, monkeypatch):

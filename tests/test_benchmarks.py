@@ -214,6 +214,7 @@ def test_a_product_that_rounds_more_is_seen():
   assert worst[11] < 0.3 < 1. < worst[8]
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_what_is_measured_of_chains_on_this_machine():
   found, = accelerators.chains(None, numbers=(1, 2), num_steps=2, repeats=1)

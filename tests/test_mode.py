@@ -53,6 +53,7 @@ def groups(num_rows=20_000):
   return posterior, exact, precision
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_hierarchical_from_a_draw_of_the_prior():
   """Standard deviations between 0.01 and 0.2; the parts are means, mu."""

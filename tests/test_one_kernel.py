@@ -252,6 +252,7 @@ def test_data_are_not_part_of_the_program():
       word in line for line in tables for word in (' copy(', ' constant('))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_what_xla_cannot_make_one_kernel_is_many(monkeypatch):
   """Where our list of what a kernel can hold has a mistake in it."""

@@ -56,6 +56,7 @@ with tempfile.TemporaryDirectory() as folder:
   assert 'mean (64, 1)' in result.stdout and 'nll' in result.stdout
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_missing_modules_are_one_clear_sentence_each():
   result = run_python("""

@@ -139,6 +139,7 @@ def made(monkeypatch):
   return found
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_all_rows_in_each_step(made):
   x, y = line()

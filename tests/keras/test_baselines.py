@@ -116,6 +116,7 @@ def logistic():
       from_logits=True), kernel_initializer='zeros')
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_network_at_chance_is_not_fine():
   """Labels that have nothing to do with the inputs; others that have.

@@ -128,6 +128,7 @@ def test_batches_of_ten(temperature):
   assert nll_of(sampling.posterior) < 0.6
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_loss_that_sums_over_pixels():
   """As `test_adapted_rate` has it; half a nat a pixel is the noise."""

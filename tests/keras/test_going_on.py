@@ -131,6 +131,7 @@ def other_model():
   return model
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_back_to_the_epoch_with_backup_and_restore(tmp_path):
   for k, order in enumerate([1, -1]):

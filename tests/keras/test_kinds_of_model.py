@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests import marks
 import tfp_sgmcmc as sgmcmc
 
 pytestmark = pytest.mark.slow  # Nearly all of it is tracing.
@@ -449,6 +450,9 @@ KINDS = [
     several_inputs_and_outputs, frozen_base, mixed_precision, low_rank,
     own_test_step, segmentation, recommender, weighted_classes, text, forecast,
     autoencoder, mixer]
+_WEEKLY = (
+    feature_space, low_rank, segmentation, recommender, text, forecast,
+    autoencoder, mixer)
 
 
 def first(data, number=7):
@@ -465,7 +469,8 @@ def draw_of(each, k):
   return keras.tree.map_structure(lambda array: array[k], each)
 
 
-@pytest.mark.parametrize('make', KINDS, ids=lambda make: make.__name__)
+@pytest.mark.parametrize(
+    'make', marks.and_weekly(KINDS, _WEEKLY), ids=lambda make: make.__name__)
 def test_kind(make, tmp_path, caplog):
   keras.utils.set_random_seed(0)
   kind = make(tmp_path) if 'tmp_path' in make.__code__.co_varnames else make()

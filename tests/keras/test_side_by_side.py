@@ -250,6 +250,7 @@ def test_moving_statistics_are_those_of_each_chain():
         atol=1e-5)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_chosen_settings_and_the_summary(capsys, tmp_path):
   """A rate that is lowered, a temperature by validation, and what is said."""

@@ -143,6 +143,7 @@ def test_what_is_not_of_each_chain_is_found(planted, monkeypatch):
     assert_same(ours, made_by('turns'))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_goes_on_with_chains_that_took_turns(tmp_path, monkeypatch):
   """And the other way round."""

@@ -185,6 +185,7 @@ def test_planted_errors_in_the_kernel_are_seen(error):
   assert chains_with_errors()(**error) < 1e-20
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_few_bright_examples_give_the_posterior():
   """Two coefficients, 300 examples, against quadrature."""

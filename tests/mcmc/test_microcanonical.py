@@ -202,6 +202,7 @@ def mean_bias(integrator, share):
   return np.mean(runs) - 1.
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_bias_is_of_second_order():
   """Of twice the step it is four times as large; of first order, twice.

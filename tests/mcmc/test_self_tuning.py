@@ -230,6 +230,7 @@ def step_size_of_a_large_log_density(dtype):
       kernel, start, NUM_STEPS, jit_compile=False)[1].step_size)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_the_rounding_of_a_large_log_density_is_no_error_of_a_step(
     monkeypatch):

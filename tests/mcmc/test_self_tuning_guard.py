@@ -154,6 +154,7 @@ def test_a_colder_place_is_not_heated(num_steps):
   assert float(results.heat) == (np.float32(0.1) if num_steps else 1.)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_no_step_is_taken_for_a_new_start(monkeypatch):
   """Compiled by XLA, which may round a number in two places in two ways."""

@@ -197,6 +197,7 @@ def test_the_horizon_follows_the_scale(name):
   assert np.all((0.001 < horizon) & (horizon < 0.1))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_the_summary_tells_of_violations():
   kernel = pdmp.UniformTime(sgmcmc.ZigZagSampler(banana), 1.)
