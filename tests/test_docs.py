@@ -42,11 +42,13 @@ def test_the_tour_and_with_it_readme(capsys):
   """
   readme = (ROOT / 'README.md').read_text()
   blocks = BLOCK.findall(text_of('tour.md'))
-  printed = {}
-  assert set(BLOCK.findall(readme)) <= set(blocks)
-  names = {}
+  of_readme = set(BLOCK.findall(readme))
+  assert of_readme <= set(blocks)
+  names, printed = {}, {}
   for code in blocks:
-    exec(code, names)
+    own = {} if code in of_readme else names  # README's need nothing before.
+    exec(code, own)
+    names.update(own)
     printed[code] = capsys.readouterr().out
   found = PRINTED.findall(readme)
   assert len(found) == 2

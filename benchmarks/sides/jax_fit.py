@@ -10,56 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import worker
+from benchmarks.sides import jax_hmc
 
 LEARNING_RATE, MOMENTUM = 1e-3, 0.9
 
 
-def weights(network, rng):
-  """Weights and biases of each layer, at Glorot's start."""
-  shapes = ([(5, 5, 1, 32), (5, 5, 32, 64), (1024, 200), (200, 200), (200, 10)]
-            if network == 'convolutional' else
-            [(a, b) for a, b in zip(
-                (784, *map(int, network.split('-'))),
-                (*map(int, network.split('-')), 10))])
-  made = []
-  for shape in shapes:
-    field = np.prod(shape[:-2], initial=1)
-    bound = np.sqrt(6. / (field * sum(shape[-2:])))
-    made.append((
-        jnp.asarray(rng.uniform(-bound, bound, shape), jnp.float32),
-        jnp.zeros([shape[-1]])))
-  return made
-
-
-def logits(parts, x):
-  """What the network makes of a batch of images, which are flat."""
-  if parts[0][0].ndim == 4:
-    x = x.reshape([-1, 28, 28, 1])
-  for kernel, bias in parts[:-1]:
-    if kernel.ndim == 4:
-      x = jax.nn.relu(bias + jax.lax.conv_general_dilated(
-          x, kernel, (1, 1), 'VALID', dimension_numbers=('NHWC', 'HWIO', 'NHWC')
-      ))
-      x = jax.lax.reduce_window(
-          x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), 'VALID')
-    else:
-      x = jax.nn.relu(x.reshape([len(x), -1]) @ kernel + bias)
-  kernel, bias = parts[-1]
-  return x @ kernel + bias
+def layers_of(network):
+  """As `jax_hmc` takes them, and the shape of an image."""
+  if network == 'convolutional':
+    return [
+        ['conv', 32, 5], ['pool', 2], ['conv', 64, 5], ['pool', 2], ['flatten'],
+        ['dense', 200], ['dense', 200], ['dense', 10]], (28, 28, 1)
+  return [['dense', int(width)] for width in (*network.split('-'), 10)], (784,)
 
 
 def prepare(case):
   num_steps, size = case['num_steps'], case['batch_size']
   num_examples = num_steps * size
   rng = np.random.default_rng(0)
-  x = rng.uniform(size=[num_examples, 784]).astype(np.float32)
+  layers, shape = layers_of(case['network'])
+  x = rng.uniform(size=[num_examples, *shape]).astype(np.float32)
   y = rng.integers(0, 10, num_examples)
-  state = weights(case['network'], rng)
+  state = jax_hmc.initial_weights(jax.random.key(0), shape, layers)
   velocity = jax.tree.map(jnp.zeros_like, state)
 
   def loss(state, x, y):
-    return -jnp.mean(jnp.take_along_axis(
-        jax.nn.log_softmax(logits(state, x)), y[:, jnp.newaxis], axis=1))
+    return -jnp.mean(jax_hmc.log_prob(
+        jax_hmc.outputs(state, x, layers), y, 'classes'))
 
   def potential(state, x, y):  # Over N, as the loss is.
     norm = sum(jnp.sum(part**2) for part in jax.tree.leaves(state))

@@ -383,10 +383,9 @@ class SelfTuning(adaptation.AdaptingKernel):
 
   def _epsilon(self, dtype):
     """Of the dtype with the fewest digits; 0 where none has fewer."""
-    own = np.finfo(dtype.as_numpy_dtype).eps
-    largest = max(
-        (_EPSILON[name] for name in self._parameters['compute_dtypes']),
-        default=0.)
+    own = _EPSILON[dtype.name]
+    largest = max([own, *(
+        _EPSILON[name] for name in self._parameters['compute_dtypes'])])
     return largest if largest > own else 0.
 
   def _target(self, step, number, dtype):

@@ -168,7 +168,7 @@ def compute_dtypes(model: keras.Model) -> set[str]:
   """The dtypes that the layers compute in which have weights."""
   return {
       layer.compute_dtype for layer in layers(model)
-      if any(True for _ in layer.trainable_variables)}
+      if layer.trainable_variables}
 
 
 def paths(variables: Sequence[Any]) -> list[str]:
