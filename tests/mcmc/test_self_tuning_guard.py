@@ -103,6 +103,42 @@ def test_a_steep_row_that_was_not_seen_before_is_learned_of(monkeypatch):
   assert late_returns_with_a_steep_row() > 20
 
 
+def returns_with_a_wall():
+  """Of ten chains; one row of 2,000 rises as exp(30 z) in the first axis."""
+  x = np.random.default_rng(0).normal(size=[2000, 20])
+  x -= x.mean(axis=0)
+  is_wall = np.zeros(2000)
+  is_wall[7] = 1.
+
+  def log_likelihood(theta, rows):
+    x, is_wall = rows
+    theta = theta[..., tf.newaxis, :]
+    wall = tf.exp(tf.minimum(30. * np.sqrt(2000.) * theta[..., 0], 60.))
+    return -0.5 * tf.reduce_sum(tf.square(x - theta), axis=-1) - is_wall * wall
+
+  posterior = sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(tf.square(theta), axis=-1),
+      log_likelihood, (x.astype(np.float32), is_wall.astype(np.float32)))
+  kernel = laws.tuned(
+      posterior, estimator=gradients.Uniform(20), num_steps=1000)
+  return [int(sgmcmc.sample(
+      kernel, 2, tf.fill([20], -0.02), num_burnin_steps=1000,
+      num_steps_between_results=1999, seed=seed, progress_bar=False,
+      ).kernel_results.num_returns) for seed in range(10)]
+
+
+@pytest.mark.slow
+def test_a_chain_beyond_a_wall_that_it_had_not_seen_comes_back(monkeypatch):
+  """Of 40 chains none went back more than 6 times; with the planted error 32.
+
+  One that cannot come back falls again each time that it sees the row, or all
+  but stands still.
+  """
+  assert max(returns_with_a_wall()) < 10
+  monkeypatch.setattr(guard, '_SPACING_OF_ANCHORS', (1., 1.))
+  assert max(returns_with_a_wall()) > 10
+
+
 def test_a_state_that_was_set_is_a_new_start():
   """With its place as the anchor and a momentum at T; others do not know."""
   kernel = laws.tuned(laws.normal, 0.1, num_steps=0)
@@ -167,17 +203,25 @@ def test_no_step_is_taken_for_a_new_start(monkeypatch):
   tf.nest.map_structure(np.testing.assert_array_equal, results, others)
 
 
-def test_the_anchor_is_of_the_last_hundred_steps():
-  kernel = laws.tuned(laws.normal, 0.1, num_steps=0)
+@pytest.mark.parametrize('batch_size, spacing', [(None, 100), (10, 150)])
+def test_the_anchor_is_that_before_the_last(batch_size, spacing):
+  """A hundred steps where all rows are in a gradient; five passes of 300."""
+  if batch_size is None:
+    posterior, estimator, state = laws.normal, None, [tf.zeros([2, 3])]
+  else:
+    posterior, estimator = laws.means(300), gradients.Uniform(batch_size)
+    state = [tf.zeros([2, 2]), tf.zeros([2, 3])]
+  kernel = laws.tuned(posterior, 0.1, estimator=estimator, num_steps=0)
   one_step = tf.function(kernel.one_step, autograph=False)
-  state = tf.random.stateless_normal([2, 3], [0, 1])
-  results = kernel.bootstrap_results(state)
-  for k in range(1, 103):
+  results = kernel.bootstrap_results(state, seed=[0, 5])
+  kept = [state]
+  for k in range(1, 3 * spacing + 2):
     state, results = one_step(state, results, seed=tf.constant([3, k]))
-    if k in (99, 100):
-      anchor = results.anchor[0].numpy()
-      assert np.all(anchor == state.numpy()) == (k == 100)
-  np.testing.assert_array_equal(results.anchor[0], anchor)
+    if k % spacing == 0:
+      kept.append(state)
+    expected = kept[max(len(kept) - 2, 0)]
+    for a, b in zip(results.anchor, expected):
+      np.testing.assert_array_equal(a, b)
 
 
 def chain_with_a_fall(condition, monkeypatch):

@@ -8,11 +8,16 @@ above
   max((3 + 30 sqrt(2 / d)) T_0, 25 K_1)    then.
 
 It starts at rest there, p = 0. The anchor is where the chain was at the last
-multiple of 100 steps. T_0 is the largest T of the last some hundred steps, for
-a chain that cools takes time; K_0 is the mean of K over the last 50 steps of
-the adaptation; and K_1 is K_0 where that is above 2 T_0, so that the noise of
-minibatches is most of the heat, else 0. After a hundred returns a chain is let
-go, and reported as one that failed.
+but one multiple of S steps, S those of five passes over the data, 100 at least
+and 1,000 at most. A later state will not do. A row that has become steep since
+may have been in no minibatch, and from there the chain would fall again each
+time that it comes.
+
+T_0 is the largest T of the last some hundred steps, for a chain that cools
+takes time; K_0 is the mean of K over the last 50 steps of the adaptation; and
+K_1 is K_0 where that is above 2 T_0, so that the noise of minibatches is most
+of the heat, else 0. After a hundred returns a chain is let go, and reported as
+one that failed.
 
 Under the law of the chain K is T times a chi-square over its d degrees of
 freedom: it is beyond the second limit less than once in 10^10 steps for any d,
@@ -41,7 +46,7 @@ __all__ = [
     'stay', 'take_back']
 
 MOST_RETURNS = 100
-_SPACING_OF_ANCHORS = 100
+_SPACING_OF_ANCHORS, _PASSES = (100., 1000.), 5.
 _HOT, _STEPS_OF_HEAT = 25., 50.
 _COOLING = 0.995
 # Compared are so many coordinates of each part, and a change counts from this
@@ -54,6 +59,7 @@ class Guarded(NamedTuple):
 
   Attributes:
     anchor: List over the parts, the state to go back to.
+    next_anchor: Likewise, the one that it will be next.
     heat: Scalar, K_0.
     temperature: Scalar, T_0.
     num_returns: `int32`, shape `chains`, how often a chain was taken back.
@@ -62,6 +68,7 @@ class Guarded(NamedTuple):
       state is known again.
   """
   anchor: list[tf.Tensor]
+  next_anchor: list[tf.Tensor]
   heat: tf.Tensor
   temperature: tf.Tensor
   num_returns: tf.Tensor
@@ -70,13 +77,17 @@ class Guarded(NamedTuple):
 
 
 class Step(NamedTuple):
-  """A step: states and results at both ends, T, and whether it adapts."""
+  """A step: states and results at both ends, T, and what it is for.
+
+  Whether it is one of the adaptation, and whether its end is kept.
+  """
   start: list[tf.Tensor]
   end: list[tf.Tensor]
   old: Any
   new: Any
   temperature: tf.Tensor
   is_adapting: tf.Tensor
+  is_anchor: tf.Tensor
 
 
 class Seen(NamedTuple):
@@ -103,6 +114,7 @@ def start(
   """What the guard keeps at the start of a chain."""
   none = tf.zeros(tf.shape(inner.target_log_prob), tf.int32)
   return Guarded(
+      [tf.identity(part) for part in parts],
       [tf.identity(part) for part in parts], temperature, temperature, none,
       none, _footprint(
           parts, inner.target_log_prob.shape.rank, temperature.dtype))
@@ -180,24 +192,38 @@ def take_back(
       thermostat=select_by_chain(
           is_back, tf.nest.map_structure(tf.zeros_like, new.thermostat),
           new.thermostat))
-  is_kept = ~is_back & is_anchor(new.step)
+  is_kept = ~is_back & step.is_anchor
+  next_anchor = states.select(is_back, anchor, guarded.next_anchor)
   return parts, new, _kept(
       guarded, seen, step, first_heat, parts,
-      states.select(is_kept, parts, anchor))
+      states.select(is_kept, next_anchor, anchor),
+      states.select(is_kept, parts, next_anchor))
 
 
 def stay(
     guarded: Guarded, seen: Seen, step: Step, first_heat: tf.Tensor) -> Guarded:
   """What `take_back` keeps where the guard does nothing, and sets no anchor."""
-  return _kept(guarded, seen, step, first_heat, step.end, guarded.anchor)
+  return _kept(
+      guarded, seen, step, first_heat, step.end, guarded.anchor,
+      guarded.next_anchor)
 
 
-def is_anchor(step: tf.Tensor) -> tf.Tensor:
-  """Whether the state after the step of this number is one to go back to."""
-  return tf.equal(step % _SPACING_OF_ANCHORS, 0)
+def is_anchor(step: tf.Tensor, batch_share: tf.Tensor) -> tf.Tensor:
+  """Whether a state is one of those that a chain may go back to.
+
+  Args:
+    step: Scalar integer, the number of the step that led there.
+    batch_share: Scalar, b / N; 0 where a gradient is that of all rows.
+
+  Returns:
+    is_anchor: `bool` scalar.
+  """
+  spacing = tf.round(tf.clip_by_value(
+      tf.math.divide_no_nan(_PASSES, batch_share), *_SPACING_OF_ANCHORS))
+  return tf.equal(step % tf.cast(spacing, step.dtype), 0)
 
 
-def _kept(guarded, seen, step, first_heat, parts, anchor):
+def _kept(guarded, seen, step, first_heat, parts, anchor, next_anchor):
   """`Guarded` after a step that ends in `parts`."""
   begins = tf.reduce_all(seen.is_elsewhere)
   # Over the chains that are not lost.
@@ -211,6 +237,7 @@ def _kept(guarded, seen, step, first_heat, parts, anchor):
       tf.where(begins, first_heat, guarded.heat))
   return Guarded(
       anchor=anchor,
+      next_anchor=next_anchor,
       heat=tf.where(step.is_adapting, heat, guarded.heat),
       temperature=tf.where(
           begins, step.temperature, _largest(guarded, step)),

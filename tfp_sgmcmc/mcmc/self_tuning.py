@@ -102,6 +102,7 @@ class SelfTuningResults(NamedTuple):
     preconditioner: List over the parts, G, without axes of chains.
     noise_variance: List over the parts, V, likewise; as the adaptation left it.
     anchor: List over the parts, the state to which the guard goes back.
+    next_anchor: Likewise, the one to which it will go back next.
     heat: Scalar, K_0.
     temperature: Scalar, T_0.
     num_returns: `int32`, shape `chains`, how often the guard took a chain back.
@@ -120,6 +121,7 @@ class SelfTuningResults(NamedTuple):
   preconditioner: list[tf.Tensor]
   noise_variance: list[tf.Tensor]
   anchor: list[tf.Tensor]
+  next_anchor: list[tf.Tensor]
   heat: tf.Tensor
   temperature: tf.Tensor
   num_returns: tf.Tensor
@@ -172,9 +174,9 @@ class SelfTuning(adaptation.AdaptingKernel):
   coordinate, the variance of minibatch noise, and, from the energy error of a
   step, the largest step size that is accurate. Then the chain is that of the
   inner kernel with these settings, and only a guard remains: a chain that blows
-  up returns to a state of up to 100 steps before, with half the step size. So a
-  run needs no step size, and a step size that becomes too large later does not
-  end it. The module's docstring has all formulas.
+  up returns to a state of some passes over the data before, with half the step
+  size. So a run needs no step size, and a step size that becomes too large
+  later does not end it. The module's docstring has all formulas.
 
   Let the adaptation lie within the burn-in (`num_burnin_steps` at least
   `num_adaptation_steps`). All chains share the settings found. It takes one
@@ -342,7 +344,8 @@ class SelfTuning(adaptation.AdaptingKernel):
     is_adapting = step <= number
     temperature = self._temperature(step, dtype)
     made = guard.Step(
-        parts, new_parts, old, inner, temperature, is_adapting)
+        parts, new_parts, old, inner, temperature, is_adapting,
+        guard.is_anchor(step, self._share(inner)))
     seen = guard.look(
         guarded, made,
         (temperature < _LEAST_TEMPERATURE) & (step <= _num_for_metric(number)))
@@ -370,7 +373,7 @@ class SelfTuning(adaptation.AdaptingKernel):
           inner_results=inner, **kept._asdict())
 
     # Most steps teach nothing, and the guard does nothing.
-    is_quiet = seen.is_usable & ~is_measuring & ~guard.is_anchor(step)
+    is_quiet = seen.is_usable & ~is_measuring & ~made.is_anchor
     if collectives.context() is not None:
       return learn()
     return states.cond_unless_mapped(is_quiet, go_on, learn)
