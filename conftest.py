@@ -4,6 +4,7 @@ TensorFlow is imported in the fixtures: the process that hands out the tests to
 others needs none.
 """
 
+import collections
 import gc
 import os
 import signal
@@ -29,10 +30,23 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-  """The docstrings' examples are slow tests, as those of the pages are."""
+  """Marks what can only be told of an item.
+
+  The docstrings' examples are slow, as those of the pages are. So are, and
+  weekly, the cases of a test after its first n, where it is marked
+  `weekly_after(n)`.
+  """
+  numbers = collections.Counter()
   for item in items:
     if isinstance(item, pytest.DoctestItem):
       item.add_marker(pytest.mark.slow)
+    after = item.get_closest_marker('weekly_after')
+    if after is None or item.get_closest_marker('weekly'):
+      continue
+    numbers[item.path, item.originalname] += 1
+    if numbers[item.path, item.originalname] > after.args[0]:
+      item.add_marker(pytest.mark.slow)
+      item.add_marker(pytest.mark.weekly)
 
 
 def pytest_collection_finish():

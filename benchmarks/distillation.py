@@ -6,7 +6,8 @@
 One network, fitted in four ways:
 
   Adam                 to the targets
-  posterior            `PosteriorSampling()`, by as many steps: its draws
+  posterior            `PosteriorSampling(num_more_rows=0)`, by as many steps:
+                       its draws
   student              taught what these say of the training inputs
   student, perturbed   and of two copies of each, with normal noise whose
                        standard deviation is uniform in [0, 1] for each row (of
@@ -142,7 +143,8 @@ def run(case: Case, seed: int) -> dict[str, dict[str, float]]:
   x, y = case.train
   found, told = {}, {}
   fitted = []
-  for callbacks in ([], [sgmcmc.keras.PosteriorSampling(seed=seed)]):
+  for callbacks in ([], [sgmcmc.keras.PosteriorSampling(
+      num_more_rows=0, seed=seed)]):
     model = network(case, seed)
     model.compile('adam', case.loss)
     model.fit(x, y, batch_size=BATCH_SIZE, epochs=case.epochs, verbose=0,

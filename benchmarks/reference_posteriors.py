@@ -23,7 +23,8 @@ over seeds.
 
   Adam      one network, stopped early
   ensemble  four of them, with a quarter of the passes each
-  fit       `PosteriorSampling()`, a fifth of the passes Adam's
+  fit       `PosteriorSampling(num_more_rows=0)`, so that a pass has each row
+            once; a fifth of the passes Adam's
   sample    four chains of `SelfTuning(SGNHT)`, a quarter of the passes each
   SGHMC     four chains by hand: learning rate 0.1 of a mean loss, momentum 0.97
   MCLMC     four chains on all rows, the step size by its energy error, and the
@@ -244,7 +245,7 @@ def nll(
 def by_fit(
     network: stacked.Perceptron, x: np.ndarray, y: np.ndarray,
     x_test: np.ndarray, passes: int, seed: int) -> np.ndarray:
-  """`PosteriorSampling()` in a fit."""
+  """`PosteriorSampling(num_more_rows=0)` in a fit."""
   keras.utils.set_random_seed(seed)
   *hidden, last = network.sizes[1:]
   model = keras.Sequential([
@@ -255,7 +256,7 @@ def by_fit(
       from_logits=True) if network.is_classifier
                 else sgmcmc.keras.GaussianLikelihood())
   sampling = sgmcmc.keras.PosteriorSampling(
-      prior=tfp.distributions.Normal(0., 1.), seed=seed)
+      prior=tfp.distributions.Normal(0., 1.), num_more_rows=0, seed=seed)
   model.fit(
       x, y if network.is_classifier else y[:, np.newaxis], epochs=passes,
       batch_size=BATCH_SIZE, verbose=0, callbacks=[sampling])

@@ -3,7 +3,7 @@
   python -m benchmarks.tables --data FOLDER [--sets energy ...] [--splits 2]
       [--epochs 40] [--batch-size 32] [--hidden 50] [--temperature 1]
       [--likelihood gaussian|one_scale|student_t|mixture]
-      [--tiny] [--output benchmarks/results]
+      [--more-rows auto|0] [--tiny] [--output benchmarks/results]
 
 For each table and split, a perceptron with hidden layers as given and Keras'
 defaults: Adam for all epochs, and a new network with the same seed for as many
@@ -187,7 +187,7 @@ def scores(
 ) -> dict[str, Any]:
   """Of Adam and of the posterior: NLL, and processor seconds.
 
-  Those of Adam from the line of the same fit without more rows, if it is known.
+  Those of Adam from the line of the same fit with other rows, if it is known.
   """
   begin = time.process_time()
   if known is None:
@@ -265,8 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
       '--likelihood', default='gaussian', choices=LIKELIHOODS)
   parser.add_argument(
-      '--more-rows', default=0, choices=['auto'],
-      help='PosteriorSampling(num_more_rows="auto")')
+      '--more-rows', default='auto', choices=['auto', '0'],
+      help='0: PosteriorSampling(num_more_rows=0), the batch alone')
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
       '--output', type=pathlib.Path,
@@ -274,6 +274,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(argv)
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'tables.jsonl'
+  if arguments.more_rows == '0':
+    arguments.more_rows = 0
   about = dict(
       epochs=arguments.epochs, batch_size=arguments.batch_size,
       hidden=arguments.hidden, temperature=arguments.temperature,
@@ -285,10 +287,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.tiny:
       table = Table(*(values[:64] for values in table))
     keras.backend.clear_session()
-    plain = {**about, 'set': name, 'split': split, 'num_more_rows': 0}
+    same = {**about, 'set': name, 'split': split}
+    del same['num_more_rows']
     known = next((
         line for line in uncertainty.read(path)
-        if plain.items() <= line.items()), None)
+        if same.items() <= line.items()), None)
     return scores(table, arguments, split, known)
 
   for name in arguments.sets:

@@ -184,7 +184,8 @@ NEEDS = {'11_lora': 'keras_hub'}
 # What takes longest, most of it in TFP or in what other tests hold.
 WEEKLY = (
     '0_regression', '3_which_sampler', '4_variance_reduction',
-    '6_hierarchical_model', '7_long_runs', '8_several_devices')
+    '5_bouncy_particles', '6_hierarchical_model', '7_long_runs',
+    '8_several_devices', '9_your_own_estimator')
 
 
 def main(chosen):

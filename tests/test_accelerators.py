@@ -69,6 +69,7 @@ def check(hlo):
   assert size_of_literals(hlo) < MAX_LITERALS
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:.*not calibrated')
 @pytest.mark.parametrize('name', marks.and_weekly(KERNELS, IN_FIT))
@@ -100,6 +101,7 @@ def program_of_fit(kernel, num_parameters=30_000, epochs=1, **arguments):
   return program(lambda *batch: made[-1].train_step(batch), x, y)
 
 
+@pytest.mark.weekly_after(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'name', marks.and_weekly(IN_FIT, catalogue.VARIANTS))
@@ -109,6 +111,7 @@ def test_the_program_of_fit(name):
   check(program_of_fit(row.in_fit, row.num_wide, **arguments))
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments', [
     dict(kernel=models.EWSG),

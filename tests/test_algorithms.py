@@ -121,6 +121,7 @@ def test_the_table_is_found():
   assert len({name for name, _ in entries}) >= 17
 
 
+@pytest.mark.weekly_after(25)
 @pytest.mark.slow
 @pytest.mark.parametrize('name, code', table())
 def test_each_row_runs(name, code):

@@ -97,6 +97,7 @@ def one_step_as_one_kernel(kernel, start):
       jit_compile=True, autograph=False)
 
 
+@pytest.mark.weekly_after(10)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'name', marks.and_weekly(KERNELS, catalogue.VARIANTS))
@@ -115,6 +116,8 @@ def test_same_chain_eager_graph_and_xla(name):
     assert np.all(np.isfinite(moved)) and np.any(moved != part)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(17)
 @all_kernels
 def test_the_same_seed_gives_the_same_chain_and_another_another(name):
   kernel, start, (state, _) = eager_run(name)
@@ -125,6 +128,7 @@ def test_the_same_seed_gives_the_same_chain_and_another_another(name):
     assert np.any(part != another)
 
 
+@pytest.mark.weekly_after(17)
 @pytest.mark.slow
 @all_kernels
 def test_one_chain_is_the_same_in_float32_and_float64(name):
@@ -145,6 +149,7 @@ def test_gradients_are_counted_for_each_chain(name):
   assert np.all(used > 0)
 
 
+@pytest.mark.weekly_after(12)
 @all_kernels
 def test_warm_restart(name):
   """Stopping changes nothing, though all is written down and read again."""
@@ -317,6 +322,7 @@ def make_estimator(name):
   return ESTIMATORS[name].of_model(ANCHOR, (DATA, LABELS))
 
 
+@pytest.mark.weekly_after(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'name', marks.and_weekly(ESTIMATORS, catalogue.VARIANTS))
@@ -337,6 +343,7 @@ def test_an_estimate_is_the_same_eager_graph_and_xla(name):
     assert_close(eager, in_program(jit_compile), 1e-9)
 
 
+@pytest.mark.weekly_after(5)
 @all_estimators
 def test_an_estimate_has_the_shapes_of_the_state(name):
   estimator = make_estimator(name)
@@ -381,6 +388,7 @@ def test_is_exact_is_what_it_says(name):
     assert estimator.has_independent_noise and estimator.has_bounded_noise
 
 
+@pytest.mark.weekly_after(5)
 @all_estimators
 def test_independent_noise_does_not_know_the_past(name):
   """The estimate at a state, with a seed, after two different pasts."""
@@ -404,6 +412,7 @@ def test_independent_noise_does_not_know_the_past(name):
     assert not same
 
 
+@pytest.mark.weekly_after(5)
 @all_estimators
 def test_bounded_noise_is_bounded(name):
   """By N times the largest distance between two gradients of examples."""

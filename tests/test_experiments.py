@@ -57,6 +57,7 @@ def _load_mnist(data_dir):
   return mnist.load_mnist(data_dir)
 
 
+@pytest.mark.weekly_after(4)
 @pytest.mark.filterwarnings('error:Mean of empty slice')
 @pytest.mark.parametrize(
     'name', marks.and_weekly(experiments.NAMES, _WEEKLY))
@@ -158,6 +159,7 @@ def test_page_keeps_quotations_apart(tmp_path):
   assert '(double_well.full.png)' in rest and '0123abc' in rest
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('error, is_right', [
     (dict(), True),
     # Shares that stay even: topics that know nothing of each other.

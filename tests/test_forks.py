@@ -41,6 +41,7 @@ def in_a_fork():
       1, multiprocessing.get_context('fork'))
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('run, again', [
     (lambda: sample(0), (sample, 1)), (fit, (fit,))], ids=['sample', 'fit'])
 def test_after_the_same_here(run, again):

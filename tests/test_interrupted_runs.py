@@ -44,6 +44,7 @@ def interrupt(monkeypatch, call, number=signal.SIGINT):
   monkeypatch.setattr(program.Program, '__call__', interrupted)
 
 
+@pytest.mark.weekly_after(7)
 @pytest.mark.parametrize('call', [
     0, 2, 4, *(pytest.param(call, marks=pytest.mark.slow) for call in (1, 3, 6))
 ])
@@ -150,6 +151,7 @@ def broken_run(step, **arguments):
   return error.value
 
 
+@pytest.mark.weekly_after(13)
 @pytest.mark.parametrize('arguments', [
     {}, {'jit_compile': True}, 'many kernels', 'on disk'])
 @pytest.mark.parametrize('step, num_draws', [
@@ -176,6 +178,7 @@ def test_finds_the_exact_step_of_a_nan(
         error.result.final_state[0], error.result.states[0][-1])
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('step, num_draws', [(192, 62), (198, 64), (201, 65)])
 def test_finds_the_step_in_a_later_block_of_draws(step, num_draws):
   """A chunk of 150 draws is made by a kernel that makes 64 of them."""
@@ -193,6 +196,7 @@ def test_a_single_diverging_chain_is_found():
     run(kernel, 100, tf.fill([2], 10.))
 
 
+@pytest.mark.slow
 def test_a_diverging_chain_is_found_and_ends_at_its_last_draw():
   kernel = make_kernel(step_size=2., friction=0.1)
   with pytest.raises(sgmcmc.NonFiniteError, match='step size') as error:

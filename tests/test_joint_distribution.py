@@ -99,6 +99,7 @@ def _case(k, has_covariates):
       id=f'{KINDS[k][1].__name__}-{has_covariates}')
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('make, kind, name, has_covariates', [
     _case(k, has_covariates)
@@ -153,6 +154,8 @@ def test_pinned_parts_are_constants_and_inform_their_parents():
       + bijector.forward_log_det_jacobian(phi), rtol=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('family', ['iid events', 'categories', 'two outputs'])
 def test_kinds_of_observations(family):
   """Vectors by example, labels of a distribution of one, several outputs."""
@@ -313,6 +316,7 @@ CARELESS = {
 }
 
 
+@pytest.mark.slow
 def test_a_pass_over_many_rows_traces_the_model_once():
   """To trace it takes longer than thousands of rows do."""
   num_rows, num_calls = 20_000, 0
@@ -343,6 +347,7 @@ def test_a_pass_over_many_rows_traces_the_model_once():
         gradient, tf.reduce_sum(y - theta['mu']) / theta['tau']**2, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_each_chain_has_a_minibatch_of_its_own():
   posterior = from_joint(regression, {'y': Y}, X)
   w = tf.constant(RANDOM.normal(size=[2, 3, 2]), tf.float32)
@@ -354,6 +359,7 @@ def test_each_chain_has_a_minibatch_of_its_own():
         together[k], alone(w[k], batch=posterior.gather(rows[k])), rtol=1e-5)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('k', [0, 2, 4], ids=['named', 'coroutine', 'list'])
 def test_predictive_samples_have_the_model_s_law(k):
@@ -401,6 +407,7 @@ def test_posterior_predictive_of_a_conjugate_model():
   assert scipy.stats.kstest(total, law.cdf).pvalue > 1e-7
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_predictive_samples_of_draws():
   posterior = from_joint(regression, {'y': Y}, X)
@@ -422,6 +429,7 @@ def test_predictive_samples_of_draws():
   assert alone.sample_predictive(tf.zeros([2]), seed=0)['y'].shape == [2]
 
 
+@pytest.mark.slow
 def test_a_tensor_is_a_state_of_one_part():
   posterior = from_joint(regression, {'y': Y.astype(int)}, X)
   assert posterior(tf.zeros([4, 2])).shape == [4]
@@ -431,6 +439,7 @@ def test_a_tensor_is_a_state_of_one_part():
   assert moved.sample_prior([4], seed=1).shape == [4, 2]
 
 
+@pytest.mark.slow
 def test_a_state_of_other_parts_is_told():
   posterior = from_joint(regression, {'y': Y}, X)
   with pytest.raises(ValueError, match=r'a list of w \[2\] is needed'):
@@ -439,6 +448,7 @@ def test_a_state_of_other_parts_is_told():
     posterior.constrain([tf.zeros([2]), tf.zeros([])])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('case', CARELESS)
 def test_careless_use_is_one_clear_sentence(case):
   make, message = CARELESS[case]

@@ -188,6 +188,7 @@ def test_a_state_of_no_elements(make, shape):
     sgmcmc.sample(make(), 2, tf.zeros(shape), seed=1)
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('results, error, message', [
     (lambda make: sgmcmc.SGHMC(vector_posterior(), 0.1, friction=1.)
      .bootstrap_results(tf.zeros([3])), ValueError,

@@ -67,6 +67,7 @@ def test_hierarchical_from_a_draw_of_the_prior():
       np.append(*variances), 1. / np.diag(precision), rtol=1e-4)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_logistic_regression_with_unequal_scales():
   rng = np.random.default_rng(1)
@@ -91,6 +92,7 @@ def test_logistic_regression_with_unequal_scales():
   assert 0.1 < np.abs(error).max() < 5. * np.sqrt(10.)
 
 
+@pytest.mark.slow
 def test_what_has_no_mode_is_said():
   posterior = oracle.GaussianModel().posterior()
   with pytest.raises(ValueError, match='without axes of chains'):

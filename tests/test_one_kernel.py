@@ -114,6 +114,7 @@ def calls(monkeypatch):
   return calls
 
 
+@pytest.mark.slow
 def test_sample_takes_one_kernel_and_makes_the_same_draws(monkeypatch, calls):
   ours = draws(sgld())
   assert calls
@@ -155,6 +156,7 @@ def test_a_step_in_sample_chain_is_one_kernel(make, calls, monkeypatch):
   assert len(calls) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:.*not calibrated')
 def test_a_step_on_data_that_the_program_is_given(calls):
   """Its program cannot be looked at before there are data: it is many."""
@@ -181,6 +183,7 @@ def traced(chunk_size, trace_fn=lambda _, results: results.step):
       progress_bar=False)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_blocks_of_draws(monkeypatch, calls):
   """A kernel makes 64 draws: whole blocks, and the rest of a chunk."""
@@ -198,6 +201,8 @@ def test_blocks_of_draws(monkeypatch, calls):
     np.testing.assert_array_equal(run.states[-1], run.final_state)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('trace_fn', [
     lambda state, _: tf.sort(state), lambda state, _: tf.tile(state, [1, 5000])
 ], ids=['no kernel can hold it', 'large'])

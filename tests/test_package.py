@@ -190,6 +190,7 @@ def own_imports(path):
       yield module, name
 
 
+@pytest.mark.slow
 def test_what_programs_import_is_there():
   """In functions too, which no import of the program runs."""
   missing = []

@@ -97,6 +97,7 @@ def test_transform_counts_the_jacobian_once():
           mu, tf.exp(log_scale), batch=batch) + log_scale, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_kernels_and_posteriors_are_pickled():
   # (TFP's distributions that are made of others are not.)
   kernel = sgmcmc.SGHMC(

@@ -143,6 +143,8 @@ def test_uniform_distribution(dtype):
   assert scipy.stats.kstest(u, 'uniform').pvalue > FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 def test_normal_distribution(dtype):
   num = 10_000_000
@@ -299,6 +301,7 @@ def test_half_of_the_orders_are_odd(num_examples):
     assert scipy.stats.binomtest(num_odd, num).pvalue > FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('replacement', [False, True])
 @pytest.mark.parametrize('sizes, numbers', [
     ((2, 5, 3, 1), (1, 2, 2, 1)), *(
@@ -322,6 +325,7 @@ def test_subsets_of_all_strata_are_equally_likely(sizes, numbers, replacement):
   assert scipy.stats.chisquare(counts).pvalue > FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 def test_strata_of_all_sizes_are_permuted():
   sizes = [1, 2, 3, 4, 5, 64, 1009, 7]
   indices = random.indices_of_strata(sizes, sizes, [3], SEED).numpy()
@@ -334,6 +338,7 @@ def test_strata_of_all_sizes_are_permuted():
     assert all(len(set(row)) == 5_000 for row in own.tolist())
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_pairs_of_many_examples_are_equally_likely():
   num_examples, counts = 211, 0.

@@ -60,6 +60,7 @@ def _whole():
   return stopped_run()
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('write', [1, 2, 3, 4, 9, 11])
 def test_goes_on_after_stopping_at_any_write(
     tmp_path, monkeypatch, write, whole):
@@ -219,6 +220,7 @@ def test_draws_are_not_taken_for_numbers_of_another_kind(tmp_path, monkeypatch):
     run(**arguments)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow(tmp_path, monkeypatch):
   """100 chunks of 2 MB: without a directory this would be 200 MB."""
   resident = []

@@ -28,6 +28,7 @@ from tfp_sgmcmc.internal import plan
 tfd = tfp.distributions
 
 
+@pytest.mark.slow
 def test_draws_are_those_of_a_plain_loop_with_the_documented_seeds():
   draws = run(num_results=6, num_burnin_steps=5, num_steps_between_results=2,
               jit_compile=True)
@@ -92,6 +93,7 @@ def test_is_compiled_once(monkeypatch):
   assert numbers[0] == numbers[1]
 
 
+@pytest.mark.slow
 def test_the_program_is_kept_with_the_kernel(monkeypatch, tmp_path):
   kernel, traces = traced_kernel(monkeypatch)
   scale = 2.
@@ -128,6 +130,7 @@ def test_the_program_is_kept_with_the_kernel(monkeypatch, tmp_path):
   np.testing.assert_allclose(second.trace, 1.5 * first.trace, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_few_programs_are_kept_and_they_end_with_the_kernel():
   kernel = simple_kernel()
   for k in range(12):

@@ -297,6 +297,7 @@ def test_uniform_numbers_of_parts_of_each_replica():
   assert np.max(np.abs(correlation)) < 0.053  # Of 6: once in a million.
 
 
+@pytest.mark.slow
 def test_on_one_device_names_change_nothing():
   state = [tf.ones([4, 3]), tf.ones([4])]
   draws = [

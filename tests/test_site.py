@@ -225,6 +225,7 @@ def shares_of_other_pixels(one, other):
   return np.mean(np.abs(one - other) > 64.)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('width', WIDTHS)
 def test_screenshots(site, browser, width):

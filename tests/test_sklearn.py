@@ -26,6 +26,7 @@ def line(n=60, seed=0):
   return x, 1000. + 50. * x[:, 0] + 10. * rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_regressor():
   x, y = line()
   regressor = BayesianRegressor(**ENOUGH)
@@ -62,6 +63,7 @@ def test_several_targets():
   assert regressor.quantiles(x[:4], [0.5]).shape == (1, 4, 2)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_classifier():
   x, y = line()
@@ -88,6 +90,7 @@ def table(n=300, seed=0):
   return frame, y + 0.3 * rng.normal(size=n)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_columns_of_categories():
   x, y = table()

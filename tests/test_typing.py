@@ -46,6 +46,7 @@ def check(tmp_path, monkeypatch, program):
   return output
 
 
+@pytest.mark.weekly
 def test_a_right_program_has_no_errors(tmp_path, monkeypatch):
   assert 'Success' in check(tmp_path, monkeypatch, RIGHT)
 

@@ -61,6 +61,7 @@ def wanted_of_regular():
   return np.trace(np.linalg.solve(a + 0.5 * np.eye(3), a)) / 2.
 
 
+@pytest.mark.slow
 def test_a_regular_model():
   found = of_regular()
   assert z_score(found, wanted_of_regular()) < Z
@@ -70,6 +71,7 @@ def test_a_regular_model():
   np.testing.assert_allclose(found.value, np.mean(found.by_chain))
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('error', [
     dict(temperature=1.), dict(temperature=1.2 * math.log(40.))])
 def test_planted_another_temperature_is_seen(error):
@@ -117,6 +119,7 @@ def product_by_quadrature(n, gamma):
   return top / mass
 
 
+@pytest.mark.slow
 def test_a_singular_model():
   """w1 w2: lambda is 1/2, of multiplicity 2, where d / 2 is 1.
 
@@ -135,6 +138,7 @@ def test_a_singular_model():
   np.testing.assert_allclose(shortfall, 1., atol=0.15)
 
 
+@pytest.mark.slow
 def test_a_deep_linear_network():
   """2 -> 1 -> 2 with a map of rank 1: lambda is (2 + 2 - 1) / 2, not 4 / 2."""
   n, rng = 1000, np.random.default_rng(0)
@@ -157,6 +161,7 @@ def test_a_deep_linear_network():
   assert z_score(found, 2., allowed=0.03) > Z
 
 
+@pytest.mark.slow
 def test_draws_of_parts_on_many_rows_and_with_weights():
   """The same number by hand; more rows than a chunk has."""
   n = 2500

@@ -160,6 +160,8 @@ WORST = f'{CONFIGURATIONAL}, worst coordinate'
 KINETIC = 'kinetic temperature / T'
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('error, quantity, wanted', [
     # Noise off by sqrt 2.
     (dict(temperature=2.), KINETIC, 'wrong'),
@@ -179,6 +181,8 @@ def test_planted_errors_are_seen(error, quantity, wanted):
   assert found.verdict == 'wrong' or wanted == 'doubtful'
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('has_names, wanted', [
     (True, 'The worst is means[1].'),
     (False, 'The worst is [1] of part 0 of the state.')])
@@ -327,6 +331,7 @@ def test_what_cannot_be_had_is_left_out():
       num_gradients=0).rows) == 7
 
 
+@pytest.mark.slow
 def test_a_trajectory():
   target = tf.function(
       lambda x: -tf.reduce_sum(x**2, axis=-1) / 2., autograph=False)

@@ -47,6 +47,8 @@ def of_data_alone(theta, batch):
   return batch[0][:, 0]
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(4)
 @pytest.mark.parametrize('log_likelihood', [
     regression, random_effects, by_map, by_scan, by_bijector, of_data_alone])
 @pytest.mark.parametrize('jit_compile', [False, True])

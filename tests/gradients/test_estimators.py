@@ -48,6 +48,7 @@ def estimates(estimator, posterior, chains=(NUM_CHAINS,), seed=(5, 6)):
   return estimate
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('estimator', [
     sgmcmc.gradients.Uniform(1),
     sgmcmc.gradients.Uniform(4),

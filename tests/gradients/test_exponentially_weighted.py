@@ -46,6 +46,7 @@ def test_law_of_the_index(num_steps):
   assert p_value > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 def test_index_chain_converges_to_the_ideal_weights():
   """Equation 4; and few steps are still far from it."""
   g = gradients_at(index_sets(1))
@@ -63,6 +64,8 @@ def test_index_chain_converges_to_the_ideal_weights():
   assert p_values[0] > oracle.FALSE_ALARM_RATE > p_values[1]
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('num_steps', [1, 4])
 def test_law_of_index_sets(num_steps):
   p_value = law_p_value(

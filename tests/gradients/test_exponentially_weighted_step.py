@@ -106,6 +106,7 @@ def step_p_values(name, num_steps=2):
   return p_values
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('name', [
     'sghmc', 'sgld', 'psgld', 'scalar', 'diagonal', 'matrix'])
 def test_law_of_the_step(name):
@@ -251,6 +252,7 @@ def kl_of_paper_gaussian(estimator, cost, num_chains=10_000):
                 + 20. * shift @ shift)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_gaussian_of_the_paper_at_equal_data():
   plain = kl_of_paper_gaussian(SINGLE, 1)

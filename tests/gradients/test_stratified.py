@@ -24,6 +24,7 @@ poisson_regression = test_estimators.poisson_regression
 state = test_estimators.state
 
 
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('batch_size, replacement', [
     (5, False), (12, True), *(
         pytest.param(*arguments, marks=pytest.mark.slow)
@@ -44,6 +45,7 @@ def test_data_that_stand_for_more_examples():
   assert moments.are_as_said(Stratified(5, STRATA), posterior, state())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('allocation', [(1, 1, 3), (2, 2, 1), (1, 3, 1)])
 def test_unbiased_for_any_allocation(allocation, monkeypatch):
   monkeypatch.setattr(
@@ -72,6 +74,7 @@ def _one_seed_for_all_strata(monkeypatch):
   monkeypatch.setattr(stratified.random, 'indices_of_strata', wrong)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('plant', [
     _weights_upside_down, _no_weights, planted.no_population_factor,
     _one_seed_for_all_strata])
@@ -127,6 +130,7 @@ def law_p_value(weights=(2. / 1., 4. / 3.), error=1.):
   return oracle.moments_p_value(last_states(), mean, error * covariance)
 
 
+@pytest.mark.slow
 def test_law():
   assert law_p_value() > oracle.FALSE_ALARM_RATE
 
@@ -153,6 +157,7 @@ def test_allocation():
     assert np.all(numbers < np.maximum(1, n * sizes / sizes.sum()) + 1)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_each_minibatch_has_its_share_of_each_stratum():
   posterior, estimator = poisson_regression(), Stratified(5, STRATA)
@@ -170,6 +175,7 @@ def test_each_minibatch_has_its_share_of_each_stratum():
   assert shared.draw(posterior, [100, 2], tf.constant([1, 2])).shape == [5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', [
     functools.partial(sgmcmc.SGLD, step_size=0.02),
     functools.partial(

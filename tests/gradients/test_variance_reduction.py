@@ -73,6 +73,8 @@ def are_as_said(estimator, posterior=None):
   return moments.are_as_said(estimator, posterior, state(), results, many)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('estimator', [
     ControlVariate(4, other_state(), rows_per_chunk=5),
     ControlVariate(12, other_state(), replacement=True),
@@ -89,6 +91,7 @@ def test_unbiased_with_the_variance_it_says(estimator):
   assert are_as_said(estimator)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('estimator', [
     ControlVariate(4, other_state(), rows_per_chunk=5),
@@ -163,6 +166,7 @@ def _preferential():
   return ControlVariate(4, other_state(), probabilities=TICKETS)
 
 
+@pytest.mark.weekly_after(3)
 @pytest.mark.slow
 @pytest.mark.parametrize('plant, make', [
     (planted.no_population_factor, lambda: ControlVariate(4, other_state())),
@@ -183,6 +187,7 @@ def test_planted_errors_are_seen(plant, make, monkeypatch):
   assert not are_as_said(make())
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('order', [1, 2])
 def test_variance_falls_towards_the_anchor(order):
   """By the distance to the power 2, or 4; at the anchor there is none."""
@@ -330,6 +335,8 @@ def law_p_value(name, error=1., **changes):
   return oracle.moments_p_value(last_states(name), mean, error * covariance)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('name', LAWS)
 def test_law(name):
   assert law_p_value(name) > oracle.FALSE_ALARM_RATE
@@ -379,6 +386,7 @@ def chain(kernel, parts, num_steps=3):
   return parts, results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('make', KERNELS, ids=name_of)
 def test_with_each_kernel(make):
   """SVRG at each step, and any of them on all examples, is exact."""
@@ -483,6 +491,7 @@ def test_parts_that_the_likelihood_does_not_know():
       np.testing.assert_allclose(gradient, exact_one, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_run_on_disk_goes_on(tmp_path, monkeypatch):
   def run(**arguments):
     return sgmcmc.sample(

@@ -71,6 +71,7 @@ def relative_error(kernel, momentum, target):
   return (precision[0, 0] * variance[0, 0] - 1.) / target - 1.
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('kernel, momentum, target', [
     (sgmcmc.SGHMC, 0.9, 0.1), (sgmcmc.SGHMC, 0.7, 0.25),
@@ -79,6 +80,7 @@ def test_the_excess_is_the_one_asked_for(kernel, momentum, target):
   assert abs(relative_error(kernel, momentum, target)) < TOLERANCE
 
 
+@pytest.mark.slow
 def test_a_planted_error_in_the_measure_is_seen():
   """The offset, 0.18, leaves less than a third of the target."""
   error = relative_error(planted.KineticTemperature, 0.7, 0.25)
@@ -118,6 +120,7 @@ def test_a_loss_that_sums_over_pixels():
   assert len(sampling.posterior) >= 30
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('chosen', [
     dict(kernel=sgmcmc.SGHMC, num_burnin_steps=12),

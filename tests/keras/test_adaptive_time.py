@@ -55,6 +55,7 @@ def test_weights_are_those_of_the_kernel():
   assert len(set(found)) > 3
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_predictions_are_weighted_means(num_chains):
@@ -74,6 +75,7 @@ def test_predictions_are_weighted_means(num_chains):
   np.testing.assert_allclose(entropy.aleatoric, w @ own, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_go_with_the_draws(tmp_path):
   posterior = fitted(2)
   wanted = posterior.log_weights
@@ -107,6 +109,7 @@ def test_resampled_export_and_summary():
   assert rows == wanted
 
 
+@pytest.mark.slow
 def test_files_of_keras_are_at_equal_weights(tmp_path):
   posterior = fitted()
   paths = posterior.export_weights(tmp_path)

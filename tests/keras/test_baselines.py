@@ -147,6 +147,7 @@ def test_a_network_at_chance_is_not_fine():
       row.advice)
 
 
+@pytest.mark.slow
 def test_better_weights_before_sampling_are_told_of():
   """A posterior at a temperature that forgets what was learnt."""
   x, y = models.classes()

@@ -59,6 +59,7 @@ def own_state(model):
           model.jit_compile, model.compiled, 'train_step' in vars(model))
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('error', [
     None, RuntimeError('stop'), KeyboardInterrupt()], ids=str)
 def test_model_is_restored(error):
@@ -145,6 +146,7 @@ def test_optimizer_with_moving_average_that_never_trains():
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('arguments, epochs', [
     ({}, 3), (dict(directory=True), 3),
@@ -240,6 +242,7 @@ def test_max_results():
   assert sampling.posterior.steps == [1, 2] and sampling.num_steps == 6
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('kernel, reason, compile_arguments', [
     (models.SGHMC, 'the state is not finite: part 0, 20 of 20', {}),
     (models.SGHMC, 'the state is not finite', dict(jit_compile=True)),

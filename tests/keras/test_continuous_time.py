@@ -18,6 +18,7 @@ SBPS = functools.partial(
     sgmcmc.StochasticBouncyParticleSampler, refresh_rate=0.3)
 
 
+@pytest.mark.slow
 def test_fit_is_the_kernel_on_the_same_batches():
   """Its events are those of a loop over a posterior written out."""
   rng = np.random.default_rng(0)
@@ -121,6 +122,7 @@ def single_steps():
   return run()
 
 
+@pytest.mark.slow
 def test_draws_are_at_equal_times_along_the_path(single_steps):
   """Against the path that the events make, kept by a callback."""
   draws = single_steps.draws
@@ -140,6 +142,7 @@ def test_draws_are_at_equal_times_along_the_path(single_steps):
       [np.ravel(w) for w in single_steps.weights]))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_several_steps_an_execution_are_the_same(single_steps):
   draws = run(steps_per_execution=4).draws

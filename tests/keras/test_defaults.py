@@ -71,6 +71,7 @@ def test_a_learning_rate_alone_has_the_momentum_of_sgd():
   assert given.posterior.steps == written_out.posterior.steps
 
 
+@pytest.mark.slow
 def test_what_is_chosen_is_the_kernel_with_these_settings():
   chosen = sgmcmc.keras.PosteriorSampling(seed=0)
   written_out = models.make_sampling(
@@ -109,6 +110,7 @@ def test_the_prior_of_adapters_is_narrow():
       {'lora_kernel_a': 0.01, 'lora_kernel_b': 0.01, 'bias': 1.})
 
 
+@pytest.mark.slow
 def test_at_temperature_zero_nothing_is_hot():
   sampling = sgmcmc.keras.PosteriorSampling(
       num_examples=models.NUM_EXAMPLES, temperature=0., start_epoch=0)

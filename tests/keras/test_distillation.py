@@ -67,6 +67,7 @@ def test_classes_are_the_mean_of_the_probabilities(is_sparse):
       -np.log(found[:, 0]).mean(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_probability():
   posterior, weights = posterior_of(
       keras.losses.BinaryCrossentropy(from_logits=True), 1)
@@ -90,11 +91,13 @@ def check_numbers(outputs, weights):
   np.testing.assert_allclose(law.stddev(), np.sqrt(variance), rtol=0.06)
 
 
+@pytest.mark.slow
 def test_numbers_are_of_the_mixture_s_mean_and_variance():
   posterior, weights = posterior_of(sgmcmc.keras.GaussianLikelihood(), 2)
   check_numbers(teach(posterior, table(2)), weights)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['classes', 'numbers'])
 def test_a_planted_error_is_seen(kind, monkeypatch):
@@ -138,6 +141,7 @@ def test_second_output(kind):
   np.testing.assert_allclose(found, wanted, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_other_laws_by_samples():
   """The best Laplace law has the mixture's median, and mean distance of it."""
   loss = sgmcmc.keras.LaplaceLikelihood()

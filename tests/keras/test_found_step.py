@@ -160,6 +160,7 @@ def test_few_digits_do_not_stop_a_cold_chain(policy):
   assert step_size > 2e-3 and after < before - 0.2
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_few_digits_that_it_does_not_know_of_stop_it(monkeypatch):
   monkeypatch.setattr(network_lib, 'compute_dtypes', lambda model: set())
@@ -195,6 +196,7 @@ def test_chains_find_a_step_each():
   assert nll_of(sampling.posterior) < 1.
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('epochs, num_burnin_steps', [
     (1, None), (2, None), (2, 0), (2, 1), (2, 2), (2, 3)])
 def test_a_burnin_of_few_steps(epochs, num_burnin_steps):
@@ -232,6 +234,7 @@ def test_killed_while_it_adapts_and_after(tmp_path, monkeypatch, num_chains):
   assert pieces[1].settings['step_size'] > 0.
 
 
+@pytest.mark.slow
 def test_what_guards_the_chain_is_a_row_of_the_summary():
   sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   models.fit(models.classifier(), sampling, epochs=12)
@@ -309,6 +312,7 @@ def blow_up(sampling, step):
   momentum[0].assign(tf.fill(momentum[0].shape, 1e6))
 
 
+@pytest.mark.slow
 def test_the_settings_tell_of_a_step_that_is_halved_later():
   model, sampling, step = fit_classifier()
   before = sampling.settings['step_size']
@@ -320,6 +324,7 @@ def test_the_settings_tell_of_a_step_that_is_halved_later():
   np.testing.assert_allclose(sampling.settings['step_size'], found, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_weights_that_were_set_are_what_the_guard_goes_back_to():
   model, sampling, step = fit_classifier(temperature=1.)
   placed = [w + 5. for w in model.get_weights()]

@@ -107,6 +107,7 @@ def test_killed_in_burnin_in_an_epoch_and_at_its_end(tmp_path):
       run(5, **{**arguments, **changed})
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('num_examples', [models.NUM_EXAMPLES, None])
 def test_the_rest_of_an_epoch_is_not_taken_for_all_the_data(
     num_examples, tmp_path, recwarn):
@@ -154,6 +155,7 @@ def test_back_to_the_epoch_with_backup_and_restore(tmp_path):
     assert_same((model, sampling, history), whole_run())
 
 
+@pytest.mark.slow
 def test_a_backup_of_an_earlier_epoch(tmp_path):
   """As after a kill between the chain's commit and the backup."""
   run(2, directory=tmp_path)
@@ -168,6 +170,7 @@ def test_a_backup_of_an_earlier_epoch(tmp_path):
       model, sampling, epochs=3, callbacks=[Back()])), whole_run())
 
 
+@pytest.mark.slow
 def test_two_calls_of_fit(tmp_path):
 
   def script(step=None, **arguments):
@@ -184,6 +187,7 @@ def test_two_calls_of_fit(tmp_path):
   assert_same(script(directory=tmp_path), whole)
 
 
+@pytest.mark.slow
 def test_time_to_the_next_draw_of_a_kernel_in_continuous_time(tmp_path):
   arguments = dict(
       kernel=functools.partial(
@@ -194,6 +198,7 @@ def test_time_to_the_next_draw_of_a_kernel_in_continuous_time(tmp_path):
   assert_same(run(2, kills=[1, 5], directory=tmp_path, **arguments), whole)
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_a_callback_set_and_a_seed_of_chance(tmp_path):
   arguments = dict(
       kernel=sgmcmc.SGHMC, learning_rate='optimizer', momentum=0.9,
@@ -210,6 +215,7 @@ def test_a_learning_rate_that_a_callback_set_and_a_seed_of_chance(tmp_path):
   np.testing.assert_array_equal(a[1].step_seed(3), b[1].step_seed(3))
 
 
+@pytest.mark.slow
 def test_several_steps_an_execution_and_a_model_built_by_its_data(tmp_path):
   """And data whose number of batches `fit` does not know."""
 

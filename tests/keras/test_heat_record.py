@@ -42,6 +42,7 @@ def messages_of(learning_rate, num_steps, **arguments):
           if issubclass(r.category, UserWarning)], history
 
 
+@pytest.mark.slow
 def test_the_target_is_in_the_logs_and_a_good_chain_is_silent():
   messages, history = messages_of(0.002, 500, num_burnin_steps=250)
   assert not messages
@@ -62,6 +63,7 @@ def test_a_chain_without_momentum_is_not_hot():
   assert abs(row.value - 1.) < 0.2
 
 
+@pytest.mark.slow
 def test_a_hot_chain_is_warned_of_and_the_advice_cools_it():
   # Long enough that the chain's own ups and downs are not taken for a fall.
   messages, _ = messages_of(0.1, 1600, num_burnin_steps=800)

@@ -58,6 +58,7 @@ def test_predictions_of_draws_with_a_forgotten_from_logits(loss):
       call()
 
 
+@pytest.mark.slow
 def test_probabilities_by_other_means_are_none_of_it():
   """A softmax that a layer of one's own makes; the training is as without."""
   def network(last):
@@ -220,6 +221,7 @@ by_class = {0: 1. / 16., 1: 1. / 16., 2: 1. / 18.}
 exactly = np.mean([by_class[int(k)] for k in models.classes()[1]])
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     dict(class_weight=by_class), dict(class_weight=by_class, start_epoch=1),
     dict(sample_weight=np.full(50, exactly)),
@@ -238,6 +240,7 @@ def test_weights_of_another_mean_are_warned_of(arguments):
   assert 'np.mean(sample_weight)' in said and 'wider' in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('weights', [
     np.ones(50), np.arange(50) % 2.,  # Half of the rows are left out.
     np.where(np.arange(50) == 49, 50. - 0.4 * 49., 0.4)],

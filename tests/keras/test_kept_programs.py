@@ -128,6 +128,7 @@ def test_former_chain_is_as_it_was_and_goes_on(num_chains):
   assert_equal(run(True), run(False))
 
 
+@pytest.mark.slow
 def test_compiled_anew():
   model = models.classifier()
   weights = model.get_weights()

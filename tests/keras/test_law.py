@@ -110,6 +110,7 @@ def test_regression_has_the_exact_posterior(batch_size, reduction, policy):
   assert max(discrepancies(draws, mean, covariance)) < 1.
 
 
+@pytest.mark.slow
 def test_the_exact_posterior_and_that_of_a_prior_that_counts_twice():
   """Half of the columns have the one, half the other."""
   _, _, mean, covariance = regression()
@@ -120,6 +121,7 @@ def test_the_exact_posterior_and_that_of_a_prior_that_counts_twice():
   assert max(discrepancies(planted, mean, covariance)) > 1.
 
 
+@pytest.mark.slow
 def test_a_wrong_number_of_examples_is_found():
   _, _, mean, covariance = regression()
   draws = draw_regression(40, num_examples=130)
@@ -192,6 +194,8 @@ class Replay(tfp.mcmc.TransitionKernel):
         state, results, seed=sgmcmc.random.fold_in(self.seed, step + 1))
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('make_kernel', [
     functools.partial(sgmcmc.SGLD, step_size=1e-4),
     functools.partial(sgmcmc.SGLD, step_size=1e-3,
@@ -245,6 +249,8 @@ def float32_products():
   tf.config.experimental.enable_tensor_float_32_execution(usual)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.usefixtures('float32_products')
 @pytest.mark.parametrize('kernel, momentum', [
     (sgmcmc.SGHMC, 0.9), (sgmcmc.SGLD, None)], ids=['sghmc', 'sgld'])

@@ -209,6 +209,7 @@ def test_at_temperature_zero_there_is_no_prior(w):
   assert abs(value) < 1e-20 and np.max(np.abs(gradient)) < 1e-15
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('kernel, arguments', [
     (functools.partial(sgmcmc.SGHMC, step_size=0.01, friction=10.,

@@ -10,6 +10,7 @@ from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_by_hand(num_chains):
   (x, y), model = models.classes(), models.classifier()

@@ -81,6 +81,7 @@ def sequential():
       keras.layers.Dense(5, activation='tanh'), keras.layers.Dense(3)])
 
 
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('make_model, jit_compile', [
     pytest.param(functional, False, marks=pytest.mark.slow),
     pytest.param(Subclassed, True, marks=pytest.mark.slow),

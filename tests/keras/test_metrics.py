@@ -85,6 +85,7 @@ def two_outputs(**compile_arguments):
   return model
 
 
+@pytest.mark.weekly_after(4)
 @pytest.mark.parametrize('estimate, compile_arguments', [
     (twice, dict(run_eagerly=True)), (halves, {}), (within_cond, {}),
     pytest.param(twice, {}, marks=pytest.mark.slow),

@@ -48,6 +48,7 @@ def draws(tmp_path_factory):
   return directory, x, callback.posterior.predict(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('kind', ['fit', 'save'])
 def test_load(kind, draws, recwarn):
   directory, x, expected = draws

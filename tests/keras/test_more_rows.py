@@ -11,6 +11,7 @@ from tests.keras import test_going_on
 from tests.keras import test_law
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.fitting import more_rows
 
 NUM_COLUMNS = 200
@@ -28,10 +29,10 @@ def network(*layers):
       keras.Input([5]), *layers, keras.layers.Dense(2)])
 
 
-def numbers(model, arrays, batch_size, wanted='auto'):
+def numbers(model, arrays, batch_size, wanted='auto', num_chains=1):
   return more_rows.number_of(
       wanted, model, len(arrays[0]), [tf.constant(array) for array in arrays],
-      batch_size)
+      batch_size, num_chains)
 
 
 def test_how_many():
@@ -50,6 +51,16 @@ def test_how_many():
   assert numbers(image, [np.zeros([200, 4, 4, 1], np.float32)], 32) == 0
   assert numbers(
       network(), [np.zeros([200, 4, 5], np.float32)], 32) == 0
+  words = keras.Sequential([
+      keras.layers.Embedding(50, 8), keras.layers.GlobalAveragePooling1D(),
+      keras.layers.Dense(2)])
+  words.build([None, 20])
+  assert numbers(words, [np.zeros([200, 20], np.int32)], 32) == 0
+  of_32 = keras.Sequential([
+      keras.Input(batch_shape=[32, 5]), keras.layers.Dense(2)])
+  assert numbers(of_32, table(200), 32) == 0
+  assert numbers(small, table(10_000), 32, num_chains=200) == (
+      2**20 // (200 * 82) - 32)
   # Rows that are augmented, of which there are fewer different ones.
   assert more_rows.number_of(
       'auto', small, 100, [tf.zeros([200, 5])], 32) == 0
@@ -126,15 +137,24 @@ def errors(draws):
       np.abs(draws.std(axis=(0, 1)) / sd - 1.).max())
 
 
+@pytest.mark.slow
 def test_regressions_have_the_exact_posterior():
   of_means, of_sds = errors(coefficients())
   assert of_means < 0.3 and of_sds < 0.1
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_planted_rows_that_are_not_all_are_seen(monkeypatch):
   of_means, _ = errors(coefficients(monkeypatch))
   assert of_means > 0.4
+
+
+def test_a_kernel_or_a_rate_of_the_user_has_the_batch_alone():
+  for arguments in (dict(kernel=sgmcmc.SGNHT, learning_rate=0.1),
+                    dict(learning_rate=0.1)):
+    assert num_gradients(fit(models.classes(), 'auto', **arguments)) == 5
+    assert num_gradients(fit(models.classes(), 7, **arguments)) == 12
 
 
 def fit(data, num_more_rows, **arguments):
@@ -148,11 +168,13 @@ def fit(data, num_more_rows, **arguments):
 
 def num_gradients(sampling):
   results = sampling.kernel_results
-  used = np.max(
-      results.inner_results.gradient_estimator_results.num_gradients)
-  return used / (np.max(results.inner_results.step) + 1)
+  results = getattr(results, 'inner_results', results)
+  used = np.max(results.gradient_estimator_results.num_gradients)
+  return used / (np.max(results.step) + 1)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('num_more_rows, number', [
     (0, 5), (7, 12), ('auto', 30)])
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
@@ -160,10 +182,30 @@ def test_each_step_has_them(num_more_rows, number):
   assert num_gradients(fit(models.classes(), num_more_rows)) == number
 
 
+def slices():
+  return tf.data.Dataset.from_tensor_slices(models.classes())
+
+
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_data_of_slices_of_arrays():
+  """Rows are those of their arrays; not if they are others when they come."""
+  x, y = models.classes()
+  data = slices().cache().shuffle(50).batch(5).prefetch(2)
+  assert num_gradients(fit((data,), 7)) == 12
+  for kept, array in zip(compat.arrays_of(data), (x, y)):
+    np.testing.assert_array_equal(kept, array)
+  for other in (
+      slices().map(lambda x, y: (-x, y)).batch(5),
+      slices().filter(lambda x, y: y > 0).batch(5),
+      slices().repeat(2).batch(5), slices().take(40).batch(5),
+      slices().batch(5).batch(2), slices()):
+    assert compat.arrays_of(other) is None
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_other_data_than_arrays():
-  x, y = models.classes()
-  data = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+  data = slices().map(lambda x, y: (x, y)).batch(5)
   assert num_gradients(fit((data,), 'auto')) == 5
   with pytest.raises(ValueError, match='num_more_rows is 7, and .* no arrays'):
     fit((data,), 7)

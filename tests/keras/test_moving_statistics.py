@@ -102,6 +102,7 @@ def test_a_layer_within_a_layer():
       model.layers[0].normalise.moving_mean, [2., 4.], rtol=1e-6)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     pytest.param({}, marks=pytest.mark.slow),
     pytest.param(dict(steps_per_execution=2), marks=pytest.mark.slow)],
@@ -118,6 +119,7 @@ def test_accuracy_does_not_fall_at_the_switch(arguments):
   assert sampling.num_steps == 4
 
 
+@pytest.mark.slow
 def test_draws_keep_their_statistics(tmp_path):
   x, y = series()
   model = network()

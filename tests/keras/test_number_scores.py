@@ -22,6 +22,7 @@ def data(n=2000):
   return x, x + rng.normal(size=[n, 1])
 
 
+@pytest.mark.weekly_after(1)
 @test_predictive.weights_and_slowly_none
 @pytest.mark.parametrize('block', [2**21, 2**10])
 def test_scores_are_those_of_the_mixture(weights, block, monkeypatch):
@@ -47,6 +48,7 @@ def test_scores_are_those_of_the_mixture(weights, block, monkeypatch):
       wrong.predictive(x), y) - wanted) > 2. * tolerance
 
 
+@pytest.mark.slow
 def test_weights_and_several_outputs():
   x, y = data(400)
   inputs = keras.Input([1])

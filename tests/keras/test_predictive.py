@@ -73,6 +73,7 @@ def test_mixture_of_gaussians(weights):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.weekly_after(1)
 @weights_and_slowly_none
 @pytest.mark.parametrize('loss, component', [
     (GAUSSIAN, lambda mean: scipy.stats.norm(mean, 0.5)),
@@ -108,6 +109,7 @@ def test_quantiles_of_mixtures(loss, component, weights):
   np.testing.assert_allclose(posterior.quantiles(X, 0.5), found[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 @weights_and_slowly_none
 @pytest.mark.parametrize('loss, component', [
     (sgmcmc.keras.DistributionLoss(
@@ -370,6 +372,7 @@ def test_moving_statistics_belong_to_draws():
       atol=1e-5)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_coverage():
   """Intervals of a conjugate regression hold the targets as often as said.

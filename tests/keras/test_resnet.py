@@ -56,6 +56,7 @@ class Memory(keras.callbacks.Callback):
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_what_tensorflow_holds_is_seen():
   memory, held = Memory(), []
   for epoch in range(3):
@@ -65,6 +66,7 @@ def test_what_tensorflow_holds_is_seen():
   assert memory.sizes[2] - memory.sizes[1] > 7_900_000
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_draws_of_a_residual_network_stream_to_disk(tmp_path):
   """One at the end of each cycle; what is in memory is none of them."""

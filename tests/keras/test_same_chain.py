@@ -40,6 +40,7 @@ def reference():
   return chain()
 
 
+@pytest.mark.slow
 def test_jit_compile_gives_the_same_chain(reference):
   posterior, history = chain(jit_compile=True)
   assert_same_draws(posterior, reference[0])
@@ -102,6 +103,8 @@ def test_data_of_unknown_length_give_the_same_chain(reference):
   assert_same_draws(chain(data)[0], reference[0])
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('policy, tolerance', [
     ('mixed_bfloat16', 0.1), ('mixed_float16', 0.02)])
 def test_mixed_precision(reference, policy, tolerance):
@@ -113,6 +116,7 @@ def test_mixed_precision(reference, policy, tolerance):
   assert_same_draws(posterior, reference[0], atol=tolerance)
 
 
+@pytest.mark.slow
 def test_fit_again_goes_on_with_the_chain(reference):
   model, sampling = models.classifier(), every_other_draw()
   models.fit(model, sampling, epochs=2)
@@ -121,6 +125,7 @@ def test_fit_again_goes_on_with_the_chain(reference):
   assert_same_draws(sampling.posterior, reference[0])
 
 
+@pytest.mark.slow
 def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
   scheduler = keras.callbacks.LearningRateScheduler(
       lambda epoch: 0.1 / (epoch + 1))
@@ -142,6 +147,7 @@ def test_learning_rate_scheduler_is_followed_or_without_effect(reference):
   assert_same_draws(ours.posterior, theirs.posterior)
 
 
+@pytest.mark.slow
 def test_sgnht_takes_the_units_of_sgd():
   ours = models.make_sampling(
       kernel=sgmcmc.SGNHT, learning_rate=0.02, momentum=0.9)

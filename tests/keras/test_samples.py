@@ -250,6 +250,7 @@ def test_weights_of_one_path_are_kept_apart(tmp_path):
   assert [float(w.mean()) for w in weights.values()] == [1., 0.]
 
 
+@pytest.mark.slow
 def test_lora_draws_are_what_was_sampled(tmp_path):
   """Keras would merge the low-rank part into the kernel, and set it to zero."""
   x, _ = models.classes()
@@ -274,6 +275,7 @@ def test_lora_draws_are_what_was_sampled(tmp_path):
         loaded.predict(x), sampling.posterior.predict(x))
 
 
+@pytest.mark.slow
 def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
   model = models.classifier(run_eagerly=True)
   in_memory, on_disk = (
@@ -304,6 +306,7 @@ def test_draws_on_disk_as_they_come(tmp_path, monkeypatch):
     _ = on_disk.posterior[0]
 
 
+@pytest.mark.slow
 def test_draws_wait_for_a_commit_no_longer_than_an_epoch(tmp_path):
   """And `fit` with the same callback adds to them."""
   sampling = models.make_sampling(directory=tmp_path)

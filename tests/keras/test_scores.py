@@ -69,6 +69,7 @@ def test_what_a_mask_leaves_out_is_not_scored():
       posterior[:1].evaluate(words, tags)['accuracy'], own['accuracy'])
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('how', ['ignore_class', 'sample_weight'])
 def test_elements_that_do_not_count_are_left_out(how):
   """By the loss, or by weights of elements; the likelihood of all others."""

@@ -113,6 +113,8 @@ def assert_alike(found, right):
         found[name], values, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('kind', KINDS)
 def test_it_says_what_the_posterior_says(kind):
   make, loss, shape = KINDS[kind]
@@ -166,6 +168,7 @@ def test_several_outputs():
       posterior.uncertainty(x)['kind'].epistemic, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_any_distribution():
   """TFP's own cdf where it is none of Normal and Laplace."""
   loss = sgmcmc.keras.DistributionLoss(lambda outputs: tfd.Independent(
@@ -207,6 +210,7 @@ class Counting(keras.layers.Layer):
     return 2. * x
 
 
+@pytest.mark.slow
 def test_a_frozen_body_is_passed_once():
   body = Counting()
   inputs = keras.Input([5, 2])
@@ -307,6 +311,7 @@ def test_half_precision():
         posterior.model, arrays).as_model(dtype='float16')
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('loss, name, reason', [
     (CLASSES, 'quantiles', 'its targets are classes'),
     (CLASSES, 'std', 'its targets are classes'),
@@ -347,6 +352,8 @@ def test_evenly_spaced_draws():
       rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize(
     'loss', [GAUSSIAN, CLASSES], ids=['density', 'classes'])
 def test_chosen_draws_predict_better_than_spaced_ones(loss):
@@ -408,6 +415,7 @@ print(sorted({name.split('.')[0] for name in sys.modules}))
 """
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('file_format', RUNTIMES)
 def test_other_runtimes_alone(file_format, tmp_path):

@@ -96,6 +96,7 @@ def make_model_while_another_thread_draws():
   return make_model()
 
 
+@pytest.mark.slow
 def test_what_else_is_in_a_process_changes_no_chain(tmp_path):
   """Neither random numbers of other threads, nor that it made it before."""
   alone = fit_chains()
@@ -152,6 +153,7 @@ def warns(message):
   return Warns()
 
 
+@pytest.mark.slow
 def test_chains_in_threads_say_each_its_own():
   before = warnings.showwarning
   with concurrent.futures.ThreadPoolExecutor(2) as threads, (

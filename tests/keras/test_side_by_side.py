@@ -91,6 +91,7 @@ def test_each_chain_is_a_fit_of_its_own(kernel):
       np.testing.assert_allclose(ours[j], theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_each_chain_has_the_exact_posterior_and_is_independent_of_others():
   """At 5.2 standard errors, a false alarm once in 10^5 tests.
 

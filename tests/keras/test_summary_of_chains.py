@@ -43,6 +43,7 @@ def test_right_chains_are_fine():
   assert share(['doubtful', 'wrong'], NUM_TABLES, 4, 30) <= MOST
 
 
+@pytest.mark.slow
 def test_others_are_not():
   """One elsewhere, one too hot, and chains that have hardly moved."""
   for arguments in (dict(shift=3.), dict(spread=6.), dict(rho=0.97)):

@@ -78,6 +78,7 @@ def test_stale_after_compile():
   assert function.is_stale() and step.is_stale()
 
 
+@pytest.mark.slow
 def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
   """Bit for bit: which steps do depends on where a process was begun."""
   def draws():
@@ -91,6 +92,7 @@ def test_a_step_that_takes_its_batch_itself_is_the_same(monkeypatch):
     np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('jit_compile', [False, True])
 def test_xla_compiles_a_step_once(monkeypatch, jit_compile):
   """It would compile the program that takes its batch itself once more."""

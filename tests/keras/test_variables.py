@@ -12,6 +12,7 @@ import tensorflow as tf
 import tfp_sgmcmc as sgmcmc
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('arguments', [
     {}, *(pytest.param(row, marks=pytest.mark.slow) for row in [
         {'num_chains': 2}, {'kernel': sgmcmc.SGNHT, 'learning_rate': 1e-3},

@@ -60,6 +60,8 @@ def assert_weights(model, wanted):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('make_model, arguments, batch_size', [
     (models.classifier, {}, 20),
     (models.classifier, dict(start_epoch=2), 20),
@@ -102,6 +104,7 @@ def test_a_chain_that_is_too_hot_leaves_the_weights_before_it():
   assert_weights(seen[0].model, start.get_weights())
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_a_chain_of_a_directory_that_dies_after_a_kill(
     tmp_path, monkeypatch, num_chains):
@@ -208,6 +211,7 @@ class Stop(keras.callbacks.Callback):
     self.model.stop_training = True
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments, wanted', [
     (dict(start_epoch=3), 'sampling begins with epoch 3'),
     (dict(num_burnin_steps=5), 'after 3 step.*the first is due at step 6'),

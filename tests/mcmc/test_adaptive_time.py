@@ -149,6 +149,7 @@ def moments(name):
   return at
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('name, h', [
     ('sgld', 0.04), ('euler', 0.1), ('baoab', 0.1)])
 def test_weighted_mean_against_quadrature(name, h):
@@ -236,6 +237,7 @@ def draws(directory=None, num_results=600):
       directory=directory)
 
 
+@pytest.mark.slow
 def test_draws_keep_their_weights():
   found = draws()
   np.testing.assert_array_equal(found.log_weights, found.trace[0])
@@ -293,6 +295,7 @@ def test_export_and_summary_are_at_equal_weights():
   assert rows == wanted
 
 
+@pytest.mark.slow
 def test_weights_are_on_disk(tmp_path):
   draws(str(tmp_path), 300)
   found = draws(str(tmp_path))

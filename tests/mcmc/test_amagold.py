@@ -105,6 +105,7 @@ def test_the_law_is_exact(arguments):
   assert p_value(**arguments, factor=1.05)[0] < 1e-9
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('error', [
     # No work in the ratio, as with a Metropolis test of the ends alone; the
     # momentum kept where it has to be turned; noise not balanced.
@@ -115,6 +116,7 @@ def test_planted_errors_are_seen(error):
   assert p_value(**error)[0] < oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_law_of_a_logistic_regression():
   """Not normal, with minibatches of one of four examples; against a grid.
@@ -160,6 +162,7 @@ def test_chains_come_from_afar():
   ) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('v', [1., 4.])
 def test_acceptance_that_noise_leaves(v):

@@ -222,6 +222,7 @@ def run(thermostat, integrator, h, a=2., noise=0., estimate=0., time=30.,
           np.concatenate(results.momentum, axis=-1), results.thermostat)
 
 
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('thermostat', [
     'scalar', 'diagonal', *(
         pytest.param(name, marks=pytest.mark.slow)
@@ -298,6 +299,7 @@ def test_a_friction_that_is_refused(arguments, message):
     sgmcmc.SGNHT(log_prob_of(SCALES), 0.1, 1., **{'friction': 1., **arguments})
 
 
+@pytest.mark.slow
 def test_an_estimate_that_is_too_large_leaves_a_twentieth_of_the_noise():
   """The thermostat then lowers the friction to a twentieth, and holds T."""
   theta, _, xi = run('scalar', 'badodab', 0.1, 4., 1e-3, 1e12, time=100.)
@@ -389,6 +391,7 @@ def test_the_bias_is_of_second_order(thermostat):
   assert falls_by_four(thermostat, 'badodab', 0.4)
 
 
+@pytest.mark.slow
 def test_that_of_euler_is_not():
   assert not falls_by_four('scalar', 'euler', 0.2)
 
@@ -506,6 +509,7 @@ def test_what_does_not_fit_the_state_is_refused_at_its_start(
     kernel.bootstrap_results(start(4))
 
 
+@pytest.mark.slow
 def test_numbers_may_be_tensors_that_change_from_step_to_step():
   """As a kernel that tunes another has them, in a compiled loop."""
   kernel = sgmcmc.SGNHT(

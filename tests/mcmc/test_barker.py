@@ -99,6 +99,7 @@ def p_value(name, batch_size, h, temperature, tau, gain=1., length=1.,
   return scipy.stats.chisquare(observed, NUM_CHAINS * expected).pvalue
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     dict(name='light', batch_size=2, h=0.02, temperature=1., tau=0.),
     dict(name='light', batch_size=2, h=0.04, temperature=0.5, tau=3.),
@@ -110,6 +111,7 @@ def test_law_on_a_grid(arguments):
   assert p_value(**arguments) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('error', [
     dict(gain=1.2), dict(gain=0.5), dict(length=1.05), dict(of_noise=0.25),
 ], ids=str)
@@ -187,6 +189,7 @@ def variance(sigma_tau, share=1., is_estimated=False, is_heavy=False):
 ERROR = 5. * np.sqrt(2. / NUM_CHAINS) + 0.01  # And the rounding of the table.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sigma_tau, share, wanted', [
     (0., 0., 1.01), (0.8, 0., 1.16), (1.5, 0., 1.44), (0.8, 1., 1.05),
     (1.5, 1., 1.08)])
@@ -194,6 +197,7 @@ def test_the_table_of_the_docstring(sigma_tau, share, wanted):
   assert abs(variance(sigma_tau, share)[0] - wanted) < ERROR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('sigma_tau', [0.4, 0.8])
 def test_noise_that_is_estimated(sigma_tau):
   """tau^2 is found, and the law is about that where it is told."""

@@ -34,6 +34,7 @@ def chain(kernel, state, num_results=12, seed=(3, 4), **arguments):
       **dict(dict(trace_fn=None), **arguments))
 
 
+@pytest.mark.slow
 def test_a_thousand_chains_compile_to_one_step():
   kernel = make('sghmc').copy(  # Which takes half as long to compile.
       gradient_estimator=sgmcmc.gradients.Uniform(4, replacement=True))
@@ -125,6 +126,7 @@ def constrained_errors(num_jacobians):
 TOLERANCE = 0.03
 
 
+@pytest.mark.slow
 def test_constrained_parameter_against_quadrature():
   assert np.abs(constrained_errors(1.)).max() < TOLERANCE
 

@@ -87,6 +87,7 @@ def test_the_decoherence_length_is_the_size_of_the_posterior(diagonal):
   assert 0.92 < found.decoherence_length / wanted < 1.04
 
 
+@pytest.mark.slow
 def test_the_decoherence_length_is_that_of_all_chains_together():
   """Of chains in two wells, 30 from their middle, which none leaves.
 

@@ -102,6 +102,7 @@ LAWS = {
 }
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('law', [
     'logistic at a state', pytest.param('softmax', marks=pytest.mark.slow),
     pytest.param('robust', marks=pytest.mark.slow)])
@@ -178,6 +179,8 @@ def test_the_joint_law_with_no_error_planted(jit_compile):
   assert chains_with_errors(jit_compile)() > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('error', [
     dict(power_of_q=0.), dict(is_z_kept=1.), dict(share_of_l=1.),
     dict(power_of_correction=0.), dict(bound_sums=0.5)], ids=str)
@@ -285,6 +288,7 @@ def one_failure(kernel, start, num_draws, reason):
   return results, message
 
 
+@pytest.mark.slow
 def test_more_bright_examples_than_capacity():
   model = families.Logistic(num=40)
   kernel = sgmcmc.FireflyMonteCarlo(

@@ -66,6 +66,7 @@ def sgld_p_value(state, law, error=1.):
       oracle.join_parts(state, NUM_CHAINS), law, np.zeros([3, 3]), error)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('estimator, dtype, h, temperature', [
     (EXACT, np.float32, 0.1, 1.),
     (REPLACED, np.float32, 0.1, 0.5),
@@ -89,6 +90,7 @@ def largest_curvature(diagonal, model):
       root[:, np.newaxis] * model.precision * root).max()
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('num_parts', [1, 2])
 def test_psgld_with_frozen_preconditioner(num_parts):
   model = oracle.GaussianModel()
@@ -248,6 +250,8 @@ def sghmc_p_value(
   return p_value(samples, law, scipy.linalg.block_diag(*start))
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('integrator', ['euler', 'baoab'])
 @pytest.mark.parametrize('arguments', [
     dict(estimator=EXACT),
@@ -259,6 +263,7 @@ def test_sghmc(integrator, arguments):
   assert sghmc_p_value(integrator, **arguments) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('integrator', ['euler', 'baoab', 'explicit_euler'])
 def test_sghmc_with_a_diagonal_that_is_given(integrator):
   """The law of theta / s; and G is no root of it, nor left out of the drift."""
@@ -294,6 +299,7 @@ def test_sghmc_with_a_diagonal_that_is_given(integrator):
   assert p_of(np.ones(3)) < 1e-9
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     dict(estimator=EXACT, friction=4.),
     dict(estimator=UNIFORM, friction=4., h=0.1, temperature=0.5, b=0.3,
@@ -305,6 +311,7 @@ def test_sghmc_by_explicit_euler(arguments):
       'explicit_euler', **arguments) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('integrator, arguments', [
     ('euler', dict(friction=0.5, drift_with_old_momentum=1.)),
     # The friction not under the root; no temperature in the noise.

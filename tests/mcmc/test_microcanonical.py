@@ -273,6 +273,8 @@ def test_noise_that_is_the_same_in_all_directions(h, length):
   assert np.ptp(variances) < 12. * np.sqrt(2. / NUM_CHAINS)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('h, length', [(1., 4.5), (0.5, 5.)])
 def test_noise_that_differs_between_directions(h, length):
   """The formula of the docstring: a bias of the first order of h."""
@@ -409,6 +411,7 @@ def test_law_in_fit():
   assert np.all(np.abs(found.std(axis=0) / sd - 1.) < 0.035)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_the_share_of_noise_in_the_summary():
   """rho of the docstring, by the variance that the estimator says."""

@@ -60,6 +60,8 @@ def p_value(*arguments, **keywords):
   return oracle.moments_p_value(pairs, mean, covariance)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('batch_size, ratio', [
     (600, 3.),  # All rows: as parallel tempering.
     (300, 3.), (100, 1.5), (30, 1.2)])
@@ -75,6 +77,7 @@ def test_without_the_correction_the_draws_are_too_hot():
   assert p_value(100, 1.5, correction_factor=np.inf) < oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('error', [
     lambda b, d, v, n, f: (2. * b, d, v, n, f),
     lambda b, d, v, n, f: (-b, d, v, n, f),
@@ -158,6 +161,7 @@ def z_scores(**arguments):
   return np.maximum(error - 0.01, 0.) / (sd / np.sqrt(4000))
 
 
+@pytest.mark.slow
 def test_law_of_two_modes():
   """By the exact gradient; swaps by half of the rows."""
   assert np.all(z_scores() < Z)
@@ -170,6 +174,7 @@ def test_law_of_two_modes_by_minibatches():
       step_size=0.001, gradient_estimator=gradients.Uniform(20)) < Z)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('error', [
     dict(swap_every=100_000),
@@ -206,6 +211,7 @@ def test_pairs_take_turns():
   assert attempts[1] == [0, 1, 0] and attempts[3] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_a_hot_chain_that_is_lost_is_an_error():
   kernel = sgmcmc.ReplicaExchangeSGLD(
       lambda x: tf.sqrt(40. - x**2), 0.01, (1., 1000.))

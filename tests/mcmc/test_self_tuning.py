@@ -106,6 +106,8 @@ def run_means(num_examples=64, num_steps=2 * NUM_STEPS, step_size=0.003,
   return theta, results
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('temperature', [1., 0.1])
 def test_law_of_scales_that_differ_by_a_thousand(temperature):
   theta, results = run_means(temperature=temperature)
@@ -116,6 +118,7 @@ def test_law_of_scales_that_differ_by_a_thousand(temperature):
   assert not np.any(results.num_returns)  # In 3 million steps.
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_law_where_a_batch_is_a_hundredth_of_the_data():
   """With a metric that does not know it the variances are 0.1 to 1.4."""
@@ -201,6 +204,8 @@ def test_law_with_the_exact_gradient(scale, temperature):
   assert not np.any(results.num_returns)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('scale', [1., 0.01, 1e-5])
 def test_a_start_that_is_too_large(scale):
   """By up to a million times: the guard halves it, and the error tells."""

@@ -38,6 +38,7 @@ def infinite(x):
   return tf.where(x[..., 0] > 3., tf.constant(-np.inf, x.dtype), log_prob)
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('log_prob', [cliff, steep, infinite])
 @pytest.mark.parametrize('num_steps', [0, 50])
 def test_a_chain_that_falls_goes_back_and_others_do_not_know(

@@ -96,6 +96,7 @@ def lattice_p_value(name, batch_size, h, temperature, gain=1., length=1.):
   return scipy.stats.chisquare(observed, expected).pvalue
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     dict(name='light', batch_size=2, h=0.02, temperature=1.),
     dict(name='light', batch_size=2, h=0.1, temperature=0.5),
@@ -107,6 +108,7 @@ def test_law_on_the_lattice(arguments):
   assert lattice_p_value(**arguments) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('error', [
     # h / T for h / (2 T), T forgotten in one of the two, too long a step.
     dict(gain=np.sqrt(2.)), dict(gain=np.sqrt(0.5)), dict(length=0.5),
@@ -183,6 +185,7 @@ def test_variances_are_exact_at_any_step_and_noise():
     assert biased[0, 0] > 1. + 0.9 * h * 9. / 2.
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('s, factor', [(0.5, 1.048), (1., 1.465)])
 def test_heat_of_clipped_noise(s, factor):
   """1 / erf(1 / (s sqrt 2)) of the docstring, on N(0, 1) with normal noise."""

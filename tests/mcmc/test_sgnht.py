@@ -144,6 +144,7 @@ def test_stationary_law(thermostat, variance, numbers):
   assert np.all(np.abs(xi.mean(axis=0) - mean) < error + left)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     'wrong', ['over_all_chains', 'over_parts_one_by_one'])
 def test_planted_wrong_averages_are_seen(wrong):

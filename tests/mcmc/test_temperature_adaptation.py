@@ -84,6 +84,8 @@ def relative_error(name, start, target, **error):
   return (np.trace(MODEL.precision @ covariance) / 3. - 1.) / target - 1.
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(4)
 @pytest.mark.parametrize('name', COVARIANCE)
 @pytest.mark.parametrize('target, start', [
     (0.02, 1e-4), (0.05, 1e-4), (0.05, 1e-2), (0.1, 1e-2)])
@@ -96,6 +98,7 @@ def test_a_planted_error_in_the_measure_is_seen():
       'sghmc', 1e-2, 0.05, is_wrong=1.)) > 2. * TOLERANCE
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('name', [
     pytest.param('sgld', marks=pytest.mark.slow), 'sghmc',
     pytest.param('momentum', marks=pytest.mark.slow)])
@@ -173,6 +176,7 @@ def logistic_excess():
   return run
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('start', [1e-5, 1e-3])
 def test_excess_of_a_logistic_regression(start):

@@ -162,6 +162,7 @@ def zig_zag_p_value(bound, num_events):
       hazard.reshape([num_events, -1]), flips.reshape([num_events, -1])))
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('bound, num_events', [
     ('gaussian', 40), ('lipschitz', 60), ('horizon', 80)])
 def test_bouncy_particle(bound, num_events):
@@ -170,6 +171,7 @@ def test_bouncy_particle(bound, num_events):
   assert refreshments > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('bound, num_events', [
     ('gaussian', 60), ('lipschitz', 120)])
 def test_zig_zag(bound, num_events):

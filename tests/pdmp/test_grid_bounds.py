@@ -70,6 +70,8 @@ def run(kernel, start, time):
   return state, results
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('name', KERNELS)
 def test_law_on_the_plane(name):
   truth, draws = banana_law()
@@ -186,6 +188,8 @@ def test_a_grid_ends_where_numbers_are_not_finite():
       grid.bound[:, :, 0], np.arange(10)[:, np.newaxis] < [6, 3])
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('name', KERNELS)
 def test_the_horizon_follows_the_scale(name):
   """On a density of width 0.01, from 10 times as far out."""

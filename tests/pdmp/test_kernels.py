@@ -40,6 +40,7 @@ def steps(kernel, state, seed, num_steps, in_graph=False):
   return state, results
 
 
+@pytest.mark.slow
 def test_ten_chains_are_ten_runs_of_one(monkeypatch):
   """By number, when both are given the same random numbers.
 
@@ -102,6 +103,7 @@ def stochastic_bps(model):
       gradient_estimator=sgmcmc.gradients.Uniform(2, replacement=True))
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('make_kernel', [local_bps, stochastic_bps])
 def test_uniform_time_reads_the_kernels_path(make_kernel):
   """Its states lie on the path that the same seeds give event by event."""

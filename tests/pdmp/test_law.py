@@ -127,6 +127,8 @@ ZIG_ZAG = sgmcmc.ZigZagSampler
 UNIFORM = sgmcmc.gradients.Uniform(4)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize('arguments', [
     dict(velocity='sphere', num_parts=2),
     dict(velocity='gaussian', bound='hessian', refresh_fraction=0.3,
@@ -162,6 +164,8 @@ def _drawn_anew(self, velocity, gradients, clock, rank):
   return [tf.roll(v, 1, axis=0) for v in velocity]
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('arguments, where, name, wrong', [
     (dict(velocity='gaussian'), bouncy.BouncyParticleSampler, '_ring',
      _drawn_anew),
@@ -182,6 +186,7 @@ def test_planted_errors_are_seen(arguments, where, name, wrong, monkeypatch):
   assert law_p_value(**arguments) < oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
 def test_noise_with_a_mean_is_seen():
   assert law_p_value(
       noise=ShiftedNoise(), velocity='gaussian',

@@ -127,6 +127,8 @@ def chi_square(counts, law):
   return scipy.stats.chisquare(observed, expected).pvalue
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('batch_size, h, temperature', [
     (6, 0.1, 1.), (2, 0.05, 1.), (1, 0.02, 0.5)])
 def test_law_on_the_lattice(batch_size, h, temperature):
@@ -134,6 +136,7 @@ def test_law_on_the_lattice(batch_size, h, temperature):
   assert lattice_p_value(batch_size, h, temperature) > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('error', [
     dict(gain=1.1), dict(gain=0.5),
     dict(at_start=1.),  # The gradient at the start of the step: D D B.
@@ -271,6 +274,7 @@ def bouncy_p_value(temperature=1., refresh_rate=2., **errors):
       len(difference))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_law_of_the_bouncy_particle_with_minibatches():
   assert bouncy_p_value() > oracle.FALSE_ALARM_RATE
@@ -536,6 +540,7 @@ def test_law_in_fit(sticky):
   assert sticky is None or np.any(included < 0.9)
 
 
+@pytest.mark.slow
 def test_the_summary_has_no_temperature_of_sticky_coordinates():
   for sticky in (None, 1.):
     kernel = pdmp.SplitZigZag(

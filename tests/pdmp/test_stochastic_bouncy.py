@@ -84,6 +84,7 @@ def errors(run, law, num_events=3000, dtype=np.float32, numbers=()):
   return max(np.abs(c.mean_error).max(), np.abs(c.sd_ratio - 1.).max()), c
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('estimator, num_examples, factor', [
     (UNIFORM, 125, 1. - 25. / 125.),
     (REPLACED, 125, 1.),
@@ -233,6 +234,7 @@ LOCAL = Numbers(
     max_duration=0.3, refresh_rate=1., confidence=6., decay=0.5)
 
 
+@pytest.mark.weekly_after(2)
 @pytest.mark.parametrize('make, numbers, num_events', [
     (all_examples, LOCAL, 2000),
     *(pytest.param(minibatches, *row, marks=pytest.mark.slow) for row in [
@@ -245,6 +247,8 @@ def test_law_with_no_error_planted(make, numbers, num_events):
   assert c.violation_share < (0.005 if make is all_examples else 0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('make, numbers', [
     (minibatches, Numbers(prior_power=2.)),
     (minibatches, Numbers(another_reflects=1.)),
@@ -255,6 +259,7 @@ def test_the_law_sees(make, numbers):
   assert make()(500, numbers)[0] > 0.06
 
 
+@pytest.mark.slow
 def test_particles_do_not_run_away():
   """From draws of the law on, also where the first gradient is a short one.
 

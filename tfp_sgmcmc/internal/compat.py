@@ -58,6 +58,10 @@ maximum = prefer_static.maximum
 
 # What `vectorized_map` is tracing, by which it is known.
 _maps = []
+# Datasets that have the rows of another, in any order and batches.
+_KEEP_ROWS = (
+    '_BatchDataset', '_ParallelBatchDataset', '_ShuffleDataset',
+    'CacheDataset', '_PrefetchDataset', '_OptionsDataset')
 
 
 def all_layers(model: keras.Model) -> list[Any]:
@@ -110,22 +114,39 @@ def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:
 
 
 def arrays_of(dataset: tf.data.Dataset) -> list[tf.Tensor] | None:
-  """The arrays of which Keras made a dataset, one tensor for each leaf.
+  """The arrays of which a dataset is made, one tensor for each leaf.
 
-  None where it was made of something else, or changes their rows.
+  Keras made it, or it is `from_tensor_slices`, shuffled and batched. None where
+  it was made of something else, or changes their rows.
   """
   number = num_rows_of_arrays(dataset)
   leaves = keras.tree.flatten(dataset.element_spec)
   if number is None:
-    return None
+    return _slices_of(dataset, leaves)
   for d in _ancestors(dataset):
     specs = keras.tree.flatten(d.element_spec)
-    if type(d).__name__ == '_TensorDataset' and len(specs) == len(leaves) and (
-        all(isinstance(s, tf.TensorSpec) and isinstance(leaf, tf.TensorSpec)
-            and s.shape == [number, *leaf.shape[1:]] and s.dtype == leaf.dtype
-            and s.dtype.is_numeric for s, leaf in zip(specs, leaves))):
+    if (type(d).__name__ == '_TensorDataset' and _are_rows(specs, leaves)
+        and all(spec.shape[0] == number for spec in specs)):
       return keras.tree.flatten(next(iter(d)))
   return None
+
+
+def _slices_of(dataset, leaves):
+  """The tensors of `from_tensor_slices`, where rows are as they were there."""
+  while type(dataset).__name__ in _KEEP_ROWS:
+    dataset, = dataset._inputs()
+  tensors = (
+      dataset._tensors if type(dataset).__name__ == '_TensorSliceDataset'
+      else [])
+  return list(tensors) if _are_rows(tensors, leaves) else None
+
+
+def _are_rows(arrays, leaves):
+  """Whether the leaves of batches can be rows of arrays, or of their specs."""
+  return len(arrays) == len(leaves) > 0 and all(
+      hasattr(array, 'shape') and isinstance(leaf, tf.TensorSpec)
+      and array.shape[1:] == leaf.shape[1:] and array.dtype == leaf.dtype
+      and array.dtype.is_numeric for array, leaf in zip(arrays, leaves))
 
 
 def validation_batches(model: keras.Model) -> Iterator[Any] | None:

@@ -108,7 +108,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       num_burnin_steps: int | None = None,
       num_steps_between_results: int | draw_schedule.DrawSchedule | None = None,
       num_chains: int | starts.Chains = 1,
-      num_more_rows: int | str = 0,
+      num_more_rows: int | str = 'auto',
       directory: str | os.PathLike | checkpoint.Directory | None = None,
       seed: hints.Seed = None,
   ):
@@ -153,10 +153,10 @@ class PosteriorSampling(keras.callbacks.Callback):
       num_chains: Python `int`, k, the number of chains side by side; or
         `Chains`, which also sets their starts.
       num_more_rows: Python `int`, how many rows each step has beside those of
-        its batch, drawn anew from all rows of the arrays that `fit` has; or
+        its batch, drawn anew from all rows of the arrays that `fit` has: then
+        gradients have less noise, and most chains arrive in fewer epochs. Or
         "auto", for as many as cost little: some hundred for a small network on
-        a table, none for images. Gradients have less noise, and most chains
-        arrive in fewer epochs.
+        a table; none for images, or with a kernel or a learning rate of yours.
       directory: None to keep draws in memory; or the path of a directory, or a
         `Directory`, to which they are written as they are made. If it already
         holds this chain, `fit` continues the chain. `PosteriorSamples.load`

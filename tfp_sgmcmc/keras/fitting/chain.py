@@ -542,7 +542,7 @@ class Chain:
       arrays = None if dataset is None else compat.arrays_of(dataset)
       number = more_rows.number_of(
           settings.num_more_rows, self._model, settings.examples.number,
-          arrays, self._batch_size)
+          arrays, self._batch_size, chains.num_chains)
     if number and chains.more_rows is not None and (
         chains.more_rows.is_for(arrays, number)):
       chains.more_rows.load(arrays)

@@ -10,14 +10,16 @@ time, which is the same for 32 rows and for 512.
 
 So the step may have more rows than the batch. They are drawn anew for each step
 and each chain from all N rows, distinct among themselves, and their gradients
-count like those of the batch. "auto" chooses their number m for a batch of b
-rows and a network of w weights,
+count like those of the batch. "auto" chooses their number m, for k chains with
+batches of b rows and a network of w weights,
 
-  m = min(15 b, N / 2, 2^20 / w - b),
+  m = min(15 b, N / 2, 2^20 / (k w) - b),
 
-and none where b is above N / 4, where inputs are not rows of numbers
-(`[N, features]`), or where a layer is convolutional or recurrent: such layers
-use a weight more than once a row.
+and none in four cases. Where b is above N / 4, noise is no concern. Where
+inputs are not rows of numbers (`[N, features]`), or a layer uses its weights
+more than once a row (convolutional and recurrent ones, those of sequences),
+rows cost more. A model may take batches of one size alone. And data of more
+than 2^28 numbers might not fit beside a network on a GPU.
 """
 
 from collections.abc import Callable
@@ -30,6 +32,7 @@ import tensorflow as tf
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
@@ -37,7 +40,7 @@ __all__ = ['AUTO', 'MoreRows', 'check', 'number_of']
 
 AUTO = 'auto'
 _TIMES, _PART, _LEAST_BATCHES = 15, 2, 4
-_MOST_PRODUCTS = 2**20
+_MOST_PRODUCTS, _MOST_NUMBERS = 2**20, 2**28
 
 
 def check(num_more_rows: int | str) -> int | str:
@@ -68,6 +71,7 @@ def number_of(
     num_examples: int,
     arrays: Sequence[tf.Tensor] | None,
     batch_size: int,
+    num_chains: int = 1,
 ) -> int:
   """How many rows a step has beside its batch.
 
@@ -77,6 +81,7 @@ def number_of(
     num_examples: Python `int`, N.
     arrays: The data, one tensor for each leaf; None where they are no arrays.
     batch_size: Python `int`, b.
+    num_chains: Python `int`, k.
 
   Returns:
     number: Python `int`, m.
@@ -100,13 +105,27 @@ def number_of(
   assert arrays is not None
   if (_LEAST_BATCHES * batch_size > num_examples
       or not vectorisation.may_be(model)
-      or any(array.shape.rank > 2 for array in arrays)):
+      or any(array.shape.rank > 2 for array in arrays)
+      or any(_is_of_one_size_or_sequences(layer)
+             for layer in [model, *compat.all_layers(model)])
+      or sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS):
     return 0
   num_weights = max(1, sum(
       v.shape.num_elements() for v in model.trainable_variables))
   return max(0, min(
       _TIMES * batch_size, num_examples // _PART,
-      _MOST_PRODUCTS // num_weights - batch_size))
+      _MOST_PRODUCTS // (num_chains * num_weights) - batch_size))
+
+
+def _is_of_one_size_or_sequences(layer):
+  """Whether a layer tells that rows are so many, or that each is a sequence."""
+  try:
+    shapes = [tensor.shape for tensor in keras.tree.flatten(layer.output)]
+  except (AttributeError, ValueError):  # It is not part of a graph of layers.
+    return False
+  return any(
+      shape[:1] != (None,) or any(size != 1 for size in shape[1:-1])
+      for shape in shapes)
 
 
 def _why_not(model, num_examples, arrays):

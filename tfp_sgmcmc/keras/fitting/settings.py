@@ -245,6 +245,9 @@ def resolve(
   if chains.num_chains > 1:
     side_by_side.check(make_kernel)
   num_more_rows = more_rows.check(num_more_rows)
+  if num_more_rows == more_rows.AUTO and not (
+      chooses and learning_rate is None and momentum is None):
+    num_more_rows = 0
   stateless_seed = seeds.to_stateless(seed)
   given = dict(
       kernel=kernel, num_examples=num_examples, prior=prior,
