@@ -194,6 +194,9 @@ def test_data_of_slices_of_arrays():
   assert num_gradients(fit((data,), 7)) == 12
   for kept, array in zip(compat.arrays_of(data), (x, y)):
     np.testing.assert_array_equal(kept, array)
+  # The rows of a partial batch, left out of each epoch, are rows all the same.
+  data = slices().batch(8, drop_remainder=True)
+  assert num_gradients(fit((data,), 7)) == 15
   for other in (
       slices().map(lambda x, y: (-x, y)).batch(5),
       slices().filter(lambda x, y: y > 0).batch(5),

@@ -89,7 +89,7 @@ def number_of(
   Raises:
     ValueError: If a number was asked for and cannot be had.
   """
-  why_not = _why_not(model, num_examples, arrays)
+  why_not = _why_not(model, num_examples, arrays, batch_size)
   if why_not is not None:
     if num_more_rows != AUTO:
       raise ValueError(
@@ -128,7 +128,7 @@ def _is_of_one_size_or_sequences(layer):
       for shape in shapes)
 
 
-def _why_not(model, num_examples, arrays):
+def _why_not(model, num_examples, arrays, batch_size):
   """Why a step cannot have other rows than its batch; None where it can."""
   if collectives.is_several(model.distribute_strategy):
     return 'each of several replicas sees a part of a batch'
@@ -136,7 +136,8 @@ def _why_not(model, num_examples, arrays):
     return (
         'the data of fit are no arrays of numbers, in which other rows could '
         'be looked up')
-  if len(arrays[0]) != num_examples:
+  # A pipeline may leave a partial batch out.
+  if not 0 <= len(arrays[0]) - num_examples < batch_size:
     return (
         f'the data have {len(arrays[0])} rows where num_examples is '
         f'{num_examples}')
