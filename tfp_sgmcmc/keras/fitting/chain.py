@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
@@ -536,24 +535,17 @@ class Chain:
     """Takes the rows that steps of this fit have beside their batches."""
     self._has_new_data = False
     settings, chains = self._settings, self._chains
-    arrays, number = None, 0
-    if settings.num_more_rows:
-      dataset = compat.dataset_of(iterator)
-      arrays = None if dataset is None else compat.arrays_of(dataset)
-      number = more_rows.number_of(
-          settings.num_more_rows, self._model, settings.examples.number,
-          arrays, self._batch_size, chains.num_chains)
-    if number and chains.more_rows is not None and (
-        chains.more_rows.is_for(arrays, number)):
-      chains.more_rows.load(arrays)
+    before = chains.more_rows
+    chains.more_rows = more_rows.of_fit(
+        iterator, before, settings.num_more_rows, self._model,
+        settings.examples.number, self._batch_size, chains.num_chains)
+    if chains.more_rows is before:
       return
-    if number:
+    self._program.compiled = None
+    if chains.more_rows is not None:
       self._say(
-          f'Each step has {number} rows beside those of its batch, drawn from '
-          f'all {settings.examples.number}.')
-    if number or chains.more_rows is not None:
-      self._program.compiled = None
-    chains.more_rows = more_rows.MoreRows(arrays, number) if number else None
+          f'Each step has {chains.more_rows.number} rows beside those of its '
+          f'batch, drawn from all {settings.examples.number}.')
 
   def _warn(self, first):
     """Warns of what a step does otherwise than training."""

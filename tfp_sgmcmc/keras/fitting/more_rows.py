@@ -23,6 +23,7 @@ than 2^28 numbers might not fit beside a network on a GPU.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,7 +37,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
-__all__ = ['AUTO', 'MoreRows', 'check', 'number_of']
+__all__ = ['AUTO', 'MoreRows', 'check', 'number_of', 'of_fit']
 
 AUTO = 'auto'
 _TIMES, _PART, _LEAST_BATCHES = 15, 2, 4
@@ -63,6 +64,48 @@ def check(num_more_rows: int | str) -> int | str:
           'more, or "auto".')
     return num_more_rows
   return checks.non_negative_integer('num_more_rows', num_more_rows)
+
+
+def of_fit(
+    iterator: Iterator[Any],
+    before: 'MoreRows | None',
+    num_more_rows: int | str,
+    model: keras.Model,
+    num_examples: int,
+    batch_size: int,
+    num_chains: int,
+) -> 'MoreRows | None':
+  """The rows that steps of a `fit` have beside those of their batches.
+
+  Args:
+    iterator: That of the fit, over its dataset.
+    before: Those of the chain's fit before; None where there is none.
+    num_more_rows: As `PosteriorSampling` takes it.
+    model: Built `keras.Model`.
+    num_examples: Python `int`, N.
+    batch_size: Python `int`, b.
+    num_chains: Python `int`, k.
+
+  Returns:
+    more_rows: `before`, with the data of this fit, where these have the same
+      shapes; or new ones; or None.
+
+  Raises:
+    ValueError: If a number was asked for and cannot be had.
+  """
+  if num_more_rows == 0:
+    return None
+  dataset = compat.dataset_of(iterator)
+  arrays = None if dataset is None else compat.arrays_of(dataset)
+  number = number_of(
+      num_more_rows, model, num_examples, arrays, batch_size, num_chains)
+  if number == 0:
+    return None
+  assert arrays is not None
+  if before is not None and before.is_for(arrays, number):
+    before.load(arrays)
+    return before
+  return MoreRows(arrays, number)
 
 
 def number_of(
@@ -145,7 +188,11 @@ def _why_not(model, num_examples, arrays, batch_size):
 
 
 class MoreRows:
-  """All rows of the data, and those of them that a step has."""
+  """All rows of the data, and those of them that a step has.
+
+  Attributes:
+    number: Python `int`, how many rows a step has of these.
+  """
 
   def __init__(self, arrays: Sequence[tf.Tensor], number: int):
     """Keeps the data.
@@ -154,7 +201,7 @@ class MoreRows:
       arrays: One tensor of N rows for each leaf of a batch.
       number: Python `int`, how many rows a step has.
     """
-    self._number = number
+    self.number = number
     self._dtypes = [array.dtype for array in arrays]
     self._variables = [
         tf.Variable(_kept(array), trainable=False, name='all_rows')
@@ -171,7 +218,7 @@ class MoreRows:
 
   def is_for(self, arrays: Sequence[tf.Tensor], number: int) -> bool:
     """Whether `load` takes them, for as many rows a step."""
-    return number == self._number and [
+    return number == self.number and [
         (array.dtype, array.shape) for array in arrays] == [
             (dtype, v.shape) for dtype, v in zip(
                 self._dtypes, self._variables)]
@@ -194,7 +241,7 @@ class MoreRows:
       rows: Such a callable.
     """
     num_examples = self._variables[0].shape[0]
-    drawn = random.indices(num_examples, [num_chains, self._number], seed)
+    drawn = random.indices(num_examples, [num_chains, self.number], seed)
 
     def joined(chain):
       is_column = tf.convert_to_tensor(chain).shape.rank == 2
