@@ -265,7 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
       '--likelihood', default='gaussian', choices=LIKELIHOODS)
   parser.add_argument(
-      '--more-rows', default='auto', choices=['auto', '0'],
+      '--more-rows', default='auto', choices=['auto', 0],
+      type=lambda value: 0 if value == '0' else value,
       help='0: PosteriorSampling(num_more_rows=0), the batch alone')
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
@@ -274,8 +275,6 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(argv)
   arguments.output.mkdir(parents=True, exist_ok=True)
   path = arguments.output / 'tables.jsonl'
-  if arguments.more_rows == '0':
-    arguments.more_rows = 0
   about = dict(
       epochs=arguments.epochs, batch_size=arguments.batch_size,
       hidden=arguments.hidden, temperature=arguments.temperature,

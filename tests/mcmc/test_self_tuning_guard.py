@@ -74,6 +74,20 @@ def test_a_chain_that_falls_goes_back_and_others_do_not_know(
   np.testing.assert_array_equal(found.num_returns, [0, 0, 1, 0])
 
 
+def results_of_seeds(log_likelihood, rows, num_seeds, start, **arguments):
+  """Of chains of 20 coordinates, by minibatches of 20 rows."""
+  posterior = sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(tf.square(theta), axis=-1),
+      log_likelihood, tuple(part.astype(np.float32) for part in rows))
+  kernel = laws.tuned(
+      posterior, estimator=gradients.Uniform(20), num_steps=1000)
+  return [
+      sgmcmc.sample(
+          kernel, current_state=tf.fill([20], start), num_burnin_steps=1000,
+          seed=seed, progress_bar=False, **arguments).kernel_results
+      for seed in range(num_seeds)]
+
+
 def late_returns_with_a_steep_row():
   """Of six chains; one row of 2,000 is 300 times as steep along one axis."""
   rng = np.random.default_rng(0)
@@ -84,15 +98,9 @@ def late_returns_with_a_steep_row():
     x, y = rows
     return -0.5 * tf.square(y - tf.linalg.matvec(x, theta))
 
-  posterior = sgmcmc.Posterior(
-      lambda theta: -0.5 * tf.reduce_sum(tf.square(theta), axis=-1),
-      log_likelihood, (x.astype(np.float32), y.astype(np.float32)))
-  kernel = laws.tuned(
-      posterior, estimator=gradients.Uniform(20), num_steps=1000)
-  return sum(int(sgmcmc.sample(
-      kernel, 10, tf.zeros([20]), num_burnin_steps=1000,
-      num_steps_between_results=499, seed=seed, progress_bar=False,
-      ).kernel_results.num_late_returns) for seed in range(6))
+  return sum(int(results.num_late_returns) for results in results_of_seeds(
+      log_likelihood, (x, y), 6, 0., num_results=10,
+      num_steps_between_results=499))
 
 
 @pytest.mark.slow
@@ -117,15 +125,9 @@ def returns_with_a_wall():
     wall = tf.exp(tf.minimum(30. * np.sqrt(2000.) * theta[..., 0], 60.))
     return -0.5 * tf.reduce_sum(tf.square(x - theta), axis=-1) - is_wall * wall
 
-  posterior = sgmcmc.Posterior(
-      lambda theta: -0.5 * tf.reduce_sum(tf.square(theta), axis=-1),
-      log_likelihood, (x.astype(np.float32), is_wall.astype(np.float32)))
-  kernel = laws.tuned(
-      posterior, estimator=gradients.Uniform(20), num_steps=1000)
-  return [int(sgmcmc.sample(
-      kernel, 2, tf.fill([20], -0.02), num_burnin_steps=1000,
-      num_steps_between_results=1999, seed=seed, progress_bar=False,
-      ).kernel_results.num_returns) for seed in range(10)]
+  return [int(results.num_returns) for results in results_of_seeds(
+      log_likelihood, (x, is_wall), 10, -0.02, num_results=2,
+      num_steps_between_results=1999)]
 
 
 @pytest.mark.slow

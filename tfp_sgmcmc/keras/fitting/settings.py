@@ -214,11 +214,12 @@ def resolve(
   directory = checkpoint.to_directory(directory)
   examples = examples_lib.ExampleCount(num_examples)
   chooses = kernel is None
+  finds_step = chooses and learning_rate is None and momentum is None
   schedule = draw_schedule.to_schedule(num_steps_between_results)
   by_temperature = _rate_by_temperature(learning_rate)
   found_step = None if by_temperature is None else (
       found_step_lib.by_temperature(by_temperature.target_excess))
-  if chooses and learning_rate is None and momentum is None:
+  if finds_step:
     kernel, found_step = defaults.kernel(), found_step_lib.by_energy_error()
   elif chooses:
     kernel = mcmc.SGHMC
@@ -245,8 +246,7 @@ def resolve(
   if chains.num_chains > 1:
     side_by_side.check(make_kernel)
   num_more_rows = more_rows.check(num_more_rows)
-  if num_more_rows == more_rows.AUTO and not (
-      chooses and learning_rate is None and momentum is None):
+  if num_more_rows == more_rows.AUTO and not finds_step:
     num_more_rows = 0
   stateless_seed = seeds.to_stateless(seed)
   given = dict(
