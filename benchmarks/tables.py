@@ -3,7 +3,7 @@
   python -m benchmarks.tables --data FOLDER [--sets energy ...] [--splits 2]
       [--epochs 40] [--batch-size 32] [--hidden 50] [--temperature 1]
       [--likelihood gaussian|one_scale|student_t|mixture]
-      [--more-rows auto|0] [--tiny] [--output benchmarks/results]
+      [--chains auto|1] [--tiny] [--output benchmarks/results]
 
 For each table and split, a perceptron with hidden layers as given and Keras'
 defaults: Adam for all epochs, and a new network with the same seed for as many
@@ -187,7 +187,7 @@ def scores(
 ) -> dict[str, Any]:
   """Of Adam and of the posterior: NLL, and processor seconds.
 
-  Those of Adam from the line of the same fit with other rows, if it is known.
+  Those of Adam from the line of the same fit with other chains, if it is known.
   """
   begin = time.process_time()
   if known is None:
@@ -198,7 +198,7 @@ def scores(
   middle = time.process_time()
   sampling = sgmcmc.keras.PosteriorSampling(
       temperature=arguments.temperature, seed=seed,
-      num_more_rows=arguments.more_rows)
+      num_chains=arguments.chains)
   fit(table, arguments, seed, sampling)
   end = time.process_time()
   return dict(
@@ -217,9 +217,9 @@ def _likelihood(line):
 
 
 def _place(item):
-  name, epochs, batch, hidden, temperature, likelihood, more_rows = item[0]
+  name, epochs, batch, hidden, temperature, likelihood, chains = item[0]
   return (list(SETS).index(name), likelihood, hidden, batch, epochs,
-          -temperature, str(more_rows))
+          -temperature, str(chains))
 
 
 def report(lines: Sequence[dict[str, Any]]) -> str:
@@ -228,18 +228,18 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
   for line in lines:
     key = (line['set'], line['epochs'], line['batch_size'],
            tuple(line['hidden']), line['temperature'], _likelihood(line),
-           line['num_more_rows'])
+           line['num_chains'])
     groups.setdefault(key, []).append(line)
-  rows = [['table', 'likelihood', 'epochs', 'batch', 'more rows', 'hidden', 'T',
+  rows = [['table', 'likelihood', 'epochs', 'batch', 'chains', 'hidden', 'T',
            'splits', 'constant', 'Adam', 'posterior', 'lost', 'over Adam']]
   rows.append(['---'] * len(rows[0]))
   for key, group in sorted(groups.items(), key=_place):
-    name, epochs, batch, hidden, temperature, likelihood, more_rows = key
+    name, epochs, batch, hidden, temperature, likelihood, chains = key
     lost, worse = (
         sum(not line['posterior'] < line[other] for line in group)
         for other in ('constant', 'adam'))
     rows.append([
-        name, likelihood, str(epochs), str(batch), str(more_rows),
+        name, likelihood, str(epochs), str(batch), str(chains),
         '-'.join(map(str, hidden)), f'{temperature:g}', str(len(group)), *(
             uncertainty.cell([line[what] for line in group])
             for what in ('constant', 'adam', 'posterior')),
@@ -265,9 +265,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
       '--likelihood', default='gaussian', choices=LIKELIHOODS)
   parser.add_argument(
-      '--more-rows', default='auto', choices=['auto', 0],
-      type=lambda value: 0 if value == '0' else value,
-      help='0: PosteriorSampling(num_more_rows=0), the batch alone')
+      '--chains', default='auto', choices=['auto', 1],
+      type=lambda value: 1 if value == '1' else value,
+      help='1: PosteriorSampling(num_chains=1), one chain everywhere')
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
       '--output', type=pathlib.Path,
@@ -279,7 +279,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       epochs=arguments.epochs, batch_size=arguments.batch_size,
       hidden=arguments.hidden, temperature=arguments.temperature,
       likelihood=arguments.likelihood, tiny=arguments.tiny,
-      num_more_rows=arguments.more_rows)
+      num_chains=arguments.chains)
 
   def run(name, split):
     table = SETS[name](arguments.data, split)
@@ -287,7 +287,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       table = Table(*(values[:64] for values in table))
     keras.backend.clear_session()
     same = {**about, 'set': name, 'split': split}
-    del same['num_more_rows']
+    del same['num_chains']
     known = next((
         line for line in uncertainty.read(path)
         if same.items() <= line.items()), None)

@@ -140,7 +140,8 @@ class _Perceptron(base.BaseEstimator):
     steps_per_epoch = math.ceil(num_steps / self.epochs)
     arguments = {
         'num_examples': len(x), 'seed': seed, **(self.sampling or {})}
-    chains = starts.to_chains(arguments.get('num_chains', 1))
+    chains = starts.to_chains(
+        arguments.get('num_chains', 1)) or starts.Chains(1)
     num_chains = chains.num_chains
     if num_chains > 1 and chains.initial_weights is None:
       # The initialisers of one network give the same weights again.

@@ -59,8 +59,10 @@ def test_how_many():
   of_32 = keras.Sequential([
       keras.Input(batch_shape=[32, 5]), keras.layers.Dense(2)])
   assert numbers(of_32, table(200), 32) == 0
-  assert numbers(small, table(10_000), 32, num_chains=200) == (
-      2**20 // (200 * 82) - 32)
+  # Each of four has as many as one has, with its part of the batch.
+  assert numbers(small, table(10_000), 32, num_chains=4) == 480 + 24
+  assert numbers(small, table(200), 51, num_chains=4) == 38
+  assert numbers(wide, table(10_000), 100, num_chains=4) == 0
   # Rows that are augmented, of which there are fewer different ones.
   assert more_rows.number_of(
       'auto', small, 100, [tf.zeros([200, 5])], 32) == 0
@@ -115,7 +117,7 @@ def coefficients(monkeypatch=None):
       steps_per_execution=5)
   sampling = sgmcmc.keras.PosteriorSampling(
       prior=tfp.distributions.Normal(0., test_law.PRIOR_SCALE), seed=0,
-      num_more_rows='auto', start_epoch=0, num_burnin_steps=500,
+      num_chains=1, start_epoch=0, num_burnin_steps=500,
       num_steps_between_results=19)
   model.fit(
       x, np.repeat(y, NUM_COLUMNS, axis=1), epochs=300, batch_size=BATCH_SIZE,

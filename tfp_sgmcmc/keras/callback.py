@@ -55,7 +55,8 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   `PosteriorSampling()` chooses what you do not pass, and prints it: a fifth of
   the epochs is for the compiled optimizer and a third of the rest for burn-in,
-  in which `SelfTuning` finds the step size of `SGNHT`; 30 draws follow. If you
+  in which `SelfTuning` finds the step size of `SGNHT`; 30 draws follow. Of a
+  small network on a table there are four chains, with 30 draws each. If you
   pass a kernel, only the temperature can still be chosen for you.
 
   The page "Sampling in fit" (docs/keras.md) says more: what is sampled, what is
@@ -74,8 +75,10 @@ class PosteriorSampling(keras.callbacks.Callback):
   >>> sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   >>> history = model.fit(
   ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[sampling])
-  >>> sampling.settings['kernel'], len(sampling.posterior)
-  ('SGNHT', 43)
+  >>> sampling.settings['kernel'], sampling.settings['num_chains']
+  ('SGNHT', 4)
+  >>> len(sampling.posterior)
+  172
   >>> sampling.posterior.predict(x).shape
   (200, 1)
 
@@ -107,7 +110,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       start_epoch: int | None = None,
       num_burnin_steps: int | None = None,
       num_steps_between_results: int | draw_schedule.DrawSchedule | None = None,
-      num_chains: int | starts.Chains = 1,
+      num_chains: int | str | starts.Chains = 'auto',
       num_more_rows: int | str = 'auto',
       directory: str | os.PathLike | checkpoint.Directory | None = None,
       seed: hints.Seed = None,
@@ -150,8 +153,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         draws; the first draw is made at step `num_burnin_steps + 1`, as in
         `tfp.mcmc.sample_chain`. Or a `DrawSchedule`, to keep fewer draws; a
         kernel in continuous time needs it.
-      num_chains: Python `int`, k, the number of chains side by side; or
-        `Chains`, which also sets their starts.
+      num_chains: Python `int`, k, the number of chains side by side; `Chains`,
+        which also sets their starts; or "auto": four for a new and small
+        network on a table, whose chains cost about twice the time of one; one
+        for others, or with a kernel, a learning rate or rows of yours.
       num_more_rows: Python `int`, how many rows each step has beside those of
         its batch, drawn anew from all rows of the arrays that `fit` has: then
         gradients have less noise, and most chains arrive in fewer epochs. Or
@@ -232,7 +237,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     A setting is None if it is not known yet, or if the kernel's own default
     holds. After resuming, a chosen `start_epoch` stays None.
     """
-    return self._settings.described()
+    return {**self._settings.described(), 'num_chains': self._num_chains}
 
   @property
   def validation_scores(self) -> dict[float, float]:
@@ -275,7 +280,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   def step_seed(self, step: int, chain: int = 0) -> tf.Tensor:
     """The seed of a chain's step, 1, 2, ...; for 0 of `bootstrap_results`."""
     seed = self._settings.seed if self._chain is None else self._chain.seed
-    if self._settings.num_chains > 1:
+    if self._num_chains != 1:
       seed = random.fold_in(seed, chain)
     return random.fold_in(seed, step)
 
@@ -302,7 +307,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     replicas.check(model)
     if collectives.is_several(model.distribute_strategy):
       self._settings.make_kernel.check_shards()
-      side_by_side.check_replicas(self._settings.num_chains)
+      side_by_side.check_replicas(self._num_chains or 1)
     likelihood = likelihood_lib.Likelihood(model)
     self._settings.make_kernel.begin_fit(model.optimizer)
     if not self._has_begun:
@@ -348,7 +353,7 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   def on_train_batch_begin(self, batch, logs=None):
     del batch, logs
-    if (self._is_sampling or self._settings.num_chains > 1
+    if (self._is_sampling or self._num_chains != 1
         or self._settings.examples.wants_to_look):
       self._train_function.swap_in()
 
@@ -441,6 +446,14 @@ class PosteriorSampling(keras.callbacks.Callback):
     return (
         f'fit ended after {self.num_steps} step(s) of the chain without a '
         f'draw: {due}.{stopped} Run fit with this callback again to go on.')
+
+  @property
+  def _num_chains(self):
+    """The number of chains; None while it is still to be chosen."""
+    if self._chain is not None:
+      return self._chain.num_chains
+    chains = self._settings.chains
+    return None if chains is None else chains.num_chains
 
   @property
   def _has_begun(self):

@@ -54,7 +54,8 @@ def fit_chains(
 
     model = make_model()
     model.fit(**fit, callbacks=[PosteriorSampling(
-        **sampling, seed=random.fold_in(seed, k), directory=...)])
+        num_chains=1, **sampling, seed=random.fold_in(seed, k),
+        directory=...)])
 
   gives: a model with initial weights, trained (`start_epoch`) and sampled
   separately. Agreement of chains that started apart is the best sign of
@@ -264,7 +265,7 @@ def _run(job: _Job) -> _Outcome:
         'trained, and predictions use those of one for all chains: let it set '
         'them (by a seed in their initialisers, or load_weights).')
   chain = callback.PosteriorSampling(
-      **sampling, seed=job.seed, directory=job.directory)
+      **{'num_chains': 1, **sampling}, seed=job.seed, directory=job.directory)
   if job.directory is not None:
     callback.describe_also(chain, fit={
         key: fit[key] for key in _OF_THE_POSTERIOR

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from collections.abc import Mapping
+import dataclasses
 import itertools
 from typing import Any
 
@@ -17,10 +18,12 @@ from tfp_sgmcmc.keras.fitting import failures
 from tfp_sgmcmc.keras.fitting import first_look
 from tfp_sgmcmc.keras.fitting import lookahead
 from tfp_sgmcmc.keras.fitting import more_rows
+from tfp_sgmcmc.keras.fitting import number_of_chains
 from tfp_sgmcmc.keras.fitting import program as program_lib
 from tfp_sgmcmc.keras.fitting import progress as progress_lib
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
@@ -90,6 +93,8 @@ class Chain:
       kept = draws.store.checkpoint()
       self.load_state(kept)
       settings.make_kernel.load_state(kept)
+      if settings.chains is None:
+        self._set_num_chains(len(draws.start['step']))
 
   @property
   def _parts(self) -> list[checkpoint_lib.Part]:
@@ -143,6 +148,24 @@ class Chain:
     self._enter()
     return self._step.results()
 
+  @property
+  def num_chains(self) -> int | None:
+    """The number of chains; None where it is still to be chosen."""
+    chains = self._settings.chains
+    return None if chains is None else chains.num_chains
+
+  def _set_num_chains(self, number):
+    self._settings = dataclasses.replace(
+        self._settings, chains=starts.Chains(number))
+
+  def _choose_num_chains(self, iterator):
+    """Chooses it, where it was not given, by the next batch."""
+    if self.num_chains is None:
+      settings, batch = self._settings, self._ahead.first(iterator)
+      self._set_num_chains(number_of_chains.chosen(
+          self._model, iterator, settings.examples.number,
+          network.num_rows(network.without_optionals(batch)), self.seed))
+
   def _enter(self, element_spec=None):
     """Has the program's variables hold this chain; makes the program first."""
     if self._program is None:
@@ -184,12 +207,12 @@ class Chain:
         sampled.
       TypeError: If the prior does not fit the weights.
     """
-    spec, batches = iterator.element_spec, iterator
+    spec = iterator.element_spec
     if not self.has_begun and self._first_look.needs_a_batch(spec):
-      first = next(iterator)
-      self._first_look.look(first)
-      batches = itertools.chain([first], iterator)
+      self._first_look.look(self._ahead.first(iterator))
+    self._choose_num_chains(iterator)
     self._enter(spec)
+    batches = self._ahead.then(iterator) if self._ahead else iterator
     return self._chains.train(batches, spec)
 
   def begin_epoch(
@@ -286,6 +309,7 @@ class Chain:
     Returns:
       logs: Those of the last step, and the number of draws.
     """
+    self._choose_num_chains(iterator)
     self._enter(iterator.element_spec)
     if self._has_new_data and self._step is not None:
       self._take_rows(iterator)
@@ -427,7 +451,7 @@ class Chain:
   @property
   def _num_draws(self):
     """The number of draws of each chain."""
-    return len(self._draws) // self._settings.num_chains
+    return len(self._draws) // self._chains.num_chains
 
   def _draw_along_segment(self):
     """Draws at the times that fall into the last segment of the path."""
@@ -448,7 +472,8 @@ class Chain:
     if self._model.stop_training:
       return
     said = failures.why_it_stops(
-        self._step, bad, len(self._draws), self._settings, self._chains.advice)
+        self._step, bad, len(self._draws), self._settings,
+        self._chains.advice(self._batch_size))
     if len(self._draws):
       last = self._draws.read([len(self._draws) - self._chains.num_chains])
       network.assign(
@@ -522,7 +547,7 @@ class Chain:
     """What N and the rows of a batch decide: burn-in, draws, the step size."""
     settings, num_rows = self._settings, first.num_rows
     num_examples = settings.examples.number
-    settings.examples.check_batch(self._chains.rows_of(num_rows, self._say))
+    settings.examples.check_batch(self._chains.rows_of(num_rows))
     self._progress.set_steps_in_epoch(-(-num_examples // num_rows))
     self._plan()
     if settings.found_step is not None and not self.is_resumed:
@@ -539,13 +564,13 @@ class Chain:
     chains.more_rows = more_rows.of_fit(
         iterator, before, settings.num_more_rows, self._model,
         settings.examples.number, self._batch_size, chains.num_chains)
-    if chains.more_rows is before:
+    if chains.more_rows is not before:
+      self._program.compiled = None
+    elif self._step is not None:
       return
-    self._program.compiled = None
-    if chains.more_rows is not None:
-      self._say(
-          f'Each step has {chains.more_rows.number} rows beside those of its '
-          f'batch, drawn from all {settings.examples.number}.')
+    self._say(chains.advice(self._batch_size) if chains.more_rows is None
+              else chains.said_of_rows(
+                  self._batch_size, settings.examples.number))
 
   def _warn(self, first):
     """Warns of what a step does otherwise than training."""
@@ -576,7 +601,7 @@ class Chain:
     make_kernel, search = settings.make_kernel, settings.search
     return heat_record.HeatRecord(
         self._chains.num_chains,
-        sum(v.shape.num_elements() for v in self._model.trainable_variables),
+        network.num_weights(self._model.trainable_variables),
         settings.examples.number, settings.step_argument,
         make_kernel.constant_temperature if search is None
         else search.temperature, make_kernel.momentum,

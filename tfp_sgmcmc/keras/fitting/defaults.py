@@ -12,7 +12,8 @@ having:
   first epochs   a fifth of them is for the compiled optimizer, the first of two
   burn-in        a third of the steps that are left, or the search (below) and
                  a tenth of those left after it
-  draws          30, evenly spaced over the rest
+  draws          30 of each chain, evenly spaced over the rest
+  chains         four of a new and small network on a table: `number_of_chains`
 
 Where T is chosen by validation data, the step size follows T until burn-in
 ends.

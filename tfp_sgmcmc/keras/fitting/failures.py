@@ -12,7 +12,7 @@ __all__ = ['refusal', 'why_it_stops']
 
 def why_it_stops(
     step: Any, bad: int, num_draws: int, settings: settings_lib.Settings,
-    more_advice: str,
+    more_advice: str | None,
 ) -> str:
   """Why training stops, what is kept, and what to do.
 
@@ -21,7 +21,7 @@ def why_it_stops(
     bad: Python `int`, the number of the step.
     num_draws: Python `int`, the number of draws made before.
     settings: `Settings` of the chain.
-    more_advice: Further sentences on what to do.
+    more_advice: A further sentence on what to do, or None.
 
   Returns:
     said: Sentences.
@@ -43,10 +43,10 @@ def why_it_stops(
         f'The {num_draws} draw(s) made before are kept, and the '
         'weights are those of the last (the draws of the steps just before '
         'may be far from the posterior)')
-  return (
-      f'Training stops: at step {bad} of the chain {failure.reason}. {kept}. '
-      f'{what_to_do}{more_advice} It may also help to start from a '
-      'trained model (start_epoch).')
+  return ' '.join([
+      f'Training stops: at step {bad} of the chain {failure.reason}. {kept}.',
+      what_to_do, *([] if more_advice is None else [more_advice]),
+      'It may also help to start from a trained model (start_epoch).'])
 
 
 def refusal(store: Any, bad: int) -> str:

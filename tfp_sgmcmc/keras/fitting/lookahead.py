@@ -58,6 +58,12 @@ class Lookahead:
           if tf.is_tensor(leaf))
     return list(self._batches)
 
+  def first(self, iterator: Iterator[Any]) -> Any:
+    """The next batch, which is kept."""
+    if not self._batches:
+      self._batches.append(next(iterator))
+    return self._batches[0]
+
   def then(self, iterator: Iterable[Any]) -> Iterator[Any]:
     """Gives the batches that are kept, each once, and then the iterator's."""
     iterator = iter(iterator)

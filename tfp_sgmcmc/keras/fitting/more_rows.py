@@ -10,16 +10,19 @@ time, which is the same for 32 rows and for 512.
 
 So the step may have more rows than the batch. They are drawn anew for each step
 and each chain from all N rows, distinct among themselves, and their gradients
-count like those of the batch. "auto" chooses their number m, for k chains with
-batches of b rows and a network of w weights,
+count like those of the batch. "auto" chooses their number m, for batches of b
+rows and a network of w weights,
 
-  m = min(15 b, N / 2, 2^20 / (k w) - b),
+  m = min(15 b, N / 2, 2^20 / w - b),
 
 and none in four cases. Where b is above N / 4, noise is no concern. Where
 inputs are not rows of numbers (`[N, features]`), or a layer uses its weights
 more than once a row (convolutional and recurrent ones, those of sequences),
 rows cost more. A model may take batches of one size alone. And data of more
 than 2^28 numbers might not fit beside a network on a GPU.
+
+Of several chains each has a part of the batch, and so many rows more that it
+has as many as one chain would have: also where b is above N / 4.
 """
 
 from collections.abc import Callable
@@ -146,18 +149,19 @@ def number_of(
           'examples: it can be no more than that.')
     return num_more_rows
   assert arrays is not None
-  if (_LEAST_BATCHES * batch_size > num_examples
+  most = _MOST_PRODUCTS // max(1, network.num_weights(model.weights))
+  if (most < batch_size
       or not vectorisation.may_be(model)
       or any(array.shape.rank > 2 for array in arrays)
       or any(_is_of_one_size_or_sequences(layer)
              for layer in [model, *compat.all_layers(model)])
       or sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS):
     return 0
-  num_weights = max(1, sum(
-      v.shape.num_elements() for v in model.trainable_variables))
-  return max(0, min(
-      _TIMES * batch_size, num_examples // _PART,
-      _MOST_PRODUCTS // (num_chains * num_weights) - batch_size))
+  of_one = min(
+      _TIMES * batch_size, num_examples // _PART, most - batch_size)
+  if _LEAST_BATCHES * batch_size > num_examples:
+    of_one = 0
+  return of_one + batch_size - -(-batch_size // num_chains)
 
 
 def _is_of_one_size_or_sequences(layer):

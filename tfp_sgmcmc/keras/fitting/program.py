@@ -59,6 +59,7 @@ class Program:
       seed: Its stateless seed.
       key: What has to be equal for another chain to take it over.
     """
+    assert settings.chains is not None  # Their number is chosen before.
     self.chains = side_by_side.SideBySide(model, settings.chains, seed)
     self.step: side_by_side.StepOfChains | None = None
     self.compiled: compiled_step.CompiledStep | None = None
@@ -102,6 +103,7 @@ class Program:
       settings: `Settings` of the chain.
       seed: Its stateless seed.
     """
+    assert settings.chains is not None
     self.chains.restart(settings.chains, seed)
     for new, old in zip(self._parts_of(settings), self._shared):
       new.share(old)
@@ -165,7 +167,7 @@ def _key(model, settings, element_spec):
   found_step = settings.found_step
   return (
       constants, None if found_step is None else found_step.argument,
-      settings.has_default_prior, settings.num_chains,
+      settings.has_default_prior, settings.chains.num_chains,
       settings.examples.number, bool(model.losses), element_spec,
       *([id(v) for v in variables] for variables in (
           model.trainable_variables, model.non_trainable_variables)))

@@ -45,7 +45,7 @@ class Settings:
       burn-in; None where it was given.
     start_epoch: The first epoch that samples; None where it is to be chosen.
     prior: As `WeightPrior` takes it.
-    chains: `Chains`.
+    chains: `Chains`; None where their number is to be chosen.
     num_more_rows: Python `int` or "auto", how many rows a step has beside those
       of its batch.
     directory: `Directory`, None to keep draws in memory.
@@ -60,15 +60,10 @@ class Settings:
   found_step: found_step_lib.FoundStep | None
   start_epoch: int | None
   prior: Any
-  chains: starts.Chains
+  chains: starts.Chains | None
   num_more_rows: int | str
   directory: checkpoint.Directory | None
   seed: tf.Tensor
-
-  @property
-  def num_chains(self) -> int:
-    """The number of chains."""
-    return self.chains.num_chains
 
   @property
   def finds_step(self) -> bool:
@@ -242,12 +237,14 @@ def resolve(
   if found_step is not None and search is None and (
       num_burnin_steps is not None):
     found_step.plan(num_burnin_steps)
-  chains = starts.to_chains(num_chains)
-  if chains.num_chains > 1:
-    side_by_side.check(make_kernel)
   num_more_rows = more_rows.check(num_more_rows)
   if num_more_rows == more_rows.AUTO and not finds_step:
     num_more_rows = 0
+  chains = starts.to_chains(num_chains)
+  if chains is None and num_more_rows != more_rows.AUTO:
+    chains = starts.Chains(1)
+  if chains is not None and chains.num_chains > 1:
+    side_by_side.check(make_kernel)
   stateless_seed = seeds.to_stateless(seed)
   given = dict(
       kernel=kernel, num_examples=num_examples, prior=prior,
@@ -263,14 +260,20 @@ def resolve(
       # The first expression that matches is taken.
       **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
       **(dict(num_more_rows=num_more_rows) if num_more_rows else {}),
-      **({} if chains.num_chains == 1 else dict(
-          num_chains=chains.num_chains,
-          initial_weights=chains.initial_weights)))
+      **_of_chains(chains))
   return Settings(
       given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
       schedule=times, search=search, found_step=found_step,
       start_epoch=start_epoch, prior=prior, chains=chains,
       num_more_rows=num_more_rows, directory=directory, seed=stateless_seed)
+
+
+def _of_chains(chains):
+  """By what a run is known that has several chains, or may have."""
+  if chains is None:
+    return dict(num_chains=starts.AUTO, initial_weights=None)
+  return {} if chains.num_chains == 1 else dict(
+      num_chains=chains.num_chains, initial_weights=chains.initial_weights)
 
 
 def _search(temperature):

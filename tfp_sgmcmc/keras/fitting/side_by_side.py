@@ -58,7 +58,8 @@ from tfp_sgmcmc.keras.model import replicas
 from tfp_sgmcmc.keras.model import vectorisation
 
 __all__ = [
-    'BY_CHAIN', 'SideBySide', 'StepOfChains', 'check', 'check_replicas']
+    'BY_CHAIN', 'SideBySide', 'StepOfChains', 'check', 'check_replicas',
+    'look']
 
 # The entry of the step's logs with what each chain is judged by, `[k]` each.
 BY_CHAIN = 'by_chain'
@@ -102,7 +103,6 @@ class SideBySide:
     self._initial_weights = chains.initial_weights
     self._variables = None
     self._optimizer = []
-    self.advice = ''
 
   def restart(self, chains: starts.Chains, seed: tf.Tensor) -> None:
     """Takes other chains, as many, for which what is traced still holds.
@@ -118,12 +118,12 @@ class SideBySide:
   def aside(self) -> Any:
     """What `put_back` takes, to go on with these chains after others."""
     return (self._seed, self._initial_weights, self._variables,
-            self._optimizer, self.advice, self.turns.aside())
+            self._optimizer, self.turns.aside())
 
   def put_back(self, aside: Any) -> None:
     """Goes on with the chains that were put aside."""
     (self._seed, self._initial_weights, self._variables, self._optimizer,
-     self.advice, slots) = aside
+     slots) = aside
     self.turns.put_back(slots)
 
   @property
@@ -131,25 +131,45 @@ class SideBySide:
     """What is the chains' own, beside the model."""
     return [self._seed_read, self._turns_seed, *self.turns.made]
 
-  def rows_of(self, num_rows: int, say: Callable[[str], None]) -> int:
-    """How many rows of a batch are a chain's.
+  def rows_of(self, num_rows: int) -> int:
+    """How many rows of a batch are a chain's: n / k, rounded up."""
+    return -(-num_rows // self.num_chains)
+
+  def advice(self, num_rows: int) -> str | None:
+    """How chains that share out a batch have more rows; None where none do.
 
     Args:
       num_rows: Python `int`, n.
-      say: Callable of a sentence, to show it.
 
     Returns:
-      number: n / k, rounded up.
+      said: A sentence, or None.
     """
-    number = -(-num_rows // self.num_chains)
-    if self.num_chains == 1:
-      return number
-    self.advice = (
-        f' Each of the {self.num_chains} chains has {number} of the {num_rows} '
-        f'rows of a batch: batch_size={self.num_chains * num_rows} gives each '
+    k = self.num_chains
+    if self.more_rows is not None or k == 1:
+      return None
+    return (
+        f'Each of the {k} chains has {self.rows_of(num_rows)} of the '
+        f'{num_rows} rows of a batch: batch_size={k * num_rows} gives each '
         f'{num_rows}, and gradients with less noise.')
-    say(self.advice.strip())
-    return number
+
+  def said_of_rows(self, num_rows: int, num_examples: int) -> str:
+    """Which rows a step has, where there are more than those of the batch.
+
+    Args:
+      num_rows: Python `int`, n.
+      num_examples: Python `int`, N.
+
+    Returns:
+      said: A sentence.
+    """
+    k, more = self.num_chains, self.more_rows
+    assert more is not None
+    drawn = f'drawn from all {num_examples}'
+    if k == 1:
+      return f'Each step has {more.number} rows beside its batch, {drawn}.'
+    return (
+        f'A step of each of the {k} chains has {self.rows_of(num_rows)} of the '
+        f'{num_rows} rows of a batch, and {more.number} others, {drawn}.')
 
   def stacked(self, variables: Sequence[Any]) -> list[np.ndarray]:
     """The values of all chains, `[k, ...]` for each of the variables."""
@@ -202,7 +222,7 @@ class SideBySide:
           'several chains: make them dense (tf.sparse.to_dense), or take '
           'sgmcmc.keras.fit_chains, which gives each chain a fit of its '
           'own.')
-    inputs, changing = _look(self._model, element_spec)
+    inputs, changing = look(self._model, element_spec)
     variables = [*self._model.trainable_variables, *changing]
     if is_resumed:
       self.turns.add(variables)
@@ -526,8 +546,19 @@ def check_replicas(num_chains: int) -> None:
         'outside the strategy, or take sgmcmc.keras.fit_chains.')
 
 
-def _look(model, element_spec):
-  """Specs of the inputs; the variables beside weights that a call changes."""
+def look(
+    model: keras.Model, element_spec: hints.Nested,
+) -> tuple[hints.Nested, list[keras.Variable]]:
+  """What a model's call takes, and what it changes.
+
+  Args:
+    model: Built `keras.Model`.
+    element_spec: That of the dataset's iterator.
+
+  Returns:
+    inputs: The specs of the inputs, None where all runs eagerly.
+    changing: The variables beside trainable weights that a call changes.
+  """
   candidates = model.non_trainable_variables
   if model.run_eagerly:  # Which may not be traceable.
     return None, candidates

@@ -19,10 +19,11 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import network
 
 __all__ = [
-    'Chains', 'fresh', 'initialisers_seed', 'matching', 'to_chains',
+    'AUTO', 'Chains', 'fresh', 'initialisers_seed', 'matching', 'to_chains',
     'warn_of_twins']
 
 
+AUTO = 'auto'
 _LOCK = threading.RLock()
 _GENERATOR = python_random.random.__self__  # type: ignore[attr-defined]
 _FUNCTIONS = [
@@ -66,8 +67,14 @@ class Chains:
         self, 'initial_weights', _checked(self.initial_weights, number))
 
 
-def to_chains(value: 'Chains | int') -> Chains:
-  """What was given as `num_chains`, as `Chains`."""
+def to_chains(value: 'Chains | int | str') -> Chains | None:
+  """What was given as `num_chains`, as `Chains`; None for "auto"."""
+  if isinstance(value, str):
+    if value != AUTO:
+      raise ValueError(
+          f'num_chains is {value!r}: it has to be an int of 1 or more, Chains, '
+          'or "auto".')
+    return None
   return value if isinstance(value, Chains) else Chains(value)
 
 
@@ -145,11 +152,11 @@ def _of_clone(model, inputs):
       tf.function(clone, autograph=False).get_concrete_function(inputs)
     return network.values(clone.trainable_variables)
   except Exception as error:
+    why = [type(error).__name__, *str(error).strip().splitlines()[:1]]
     raise ValueError(
         f'Keras cannot make the model {model.name!r}, of type '
         f'{type(model).__name__}, once more from its configuration, for fresh '
-        f'initial weights ({type(error).__name__}: '
-        f'{str(error).strip().splitlines()[0]}). {_GIVE_THEM}') from error
+        f'initial weights ({": ".join(why)}). {_GIVE_THEM}') from error
 
 
 def _checked(initial_weights, num_chains):

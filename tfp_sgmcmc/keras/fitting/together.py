@@ -96,8 +96,7 @@ class Together:
       logs: What `SamplingStep.train_step` would return, by chain; None where
         nothing was done, and the chains have to take turns.
     """
-    num_weights = sum(
-        variable.shape.num_elements() for variable in self._step.variables)
+    num_weights = network.num_weights(self._step.variables)
     if (not self._is_possible or tf.executing_eagerly()
         or not is_worthwhile(num_weights)):
       return None

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
@@ -36,6 +37,7 @@ __all__ = [
     'map_leaves',
     'mean_loss',
     'num_rows',
+    'num_weights',
     'of_any_length',
     'paths',
     'put_back',
@@ -201,6 +203,11 @@ def put_back(variables: Sequence[Any]) -> Iterator[list[np.ndarray]]:
     yield kept
   finally:
     assign(variables, kept)
+
+
+def num_weights(weights: Iterable[Any]) -> int:
+  """How many numbers some weights hold."""
+  return sum(weight.shape.num_elements() for weight in weights)
 
 
 def learning_rate(

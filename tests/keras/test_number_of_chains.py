@@ -1,0 +1,171 @@
+"""How many chains a `fit` has where it is left to choose."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import test_going_on
+from tests.keras import test_more_rows
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
+from tfp_sgmcmc.keras.fitting import number_of_chains
+
+
+def network(*layers, inputs=(5,), optimizer='adam', **arguments):
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input(inputs), *(layers or [keras.layers.Dense(10, 'relu')]),
+      keras.layers.Dense(2)])
+  model.compile(optimizer, sgmcmc.keras.GaussianLikelihood(), **arguments)
+  return model
+
+
+def chosen(model, num_rows=200, batch_size=32, data=None):
+  if data is None:
+    data = tf.data.Dataset.from_tensor_slices(
+        test_more_rows.table(num_rows)).batch(batch_size)
+  return number_of_chains.chosen(
+      model, iter(data), num_rows, batch_size, tf.constant([0, 1]))
+
+
+@pytest.mark.parametrize('batch_size', [10, 32, 200])
+def test_four_of_a_new_and_small_network_on_a_table(batch_size):
+  assert chosen(network(), batch_size=batch_size) == 4
+  model = network(keras.layers.Normalization(), keras.layers.Dense(9, 'relu'))
+  assert chosen(model, batch_size=batch_size) == 4
+
+
+def test_as_long_as_they_are_cheap():
+  wide, wider = (
+      network(keras.layers.Dense(units, 'relu')) for units in (500, 5000))
+  assert chosen(wide) == 4  # By turns.
+  assert chosen(wide, num_rows=5000) == 1
+  assert chosen(network(keras.layers.Dense(500), jit_compile=True),
+                num_rows=5000) == 4
+  assert chosen(wider) == 1  # More products than a step may have.
+
+
+def trained():
+  model = network()
+  model.fit(*test_more_rows.table(40), verbose=0)
+  return model
+
+
+def loaded():
+  model = network()
+  model.set_weights(trained().get_weights())
+  return model
+
+
+class Plain(keras.Model):
+  """A model that cannot be made once more."""
+
+  def __init__(self, units):
+    super().__init__()
+    self.dense = keras.layers.Dense(units)
+
+  def call(self, x):
+    return self.dense(x)
+
+  def get_config(self):
+    raise NotImplementedError
+
+
+def plain():
+  model = Plain(2)
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood())
+  model(tf.zeros([1, 5]))
+  return model
+
+
+def seeded():
+  return network(keras.layers.Dense(
+      3, kernel_initializer=keras.initializers.GlorotUniform(seed=1)))
+
+
+@pytest.mark.parametrize('make', [
+    trained, loaded, plain,
+    lambda: network(optimizer=keras.optimizers.Adam(use_ema=True)),
+    lambda: network(run_eagerly=True),
+    lambda: network(keras.layers.BatchNormalization())],
+    ids=['trained', 'loaded', 'plain', 'average', 'eager', 'statistics'])
+def test_one_of_others(make):
+  assert chosen(make()) == 1
+
+
+def test_initial_weights_that_are_the_same_each_time():
+  """Four are no four where all weights are; one kernel of two is enough."""
+  model = keras.Sequential([keras.Input([5]), keras.layers.Dense(
+      2, kernel_initializer=keras.initializers.GlorotUniform(seed=1))])
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood())
+  assert chosen(model) == 1
+  assert chosen(seeded()) == 4
+
+
+def test_one_where_rows_cannot_be_added():
+  data = tf.data.Dataset.from_tensor_slices(test_more_rows.table(200))
+  assert chosen(network(), data=data.map(lambda x, y: (x, y)).batch(10)) == 1
+
+
+def fit(epochs=5, data=None, **arguments):
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0, **arguments)
+  model = network()
+  model.fit(*(data or test_more_rows.table(100)), epochs=epochs, batch_size=10,
+            verbose=0, callbacks=[sampling])
+  return model, sampling
+
+
+@pytest.mark.slow
+def test_in_fit():
+  """Each has a start of its own and its draws; a second fit goes on."""
+  model, sampling = fit()
+  assert sampling.settings['num_chains'] == 4
+  posterior = sampling.posterior
+  assert posterior.num_chains == 4
+  number = len(posterior)
+  assert number >= 4 * 12
+  starts = [chain[0][0] for chain in posterior.chains]
+  for k in range(4):
+    for j in range(k):
+      assert not np.allclose(starts[j], starts[k], atol=1e-2)
+  model.fit(*test_more_rows.table(100), epochs=2, batch_size=10, verbose=0,
+            callbacks=[sampling])
+  assert sampling.posterior.num_chains == 4
+  assert len(sampling.posterior) > number
+  _, alone = fit(num_more_rows=0)
+  assert alone.settings['num_chains'] == 1
+  _, alone = fit(learning_rate=0.001, momentum=0.9)
+  assert alone.settings['num_chains'] == 1
+
+
+@pytest.mark.slow
+def test_says_which_rows_they_have(capsys):
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0)
+  network().fit(*test_more_rows.table(100), epochs=5, batch_size=10,
+                verbose=2, callbacks=[sampling])
+  said = capsys.readouterr().out
+  assert ('A step of each of the 4 chains has 3 of the 10 rows of a batch, and '
+          '57 others, drawn from all 100.') in said
+  assert 'batch_size=40' not in said
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_goes_on_after_a_kill(tmp_path, monkeypatch):
+  """The weights that it goes on with are no initial ones: it stays at four."""
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  arguments = dict(kernel=None, num_burnin_steps=4, num_steps_between_results=1,
+                   num_examples=None, start_epoch=1)
+  runs = [test_going_on.run(
+      4, make_model=lambda: network(inputs=[4]), **arguments, **more)
+          for more in (dict(kills=[7], directory=tmp_path), {})]
+  assert runs[0][1].settings['num_chains'] == 4
+  test_going_on.assert_same(*runs)
+
+
+@pytest.mark.parametrize('value', ['four', 0, None])
+def test_numbers_that_are_refused(value):
+  with pytest.raises((ValueError, TypeError), match='num_chains'):
+    sgmcmc.keras.PosteriorSampling(num_chains=value)

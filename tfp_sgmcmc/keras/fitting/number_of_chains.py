@@ -1,0 +1,106 @@
+"""How many chains a `fit` has, where it is left to choose.
+
+Networks on small tables have posteriors with many modes, which a single chain
+does not leave in the length of a `fit`. Its predictions are then too sure of
+themselves, long HMC's as much as ours. Four chains from four starts together
+are not, and small networks step together in one program, for about twice the
+time of one chain. So "auto" is four chains, and one where
+
+* four cost more than that: a step of each has to be a step of one program
+  (`together`), or N rows and w weights so few that N w is below 2^24;
+* a chain would have fewer rows a step than the batch (`more_rows`): where rows
+  cannot be added, or cost more than little;
+* there are several replicas, or all runs eagerly;
+* their starts would not be four of a kind: the weights have been trained or
+  loaded, or the model cannot be made once more with other initial weights;
+* the optimizer keeps a moving average of the weights, which is that of one.
+"""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc import collectives
+from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.fitting import more_rows
+from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import starts
+from tfp_sgmcmc.keras.fitting import together
+from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import vectorisation
+
+__all__ = ['SEVERAL', 'chosen']
+
+SEVERAL = 4
+_MOST_PRODUCTS = 2**24  # Of chains that take turns.
+
+
+def chosen(
+    model: keras.Model,
+    iterator: Any,
+    num_examples: int,
+    batch_size: int,
+    seed: tf.Tensor,
+) -> int:
+  """The number of chains.
+
+  Args:
+    model: Compiled and built `keras.Model`.
+    iterator: That of the fit, over its dataset.
+    num_examples: Python `int`, N.
+    batch_size: Python `int`, b.
+    seed: Stateless seed of the chains.
+
+  Returns:
+    number: Python `int`, 4 or 1.
+  """
+  is_several = (
+      not collectives.is_several(model.distribute_strategy)
+      and not model.run_eagerly
+      and not network.has_moving_average(model.optimizer)
+      and int(getattr(model.optimizer, 'iterations', 0)) == 0
+      and vectorisation.may_be(model)
+      and _are_cheap(model, num_examples)
+      and _have_rows(model, iterator, num_examples, batch_size)
+      and _have_starts(model, iterator.element_spec, seed))
+  return SEVERAL if is_several else 1
+
+
+def _are_cheap(model, num_examples):
+  """Whether several chains take about twice the time of one."""
+  number = network.num_weights(model.trainable_variables)
+  return (model.jit_compile or number <= together.MOST_WEIGHTS
+          or num_examples * number <= _MOST_PRODUCTS)
+
+
+def _have_rows(model, iterator, num_examples, batch_size):
+  """Whether rows can be added to a chain's part of a batch."""
+  dataset = compat.dataset_of(iterator)
+  arrays = None if dataset is None else compat.arrays_of(dataset)
+  return more_rows.number_of(
+      more_rows.AUTO, model, num_examples, arrays, batch_size, SEVERAL) > 0
+
+
+def _have_starts(model, element_spec: hints.Nested, seed):
+  """Whether the model's weights are initial ones, and others can be had.
+
+  What the initialisers make alike in two copies of the model, such as biases of
+  zero, is so in a new model; and it is no longer so in a trained one.
+  """
+  inputs, changing = side_by_side.look(model, element_spec)
+  of_chains = {id(variable) for variable in changing}
+  if any(id(v) in of_chains for v in model.non_trainable_weights):
+    return False
+  try:
+    copies = starts.fresh(model, inputs, seed, 3)
+  except ValueError:
+    return False
+  alike, have_other_values = [], False
+  for now, *others in zip(network.values(model.trainable_variables), *copies):
+    if np.array_equal(*others):
+      alike.append(np.array_equal(now, others[0]))
+    have_other_values |= not np.array_equal(now, others[0])
+  return bool(alike) and all(alike) and have_other_values
