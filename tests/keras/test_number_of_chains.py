@@ -140,6 +140,26 @@ def test_in_fit():
 
 
 @pytest.mark.slow
+def test_each_is_trained_as_it_would_be_alone():
+  """Chain 0, which is the model in `fit`, by Adam with whole batches."""
+  alone = network()
+  found = []
+  for model, more in (
+      (alone, []),
+      (network(), [sgmcmc.keras.PosteriorSampling(seed=0, start_epoch=3)])):
+    keras.utils.set_random_seed(1)
+    weights = []
+    model.fit(*test_more_rows.table(100), epochs=5, batch_size=10, verbose=0,
+              callbacks=[*more, keras.callbacks.LambdaCallback(
+                  on_epoch_end=lambda *_, model=model, weights=weights: (
+                      weights.append(model.get_weights())))])
+    found.append(weights)
+  for ours, own in zip(found[1][2], found[0][2]):
+    np.testing.assert_allclose(ours, own, rtol=1e-4, atol=1e-5)
+  assert not np.allclose(found[1][4][0], found[0][4][0], atol=1e-2)
+
+
+@pytest.mark.slow
 def test_says_which_rows_they_have(capsys):
   sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   network().fit(*test_more_rows.table(100), epochs=5, batch_size=10,

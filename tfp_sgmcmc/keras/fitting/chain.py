@@ -158,13 +158,23 @@ class Chain:
     self._settings = dataclasses.replace(
         self._settings, chains=starts.Chains(number))
 
-  def _choose_num_chains(self, iterator):
-    """Chooses it, where it was not given, by the next batch."""
+  def _prepare(self, iterator):
+    """Chooses the number of chains, and the rows that several have.
+
+    By the next batch, which is not used up.
+    """
+    if self.num_chains == 1 or not self._has_new_data:
+      self._enter(iterator.element_spec)
+      return
+    batch = first_look.whole_batch(self._model, self._ahead.first(iterator))
+    self._batch_size = int(network.num_rows(batch))
     if self.num_chains is None:
-      settings, batch = self._settings, self._ahead.first(iterator)
       self._set_num_chains(number_of_chains.chosen(
-          self._model, iterator, settings.examples.number,
-          network.num_rows(network.without_optionals(batch)), self.seed))
+          self._model, iterator, self._settings.examples.number,
+          self._batch_size, self.seed))
+    self._enter(iterator.element_spec)
+    if self.num_chains > 1:
+      self._take_rows(iterator)
 
   def _enter(self, element_spec=None):
     """Has the program's variables hold this chain; makes the program first."""
@@ -210,8 +220,7 @@ class Chain:
     spec = iterator.element_spec
     if not self.has_begun and self._first_look.needs_a_batch(spec):
       self._first_look.look(self._ahead.first(iterator))
-    self._choose_num_chains(iterator)
-    self._enter(spec)
+    self._prepare(iterator)
     batches = self._ahead.then(iterator) if self._ahead else iterator
     return self._chains.train(batches, spec)
 
@@ -309,8 +318,7 @@ class Chain:
     Returns:
       logs: Those of the last step, and the number of draws.
     """
-    self._choose_num_chains(iterator)
-    self._enter(iterator.element_spec)
+    self._prepare(iterator)
     if self._has_new_data and self._step is not None:
       self._take_rows(iterator)
     if self._progress.skips:
@@ -372,10 +380,11 @@ class Chain:
   def _skip(self, iterator):
     """Leaves out batches with which an earlier process made steps."""
     number = self._model.steps_per_execution
-    first = next(iterator)
+    batches = self._ahead.then(iterator)
+    first = next(batches)
     if self._step is None:  # The weights and metrics, should none be left.
       self._begin(first, iterator)
-    for _ in zip(range(number - 1), iterator):
+    for _ in zip(range(number - 1), batches):
       pass
     self._progress.skip(number)
     return {'draws': len(self._draws)}
@@ -506,6 +515,7 @@ class Chain:
     self._take_numbers(first)
     self._batch_size = first.num_rows
     self._take_rows(iterator)
+    self._say_rows()
     self._warn(first)
     self._fix_statistics(first)
     self._settings.examples.check_weights(
@@ -566,11 +576,13 @@ class Chain:
         settings.examples.number, self._batch_size, chains.num_chains)
     if chains.more_rows is not before:
       self._program.compiled = None
-    elif self._step is not None:
-      return
+
+  def _say_rows(self):
+    """Says which rows a step has, where these are not those of the batch."""
+    chains = self._chains
     self._say(chains.advice(self._batch_size) if chains.more_rows is None
               else chains.said_of_rows(
-                  self._batch_size, settings.examples.number))
+                  self._batch_size, self._settings.examples.number))
 
   def _warn(self, first):
     """Warns of what a step does otherwise than training."""

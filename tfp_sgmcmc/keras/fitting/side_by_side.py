@@ -10,7 +10,9 @@ t = 1, 2, ... those rows of `fit`'s batch of n rows whose numbers are
 with s_t one of 0, ..., k - 1 at random: also where the data come in the same
 order in each epoch every chain meets all of them. So a step takes as many
 gradients of examples as one of a single chain on the whole batch, and no row is
-in the batches of two chains (where k does not divide n, up to k - 1 are).
+in the batches of two chains (where k does not divide n, up to k - 1 are). Where
+a step has rows beside its batch (`more_rows`), each chain has as many in all as
+one chain would have, and in the optimizer's epochs the batch whole.
 
 If all chains had the same batch, the noise of their gradients would be the same
 too: as far as it makes their spread, they would move together, a mean over
@@ -342,6 +344,8 @@ class SideBySide:
   def _optimizer_step(self, train_step, data):
     rows = self.deal(
         data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)
+    if self.more_rows is not None:  # Each as it would be trained alone.
+      rows = lambda chain: data  # pylint: disable=g-long-lambda-assignment
     return self.turns.each(train_step, rows)[0]
 
   def _drop_optimizer(self):
