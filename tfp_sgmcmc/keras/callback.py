@@ -155,7 +155,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         kernel in continuous time needs it.
       num_chains: Python `int`, k, the number of chains side by side; `Chains`,
         which also sets their starts; or "auto": four for a new and small
-        network on a table, whose chains cost about twice the time of one; one
+        network on a table, which take two to three times the time of one; one
         for others, or with a kernel, a learning rate or rows of yours.
       num_more_rows: Python `int`, how many rows each step has beside those of
         its batch, drawn anew from all rows of the arrays that `fit` has: then

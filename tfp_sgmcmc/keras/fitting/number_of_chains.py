@@ -3,14 +3,14 @@
 Networks on small tables have posteriors with many modes, which a single chain
 does not leave in the length of a `fit`. Its predictions are then too sure of
 themselves, long HMC's as much as ours. Four chains from four starts together
-are not, and small networks step together in one program, for about twice the
-time of one chain. So "auto" is four chains, and one where
+are not, and small networks step together in one program, for two to three times
+the time of one chain. So "auto" is four chains, and one where
 
 * four cost more than that: a step of each has to be a step of one program
   (`together`), or N rows and w weights so few that N w is below 2^24;
 * a chain would have fewer rows a step than the batch (`more_rows`): where rows
   cannot be added, or cost more than little;
-* there are several replicas, or all runs eagerly;
+* there are several replicas, or moving statistics, or all runs eagerly;
 * their starts would not be four of a kind: the weights have been trained or
   loaded, or the model cannot be made once more with other initial weights;
 * the optimizer keeps a moving average of the weights, which is that of one.
@@ -24,7 +24,6 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
@@ -57,20 +56,26 @@ def chosen(
   Returns:
     number: Python `int`, 4 or 1.
   """
-  is_several = (
+  may_be = (
       not collectives.is_several(model.distribute_strategy)
       and not model.run_eagerly
       and not network.has_moving_average(model.optimizer)
       and int(getattr(model.optimizer, 'iterations', 0)) == 0
       and vectorisation.may_be(model)
       and _are_cheap(model, num_examples)
-      and _have_rows(model, iterator, num_examples, batch_size)
-      and _have_starts(model, iterator.element_spec, seed))
-  return SEVERAL if is_several else 1
+      and _have_rows(model, iterator, num_examples, batch_size))
+  if not may_be:
+    return 1
+  inputs, changing = side_by_side.look(model, iterator.element_spec)
+  changed = {id(variable) for variable in changing}
+  has_statistics = any(
+      id(weight) in changed for weight in model.non_trainable_weights)
+  return SEVERAL if not has_statistics and _have_starts(
+      model, inputs, seed) else 1
 
 
 def _are_cheap(model, num_examples):
-  """Whether several chains take about twice the time of one."""
+  """Whether four chains take two to three times the time of one."""
   number = network.num_weights(model.trainable_variables)
   return (model.jit_compile or number <= together.MOST_WEIGHTS
           or num_examples * number <= _MOST_PRODUCTS)
@@ -84,16 +89,12 @@ def _have_rows(model, iterator, num_examples, batch_size):
       more_rows.AUTO, model, num_examples, arrays, batch_size, SEVERAL) > 0
 
 
-def _have_starts(model, element_spec: hints.Nested, seed):
+def _have_starts(model, inputs, seed):
   """Whether the model's weights are initial ones, and others can be had.
 
   What the initialisers make alike in two copies of the model, such as biases of
   zero, is so in a new model; and it is no longer so in a trained one.
   """
-  inputs, changing = side_by_side.look(model, element_spec)
-  of_chains = {id(variable) for variable in changing}
-  if any(id(v) in of_chains for v in model.non_trainable_weights):
-    return False
   try:
     copies = starts.fresh(model, inputs, seed, 3)
   except ValueError:

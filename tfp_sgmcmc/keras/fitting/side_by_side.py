@@ -342,10 +342,10 @@ class SideBySide:
     return train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
+    if self.more_rows is not None:  # Each as it would be trained alone.
+      return self.turns.each(train_step, lambda chain: data)[0]
     rows = self.deal(
         data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)
-    if self.more_rows is not None:  # Each as it would be trained alone.
-      rows = lambda chain: data  # pylint: disable=g-long-lambda-assignment
     return self.turns.each(train_step, rows)[0]
 
   def _drop_optimizer(self):
