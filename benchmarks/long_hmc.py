@@ -148,7 +148,7 @@ def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
   found = {}
   for line in sorted(uncertainty.read(output / 'tables.jsonl'),
                      key=lambda line: -abs(line['batch_size'] - 32)):
-    if line['temperature'] == 1. and line['num_more_rows'] == 'auto':
+    if line['temperature'] == 1. and line['num_chains'] == 'auto':
       hidden = '-'.join(map(str, line['hidden']))
       found['_'.join([line['set'], str(line['split']), hidden,
                       line['likelihood']])] = line

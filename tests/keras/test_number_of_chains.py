@@ -10,6 +10,7 @@ from tests.keras import test_more_rows
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.fitting import number_of_chains
+from tfp_sgmcmc.keras.fitting import starts
 
 
 def network(*layers, inputs=(5,), optimizer='adam', **arguments):
@@ -125,10 +126,10 @@ def test_in_fit():
   assert posterior.num_chains == 4
   number = len(posterior)
   assert number >= 4 * 12
-  starts = [chain[0][0] for chain in posterior.chains]
+  firsts = [chain[0][0] for chain in posterior.chains]
   for k in range(4):
     for j in range(k):
-      assert not np.allclose(starts[j], starts[k], atol=1e-2)
+      assert not np.allclose(firsts[j], firsts[k], atol=1e-2)
   model.fit(*test_more_rows.table(100), epochs=2, batch_size=10, verbose=0,
             callbacks=[sampling])
   assert sampling.posterior.num_chains == 4
@@ -157,6 +158,41 @@ def test_each_is_trained_as_it_would_be_alone():
   for ours, own in zip(found[1][2], found[0][2]):
     np.testing.assert_allclose(ours, own, rtol=1e-4, atol=1e-5)
   assert not np.allclose(found[1][4][0], found[0][4][0], atol=1e-2)
+
+
+def test_which_starts_are_lost():
+  for losses, lost in (
+      ([0.4, 1.4e9, 0.5, 8.], [False, True, False, False]),
+      ([np.nan, -3., np.inf, -2.], [True, False, True, False]),
+      ([500., 2000., 7000., 400.], [False, False, True, False]),
+      ([np.nan, np.nan], [False, False])):
+    np.testing.assert_array_equal(starts.are_lost(np.array(losses)), lost)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('is_planted', [False, True])
+@pytest.mark.filterwarnings('ignore:Training stops')
+def test_a_lost_chain_starts_where_the_best_does(
+    is_planted, monkeypatch, capsys):
+  """Planted: it starts where it is, and takes the others with it."""
+  def fresh(*args, right=starts.fresh):
+    found = right(*args)
+    found[1] = [1e5 * array for array in found[1]]
+    return found
+
+  monkeypatch.setattr(starts, 'fresh', fresh)
+  monkeypatch.setattr(number_of_chains, 'chosen', lambda *args: 4)
+  if is_planted:
+    monkeypatch.setattr(starts, 'are_lost', np.isnan)
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0, start_epoch=0)
+  x, y = test_more_rows.table(200)
+  history = network().fit(
+      x, y, epochs=20, batch_size=10, verbose=2, callbacks=[sampling])
+  said = 'Training has left chain 2 far off' in capsys.readouterr().out
+  assert said != is_planted
+  assert (history.history['loss'][0] < 1e4) != is_planted
+  if not is_planted:
+    assert sampling.posterior.evaluate(x, y)['nll'] < 0.
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from typing import Any
 from typing import NamedTuple
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import hints
@@ -151,6 +152,24 @@ class FirstLook:
     if not self._has_looked:
       inspection.look(self._likelihood, y, outputs, sample_weight)
       self._has_looked = True
+
+  def mean_loss(self, batches: Iterator[Any]) -> float:
+    """The mean of the negative log likelihood, for the weights as they are.
+
+    Args:
+      batches: Iterator over batches.
+
+    Returns:
+      loss: Python `float`, in nats an example.
+    """
+    total, number = 0., 0
+    for data in batches:
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+      values = self._likelihood.log_likelihood(
+          y, self._forward(x), sample_weight).numpy()
+      total -= float(values.sum(dtype=np.float64))
+      number += len(values)
+    return total / number
 
   def check_weights(self) -> None:
     """Raises where weights cannot be sampled, or have no prior."""

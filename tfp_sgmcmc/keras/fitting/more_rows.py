@@ -45,6 +45,7 @@ __all__ = ['AUTO', 'MoreRows', 'check', 'number_of', 'of_fit']
 AUTO = 'auto'
 _TIMES, _PART, _LEAST_BATCHES = 15, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**20, 2**28
+_NUMBERS_AT_ONCE = 2**22
 
 
 def check(num_more_rows: int | str) -> int | str:
@@ -226,6 +227,28 @@ class MoreRows:
         (array.dtype, array.shape) for array in arrays] == [
             (dtype, v.shape) for dtype, v in zip(
                 self._dtypes, self._variables)]
+
+  def batches(self, data: Any) -> Iterator[Any]:
+    """All rows, in their order.
+
+    Args:
+      data: A batch of the fit, for its structure.
+
+    Yields:
+      batches: Of as many rows as there are numbers for, in that structure.
+    """
+    num_rows, width = self._variables[0].shape[0], sum(
+        v.shape.num_elements() // v.shape[0] for v in self._variables)
+    size = max(1, _NUMBERS_AT_ONCE // width)
+    for begin in range(0, num_rows, size):
+      yield self._packed(lambda v, k=begin: v[k:k + size], data)
+
+  def _packed(self, rows_of, batch):
+    """Some rows of all variables, in the structure of a batch."""
+    leaves = iter(
+        tf.cast(rows_of(v), dtype)
+        for v, dtype in zip(self._variables, self._dtypes))
+    return network.map_leaves(lambda _: next(leaves), batch)
 
   def added(
       self,

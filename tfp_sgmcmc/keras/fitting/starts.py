@@ -19,8 +19,8 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import network
 
 __all__ = [
-    'AUTO', 'Chains', 'fresh', 'initialisers_seed', 'matching', 'to_chains',
-    'warn_of_twins']
+    'AUTO', 'Chains', 'are_lost', 'fresh', 'initialisers_seed', 'matching',
+    'to_chains', 'warn_of_twins']
 
 
 AUTO = 'auto'
@@ -225,6 +225,26 @@ def matching(
             'the model. It is not trained, and all chains predict with one: '
             'give it the values that the model has.')
   return initial_weights
+
+
+def are_lost(losses: np.ndarray) -> np.ndarray:
+  """Which of several chains start far from where the best one does.
+
+  Training may leave a network where some rows have a likelihood of all but
+  zero, behind a wall that no sampler climbs, while another has no such row.
+
+  Args:
+    losses: The mean losses of the chains on all rows, `[k]`.
+
+  Returns:
+    are_lost: `[k]`: where a loss is not finite, or larger than the least by
+      more than ten times 1 + |least|.
+  """
+  finite = np.isfinite(losses)
+  if not finite.any():
+    return np.zeros_like(finite)
+  least = np.min(losses[finite])
+  return ~(losses - least <= 10. * (1. + abs(least)))
 
 
 def warn_of_twins(starts: Sequence[Sequence[np.ndarray]]) -> None:
