@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests.keras import test_going_on
 from tests.keras import test_more_rows
@@ -45,6 +46,15 @@ def test_as_long_as_they_are_cheap():
   assert chosen(network(keras.layers.Dense(500), jit_compile=True),
                 num_rows=5000) == 4
   assert chosen(wider) == 1  # More products than a step may have.
+
+
+def test_of_a_loss_that_keras_cannot_make_again():
+  model = network()
+  model.compile('adam', sgmcmc.keras.DistributionLoss(
+      lambda outputs: tfp.distributions.Normal(
+          outputs[..., :1], 0.1 + tf.nn.softplus(outputs[..., 1:]))))
+  assert chosen(model) == 4
+  assert model.compiled
 
 
 def trained():

@@ -146,7 +146,10 @@ _GIVE_THEM = (
 
 
 def _of_clone(model, inputs):
+  is_compiled = model.compiled
   try:
+    # Keras would compile the copy too, which not every loss allows.
+    model.compiled = False
     clone = keras.models.clone_model(model)
     if not network.is_built(clone):
       tf.function(clone, autograph=False).get_concrete_function(inputs)
@@ -157,6 +160,8 @@ def _of_clone(model, inputs):
         f'Keras cannot make the model {model.name!r}, of type '
         f'{type(model).__name__}, once more from its configuration, for fresh '
         f'initial weights ({": ".join(why)}). {_GIVE_THEM}') from error
+  finally:
+    model.compiled = is_compiled
 
 
 def _checked(initial_weights, num_chains):
