@@ -1,5 +1,6 @@
 """Tests of the main job, run small."""
 
+import re
 import sys
 
 import numpy as np
@@ -17,7 +18,8 @@ def test_prints_scores_that_a_working_sampler_reaches(tmp_path, capsys):
   picture = (tmp_path / 'new' / 'quickstart.png').read_bytes()
   assert picture.startswith(b'\x89PNG') and len(picture) > 20_000
   output = capsys.readouterr().out
-  assert 'T = 1: 3' in output and 'chosen: ' in output
+  assert re.search(r'T = 1: 1[2-9]\d networks', output)  # Of four chains.
+  assert 'chosen: ' in output
   rows = {
       line[:18].strip(): [float(word) for word in line[18:].split()]
       for line in output.splitlines()

@@ -43,9 +43,9 @@ def test_two_workers_have_the_law_of_one_device(tmp_path):
   assert ['writes: True' in text for text in said] == [True, False]
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.parametrize('part, num_planted', [
-    ('usual', 5), pytest.param('variants', 3, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize('part, num_planted', [('usual', 5), ('variants', 3)])
 def test_parts_of_each_replica_have_the_law_of_one_device(part, num_planted):
   result = subprocess.run(
       [sys.executable, '-m', 'tests.own_parts', part],

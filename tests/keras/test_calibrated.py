@@ -70,7 +70,7 @@ def of_classes(seed):
   return classes(550, seed)
 
 
-@pytest.mark.weekly_after(1)
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize('make', [of_numbers, of_classes])
 def test_a_new_target_is_held_with_the_probability_asked_for(make):

@@ -127,6 +127,7 @@ def fit(epochs=5, data=None, **arguments):
   return model, sampling
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_in_fit():
   """Each has a start of its own and its draws; a second fit goes on."""
@@ -144,10 +145,15 @@ def test_in_fit():
             callbacks=[sampling])
   assert sampling.posterior.num_chains == 4
   assert len(sampling.posterior) > number
-  _, alone = fit(num_more_rows=0)
-  assert alone.settings['num_chains'] == 1
-  _, alone = fit(learning_rate=0.001, momentum=0.9)
-  assert alone.settings['num_chains'] == 1
+
+
+def test_one_with_rows_a_kernel_or_a_rate_of_the_user():
+  for arguments in (dict(num_more_rows=0), dict(num_more_rows=7),
+                    dict(learning_rate=0.001), dict(momentum=0.9),
+                    dict(kernel=sgmcmc.SGHMC)):
+    sampling = sgmcmc.keras.PosteriorSampling(**arguments)
+    assert sampling.settings['num_chains'] == 1
+  assert sgmcmc.keras.PosteriorSampling().settings['num_chains'] is None
 
 
 @pytest.mark.slow
@@ -180,6 +186,7 @@ def test_which_starts_are_lost():
 
 
 @pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('is_planted', [False, True])
 @pytest.mark.filterwarnings('ignore:Training stops')
 def test_a_lost_chain_starts_where_the_best_does(
@@ -198,24 +205,17 @@ def test_a_lost_chain_starts_where_the_best_does(
   x, y = test_more_rows.table(200)
   history = network().fit(
       x, y, epochs=20, batch_size=10, verbose=2, callbacks=[sampling])
-  said = 'Training has left chain 2 far off' in capsys.readouterr().out
-  assert said != is_planted
+  out = capsys.readouterr().out
+  assert ('Training has left chain 2 far off' in out) != is_planted
   assert (history.history['loss'][0] < 1e4) != is_planted
+  assert ('A step of each of the 4 chains has 3 of the 10 rows of a batch, and '
+          '107 others, drawn from all 200.') in out
+  assert 'batch_size=40' not in out
   if not is_planted:
     assert sampling.posterior.evaluate(x, y)['nll'] < 0.
 
 
-@pytest.mark.slow
-def test_says_which_rows_they_have(capsys):
-  sampling = sgmcmc.keras.PosteriorSampling(seed=0)
-  network().fit(*test_more_rows.table(100), epochs=5, batch_size=10,
-                verbose=2, callbacks=[sampling])
-  said = capsys.readouterr().out
-  assert ('A step of each of the 4 chains has 3 of the 10 rows of a batch, and '
-          '57 others, drawn from all 100.') in said
-  assert 'batch_size=40' not in said
-
-
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_goes_on_after_a_kill(tmp_path, monkeypatch):
