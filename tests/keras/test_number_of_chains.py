@@ -8,6 +8,7 @@ import tensorflow_probability as tfp
 
 from tests.keras import test_going_on
 from tests.keras import test_more_rows
+from tests.keras import test_side_by_side
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.fitting import number_of_chains
@@ -69,15 +70,8 @@ def loaded():
   return model
 
 
-class Plain(keras.Model):
+class Plain(test_side_by_side.Subclassed):
   """A model that cannot be made once more."""
-
-  def __init__(self, units):
-    super().__init__()
-    self.dense = keras.layers.Dense(units)
-
-  def call(self, x):
-    return self.dense(x)
 
   def get_config(self):
     raise NotImplementedError
@@ -149,7 +143,8 @@ def test_in_fit():
 
 def test_one_with_rows_a_kernel_or_a_rate_of_the_user():
   for arguments in (dict(num_more_rows=0), dict(num_more_rows=7),
-                    dict(learning_rate=0.001), dict(momentum=0.9),
+                    dict(learning_rate=0.001),
+                    dict(learning_rate=0.001, momentum=0.9),
                     dict(kernel=sgmcmc.SGHMC)):
     sampling = sgmcmc.keras.PosteriorSampling(**arguments)
     assert sampling.settings['num_chains'] == 1

@@ -450,10 +450,7 @@ class PosteriorSampling(keras.callbacks.Callback):
   @property
   def _num_chains(self):
     """The number of chains; None while it is still to be chosen."""
-    if self._chain is not None:
-      return self._chain.num_chains
-    chains = self._settings.chains
-    return None if chains is None else chains.num_chains
+    return (self._chain or self._settings).num_chains
 
   @property
   def _has_begun(self):

@@ -151,8 +151,7 @@ class Chain:
   @property
   def num_chains(self) -> int | None:
     """The number of chains; None where it is still to be chosen."""
-    chains = self._settings.chains
-    return None if chains is None else chains.num_chains
+    return self._settings.num_chains
 
   def _set_num_chains(self, number):
     self._settings = dataclasses.replace(
@@ -514,7 +513,8 @@ class Chain:
     self._start_chains(first)
     self._take_numbers(first)
     self._batch_size = first.num_rows
-    self._take_rows(iterator)
+    if self._has_new_data:  # Several chains have taken theirs before.
+      self._take_rows(iterator)
     self._say_rows()
     self._warn(first)
     self._fix_statistics(first)
@@ -550,34 +550,11 @@ class Chain:
   def _start_chains(self, first):
     """Puts the chains where they start."""
     self._chains.begin(first.iterator.element_spec, self.is_resumed)
-    if self._chains.more_rows is not None and not (
-        self.is_resumed or self._chains.num_chains == 1
-        or self._settings.chains.initial_weights is not None):
-      self._mend_starts(first)
+    if not self.is_resumed:
+      self._say(self._chains.mend_starts(
+          self._first_look.mean_loss, first.data))
     for _ in self._chains.one_by_one():
       network.check_finite(self._model)
-
-  def _mend_starts(self, first):
-    """Gives chains that training has left far off the start of the best."""
-    variables = self._model.trainable_variables
-    losses = np.zeros([self._chains.num_chains])
-    weights = {}
-    for chain in self._chains.one_by_one():
-      losses[chain] = self._first_look.mean_loss(
-          self._chains.more_rows.batches(first.data))
-      weights[chain] = network.values(variables)
-    lost = np.flatnonzero(starts.are_lost(losses))
-    if not len(lost):
-      return
-    best = int(np.nanargmin(losses))
-    for chain in self._chains.one_by_one():
-      if chain in lost:
-        network.assign(variables, weights[best])
-    self._say(
-        f'Training has left chain {", ".join(map(str, lost))} far off, with a '
-        f'mean loss of {losses[lost].max():.3g} where chain {best} has '
-        f'{losses[best]:.3g}: the weights of chain {best} are the start there '
-        'too.')
 
   def _take_numbers(self, first):
     """What N and the rows of a batch decide: burn-in, draws, the step size."""

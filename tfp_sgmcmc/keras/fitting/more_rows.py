@@ -241,14 +241,15 @@ class MoreRows:
         v.shape.num_elements() // v.shape[0] for v in self._variables)
     size = max(1, _NUMBERS_AT_ONCE // width)
     for begin in range(0, num_rows, size):
-      yield self._packed(lambda v, k=begin: v[k:k + size], data)
+      yield self._joined(
+          data, lambda v, k=begin: v[k:k + size], lambda _, rows: rows)
 
-  def _packed(self, rows_of, batch):
-    """Some rows of all variables, in the structure of a batch."""
-    leaves = iter(
+  def _joined(self, batch, rows_of, join):
+    """A batch, each leaf of it joined with some rows of its variable."""
+    rows = iter(
         tf.cast(rows_of(v), dtype)
         for v, dtype in zip(self._variables, self._dtypes))
-    return network.map_leaves(lambda _: next(leaves), batch)
+    return network.map_leaves(lambda leaf: join(leaf, next(rows)), batch)
 
   def added(
       self,
@@ -273,12 +274,9 @@ class MoreRows:
     def joined(chain):
       is_column = tf.convert_to_tensor(chain).shape.rank == 2
       index = tf.gather(drawn, chain[:, 0] if is_column else chain)
-      more = iter(
-          tf.cast(tf.gather(v, index), dtype)
-          for v, dtype in zip(self._variables, self._dtypes))
-      return network.map_leaves(
-          lambda leaf: tf.concat([leaf, next(more)], int(is_column)),
-          rows(chain))
+      return self._joined(
+          rows(chain), lambda v: tf.gather(v, index),
+          lambda leaf, more: tf.concat([leaf, more], int(is_column)))
 
     return joined
 

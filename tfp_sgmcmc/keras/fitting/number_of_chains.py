@@ -60,16 +60,14 @@ def chosen(
       not collectives.is_several(model.distribute_strategy)
       and not model.run_eagerly
       and not network.has_moving_average(model.optimizer)
-      and int(getattr(model.optimizer, 'iterations', 0)) == 0
+      and network.num_trained_steps(model.optimizer) == 0
       and vectorisation.may_be(model)
       and _are_cheap(model, num_examples)
       and _have_rows(model, iterator, num_examples, batch_size))
   if not may_be:
     return 1
   inputs, changing = side_by_side.look(model, iterator.element_spec)
-  changed = {id(variable) for variable in changing}
-  has_statistics = any(
-      id(weight) in changed for weight in model.non_trainable_weights)
+  has_statistics = side_by_side.has_statistics(model, changing)
   return SEVERAL if not has_statistics and _have_starts(
       model, inputs, seed) else 1
 

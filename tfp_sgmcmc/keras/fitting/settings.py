@@ -66,6 +66,11 @@ class Settings:
   seed: tf.Tensor
 
   @property
+  def num_chains(self) -> int | None:
+    """The number of chains; None where it is to be chosen."""
+    return None if self.chains is None else self.chains.num_chains
+
+  @property
   def finds_step(self) -> bool:
     """Whether the step size is found in burn-in, without a learning rate."""
     return (self.found_step is not None

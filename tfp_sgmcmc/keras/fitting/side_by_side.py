@@ -35,6 +35,7 @@ places, so that a chain goes on either way.
 """
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ from tfp_sgmcmc.keras.model import vectorisation
 
 __all__ = [
     'BY_CHAIN', 'SideBySide', 'StepOfChains', 'check', 'check_replicas',
-    'look']
+    'has_statistics', 'look']
 
 # The entry of the step's logs with what each chain is judged by, `[k]` each.
 BY_CHAIN = 'by_chain'
@@ -183,10 +184,8 @@ class SideBySide:
     model = self._model
     if self.num_chains == 1:
       return False
-    of_chains = {id(variable) for variable in self._variables or ()}
-    has_statistics = any(
-        id(weight) in of_chains for weight in model.non_trainable_weights)
-    return not has_statistics and vectorisation.may_be(model)
+    return vectorisation.may_be(model) and not has_statistics(
+        model, self._variables or ())
 
   def assign(
       self, variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
@@ -236,10 +235,10 @@ class SideBySide:
     self._variables = variables
 
   def _warn_of_training(self):
-    number = getattr(self._model.optimizer, 'iterations', None)
-    if self._initial_weights is None and number is not None and int(number):
+    number = network.num_trained_steps(self._model.optimizer)
+    if self._initial_weights is None and number:
       warnings.warn(
-          f'The model has been trained before, by {int(number)} steps of its '
+          f'The model has been trained before, by {number} steps of its '
           'optimizer: chain 0 goes on from its weights, and the other chains '
           'start from fresh ones. Train them together (start_epoch, in this '
           'fit), or pass num_chains=Chains(k, initial_weights=...).',
@@ -265,6 +264,45 @@ class SideBySide:
         if id(v) in found})
     starts.warn_of_twins(arrays)
     return [found[id(v)] for v in variables]
+
+  def mend_starts(
+      self,
+      mean_loss: Callable[[Iterator[Any]], float],
+      data: hints.Data,
+  ) -> str | None:
+    """Gives chains that training has left far off the start of the best.
+
+    Where there are more rows than the batch's, which are all, and the starts
+    were not given.
+
+    Args:
+      mean_loss: Callable of an iterator over batches; returns the loss of the
+        weights that are in the model.
+      data: A batch.
+
+    Returns:
+      said: A sentence; None where no chain was far off.
+    """
+    if (self.num_chains == 1 or self.more_rows is None
+        or self._initial_weights is not None):
+      return None
+    variables = self._model.trainable_variables
+    losses = np.zeros([self.num_chains])
+    for chain in self.one_by_one():
+      losses[chain] = mean_loss(self.more_rows.batches(data))
+    lost = np.flatnonzero(starts.are_lost(losses))
+    if not len(lost):
+      return None
+    best = int(np.nanargmin(losses))
+    weights = self.stacked(variables)
+    for values in weights:
+      values[lost] = values[best]
+    self.assign(variables, weights)
+    return (
+        f'Training has left chain {", ".join(map(str, lost))} far off, with a '
+        f'mean loss of {losses[lost].max():.3g} where chain {best} has '
+        f'{losses[best]:.3g}: the weights of chain {best} are the start there '
+        'too.')
 
   def deal(
       self,
@@ -548,6 +586,22 @@ def check_replicas(num_chains: int) -> None:
         f'num_chains is {num_chains}, and the model was built under a strategy '
         'of several replicas, which share out the batch of one chain: build it '
         'outside the strategy, or take sgmcmc.keras.fit_chains.')
+
+
+def has_statistics(
+    model: keras.Model, of_chains: Iterable[keras.Variable],
+) -> bool:
+  """Whether chains differ in weights that are not trained.
+
+  Args:
+    model: Built `keras.Model`.
+    of_chains: The variables of which each chain has its own values.
+
+  Returns:
+    has_statistics: Python `bool`.
+  """
+  ids = {id(variable) for variable in of_chains}
+  return any(id(weight) in ids for weight in model.non_trainable_weights)
 
 
 def look(

@@ -37,6 +37,7 @@ __all__ = [
     'map_leaves',
     'mean_loss',
     'num_rows',
+    'num_trained_steps',
     'num_weights',
     'of_any_length',
     'paths',
@@ -208,6 +209,11 @@ def put_back(variables: Sequence[Any]) -> Iterator[list[np.ndarray]]:
 def num_weights(weights: Iterable[Any]) -> int:
   """How many numbers some weights hold."""
   return sum(weight.shape.num_elements() for weight in weights)
+
+
+def num_trained_steps(optimizer: keras.optimizers.Optimizer) -> int:
+  """How many steps an optimizer has made; 0 where it does not count them."""
+  return int(getattr(optimizer, 'iterations', 0))
 
 
 def learning_rate(
