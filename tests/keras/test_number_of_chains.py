@@ -145,7 +145,8 @@ def test_one_with_rows_a_kernel_or_a_rate_of_the_user():
   for arguments in (dict(num_more_rows=0), dict(num_more_rows=7),
                     dict(learning_rate=0.001),
                     dict(learning_rate=0.001, momentum=0.9),
-                    dict(kernel=sgmcmc.SGHMC)):
+                    dict(kernel=sgmcmc.SGHMC, learning_rate=0.001,
+                         momentum=0.9)):
     sampling = sgmcmc.keras.PosteriorSampling(**arguments)
     assert sampling.settings['num_chains'] == 1
   assert sgmcmc.keras.PosteriorSampling().settings['num_chains'] is None
