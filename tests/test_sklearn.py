@@ -15,9 +15,10 @@ from tfp_sgmcmc.keras import callback
 from tfp_sgmcmc.sklearn import BayesianClassifier
 from tfp_sgmcmc.sklearn import BayesianRegressor
 
-FEW = dict(num_steps=400, epochs=10, random_state=0)
+FEW = dict(
+    num_steps=400, epochs=10, random_state=0, sampling={'num_chains': 1})
 # With fewer a chain may not have come to rest, or be lost.
-ENOUGH = {**FEW, 'num_steps': 1500}
+ENOUGH = dict(num_steps=1500, epochs=10, random_state=0)
 
 
 def line(n=60, seed=0):
@@ -114,6 +115,24 @@ def test_columns_of_categories():
   numbers = x[['size']].assign(same=x['size'].astype(object))
   regressor.set_params(num_steps=100).fit(numbers, y)
   assert regressor.encoder_ is None and regressor.n_features_in_ == 2
+
+
+@pytest.mark.slow
+def test_chains_and_rows_are_those_of_fit(made):
+  """Four chains from four starts, with rows beside those of their batches."""
+  x, y = line()
+  predicted = []
+  for _ in range(2):
+    regressor = BayesianRegressor(
+        num_steps=60, epochs=6, batch_size=8, random_state=0)
+    predicted.append(regressor.fit(x, y).predict(x))
+  np.testing.assert_array_equal(*predicted)
+  sampling = made[0]
+  assert sampling.settings['num_chains'] == 4
+  # Of the 60 rows, 30 beside those of a batch.
+  results = sampling.kernel_results.inner_results.gradient_estimator_results
+  np.testing.assert_allclose(
+      results.num_gradients, [sampling.num_steps * (8 + 30)] * 4, atol=38)
 
 
 @pytest.mark.weekly

@@ -125,9 +125,9 @@ class _Perceptron(base.BaseEstimator):
       is_category = self.encoder_.output_indices_['categories']
       self.x_mean_[is_category], self.x_scale_[is_category] = 0., 1.
     x = self._scaled(x)
-    make_network = functools.partial(
-        _network, x.shape[1], self.hidden_units, self.activation, num_outputs)
-    self.model_ = make_network(seed)
+    with starts.initialisers_seed([seed, 0]):
+      self.model_ = _network(
+          x.shape[1], self.hidden_units, self.activation, num_outputs)
     on_all_rows = self.batch_size is None
     size = len(x)
     if not on_all_rows:
@@ -140,19 +140,13 @@ class _Perceptron(base.BaseEstimator):
     steps_per_epoch = math.ceil(num_steps / self.epochs)
     arguments = {
         'num_examples': len(x), 'seed': seed, **(self.sampling or {})}
-    chains = starts.to_chains(
-        arguments.get('num_chains', 1)) or starts.Chains(1)
-    num_chains = chains.num_chains
-    if num_chains > 1 and chains.initial_weights is None:
-      # The initialisers of one network give the same weights again.
-      arguments['num_chains'] = starts.Chains(num_chains, initial_weights=[
-          self.model_.get_weights(), *(
-              make_network(int(other)).get_weights()
-              for other in generator.randint(2**31 - 1, size=num_chains - 1))])
     if on_all_rows:
+      chains = starts.to_chains(
+          arguments.get('num_chains', starts.AUTO)) or starts.Chains(1)
       # Each chain takes its share of a batch.
       data = tf.data.Dataset.from_tensors(tuple(
-          np.repeat(part, num_chains, axis=0) for part in (x, y))).repeat()
+          np.repeat(part, chains.num_chains, axis=0)
+          for part in (x, y))).repeat()
       if not any(name in arguments for name in _OF_A_KERNEL):
         arguments = _on_all_rows(
             arguments, self.model_, self.epochs, steps_per_epoch)
@@ -409,12 +403,10 @@ def _at_once(num_steps):
   return max(k for k in range(1, _MOST_STEPS_AT_ONCE + 1) if num_steps % k == 0)
 
 
-def _network(num_features, hidden_units, activation, num_outputs, seed):
-  sizes = [*hidden_units, num_outputs]
-  return keras.Sequential([keras.Input([num_features]), *(
-      keras.layers.Dense(
-          checks.positive_integer('hidden_units', units),
-          activation=None if k == len(hidden_units) else activation,
-          kernel_initializer=keras.initializers.GlorotUniform(
-              seed=(seed + k) % 2**31))
-      for k, units in enumerate(sizes))])
+def _network(num_features, hidden_units, activation, num_outputs):
+  return keras.Sequential([
+      keras.Input([num_features]),
+      *(keras.layers.Dense(
+          checks.positive_integer('hidden_units', units), activation)
+        for units in hidden_units),
+      keras.layers.Dense(num_outputs)])

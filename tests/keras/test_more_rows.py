@@ -196,14 +196,15 @@ def test_data_of_slices_of_arrays():
   assert num_gradients(fit((data,), 7)) == 12
   for kept, array in zip(compat.arrays_of(data), (x, y)):
     np.testing.assert_array_equal(kept, array)
+  endless = slices().shuffle(50).repeat().batch(5)
+  assert [len(kept) for kept in compat.arrays_of(endless)] == [len(x)] * 2
   # The rows of a partial batch, left out of each epoch, are rows all the same.
   data = slices().batch(8, drop_remainder=True)
   assert num_gradients(fit((data,), 7)) == 15
   for other in (
       slices().map(lambda x, y: (-x, y)).batch(5),
       slices().filter(lambda x, y: y > 0).batch(5),
-      slices().repeat(2).batch(5), slices().take(40).batch(5),
-      slices().batch(5).batch(2), slices()):
+      slices().take(40).batch(5), slices().batch(5).batch(2), slices()):
     assert compat.arrays_of(other) is None
 
 

@@ -61,7 +61,7 @@ _maps = []
 # Datasets that have the rows of another, in any order and batches.
 _KEEP_ROWS = (
     '_BatchDataset', '_ParallelBatchDataset', '_ShuffleDataset',
-    'CacheDataset', '_PrefetchDataset', '_OptionsDataset')
+    'CacheDataset', '_PrefetchDataset', '_OptionsDataset', '_RepeatDataset')
 
 
 def all_layers(model: keras.Model) -> list[Any]:
@@ -116,8 +116,8 @@ def num_rows_of_arrays(dataset: tf.data.Dataset) -> int | None:
 def arrays_of(dataset: tf.data.Dataset) -> list[tf.Tensor] | None:
   """The arrays of which a dataset is made, one tensor for each leaf.
 
-  Keras made it, or it is `from_tensor_slices`, shuffled and batched. None where
-  it was made of something else, or changes their rows.
+  Keras made it, or it is `from_tensor_slices`, shuffled, repeated and batched.
+  None where it was made of something else, or changes their rows.
   """
   number = num_rows_of_arrays(dataset)
   leaves = keras.tree.flatten(dataset.element_spec)
