@@ -38,12 +38,12 @@ def numbers(model, arrays, batch_size, wanted='auto', num_chains=1):
 def test_how_many():
   small = network(keras.layers.Dense(10))
   wide = network(keras.layers.Dense(2000))
-  assert numbers(small, table(10_000), 32) == 480
+  assert numbers(small, table(10_000), 32) == 2016
   assert numbers(small, table(200), 32) == 100
   assert numbers(small, table(200), 50) == 100
   assert numbers(small, table(200), 51) == 0  # Noise is no concern then.
-  assert numbers(wide, table(10_000), 32) == 2**20 // 16_002 - 32
-  assert numbers(wide, table(10_000), 100) == 0
+  assert numbers(wide, table(10_000), 32) == 2**22 // 16_002 - 32
+  assert numbers(wide, table(10_000), 66) == 0
   assert numbers(wide, table(200), 100, wanted=150) == 150
   image = keras.Sequential([
       keras.Input([4, 4, 1]), keras.layers.Conv2D(3, 3),
@@ -60,7 +60,7 @@ def test_how_many():
       keras.Input(batch_shape=[32, 5]), keras.layers.Dense(2)])
   assert numbers(of_32, table(200), 32) == 0
   # Each of four has as many as one has, with its part of the batch.
-  assert numbers(small, table(10_000), 32, num_chains=4) == 480 + 24
+  assert numbers(small, table(10_000), 32, num_chains=4) == 2016 + 24
   assert numbers(small, table(200), 51, num_chains=4) == 38
   assert numbers(wide, table(10_000), 100, num_chains=4) == 0
   # Rows that are augmented, of which there are fewer different ones.

@@ -6,16 +6,17 @@ noise of variance F N / b, which heats it above T unless a step moves it by no
 more than about 2 b / (N F) of its gradient. So it takes half an epoch to forget
 where it was, and a coordinate that is a hundred times as flat takes fifty. But
 a step of a small network on a table costs mostly TensorFlow's and Keras' own
-time, which is the same for 32 rows and for 512.
+time, which is nearly the same for 32 rows and for 1,000.
 
 So the step may have more rows than the batch. They are drawn anew for each step
 and each chain from all N rows, distinct among themselves, and their gradients
 count like those of the batch. "auto" chooses their number m, for batches of b
 rows and a network of w weights,
 
-  m = min(15 b, N / 2, 2^20 / w - b),
+  m = min(63 b, N / 2, 2^22 / w - b),
 
 and none in four cases. Where b is above N / 4, noise is no concern. Where
+2^22 / w is below 4 b, or
 inputs are not rows of numbers (`[N, features]`), or a layer uses its weights
 more than once a row (convolutional and recurrent ones, those of sequences),
 rows cost more. A model may take batches of one size alone. And data of more
@@ -43,8 +44,8 @@ from tfp_sgmcmc.keras.model import vectorisation
 __all__ = ['AUTO', 'MoreRows', 'check', 'number_of', 'of_fit']
 
 AUTO = 'auto'
-_TIMES, _PART, _LEAST_BATCHES = 15, 2, 4
-_MOST_PRODUCTS, _MOST_NUMBERS = 2**20, 2**28
+_TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
+_MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
 _NUMBERS_AT_ONCE = 2**22
 
 
@@ -151,7 +152,7 @@ def number_of(
     return num_more_rows
   assert arrays is not None
   most = _MOST_PRODUCTS // max(1, network.num_weights(model.weights))
-  if (most < batch_size
+  if (most < _LEAST_BATCHES * batch_size
       or not vectorisation.may_be(model)
       or any(array.shape.rank > 2 for array in arrays)
       or any(_is_of_one_size_or_sequences(layer)
