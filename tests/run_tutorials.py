@@ -185,7 +185,7 @@ NEEDS = {'11_lora': 'keras_hub'}
 WEEKLY = (
     '0_regression', '3_which_sampler', '4_variance_reduction',
     '5_bouncy_particles', '6_hierarchical_model', '7_long_runs',
-    '8_several_devices', '9_your_own_estimator')
+    '8_several_devices', '9_your_own_estimator', '10_serve_a_posterior')
 
 
 def main(chosen):

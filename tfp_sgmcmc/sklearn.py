@@ -86,8 +86,9 @@ class _Perceptron(base.BaseEstimator):
         each step, by `MicrocanonicalLangevin` within
         `EnergyErrorStepSizeAdaptation`, if `sampling` has no kernel,
         learning_rate, momentum or temperature.
-      sampling: None for `PosteriorSampling()`; or a dictionary of its
-        arguments, such as `{'num_chains': 4}`.
+      sampling: None for `PosteriorSampling()`, which has four chains on
+        minibatches, and one on all rows; or a dictionary of its arguments, such
+        as `{'num_chains': 1}`, which is faster.
       random_state: None, a Python `int`, or a `numpy.random.RandomState`.
       verbose: As for Keras' `fit`.
     """
