@@ -183,7 +183,7 @@ WITH_XLA = ('7_long_runs',)
 NEEDS = {'11_lora': 'keras_hub'}
 # What takes longest, most of it in TFP or in what other tests hold.
 WEEKLY = (
-    '0_regression', '3_which_sampler', '4_variance_reduction',
+    '0_regression', '1_keras', '3_which_sampler', '4_variance_reduction',
     '5_bouncy_particles', '6_hierarchical_model', '7_long_runs',
     '8_several_devices', '9_your_own_estimator', '10_serve_a_posterior')
 

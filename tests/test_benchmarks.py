@@ -195,7 +195,7 @@ def test_how_far_it_goes_is_what_was_found():
   assert accelerators.PAGE.read_text() == how_far.page(found)
 
 
-@pytest.mark.weekly_after(1)
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['perceptron, the default', 'perceptron'])
 def test_programs_for_accelerators_are_written(name):

@@ -77,7 +77,8 @@ def eager_draws(draws):
 
 @pytest.mark.parametrize('draws, jit_compile', [
     (some_draws, True),
-    pytest.param(all_draws, False, marks=pytest.mark.slow), *(
+    pytest.param(
+        all_draws, False, marks=[pytest.mark.slow, pytest.mark.weekly]), *(
         pytest.param(
             all_draws, how, marks=[pytest.mark.slow, pytest.mark.weekly])
         for how in (True, 'no compiler'))])

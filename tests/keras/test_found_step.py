@@ -154,7 +154,8 @@ def fit_in_few_digits(policy):
 
 
 @pytest.mark.parametrize('policy', [
-    'mixed_bfloat16', pytest.param('mixed_float16', marks=pytest.mark.slow)])
+    'mixed_bfloat16', pytest.param(
+        'mixed_float16', marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_few_digits_do_not_stop_a_cold_chain(policy):
   step_size, before, after = fit_in_few_digits(policy)
   assert step_size > 2e-3 and after < before - 0.2

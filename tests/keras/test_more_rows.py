@@ -224,6 +224,7 @@ def test_chains_have_rows_of_their_own():
   assert num_gradients(sampling) == 3 + 11
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_the_next_fit_has_the_rows_of_its_own_data():

@@ -415,7 +415,7 @@ print(sorted({name.split('.')[0] for name in sys.modules}))
 """
 
 
-@pytest.mark.weekly_after(1)
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize('file_format', RUNTIMES)
 def test_other_runtimes_alone(file_format, tmp_path):
