@@ -4,7 +4,8 @@
 
 `BayesianRegressor()` on three UCI tables, with three fifths of the rows to
 train, a fifth held out for the calibration, and a fifth to test. What has been
-measured is kept, and a second call goes on.
+measured is kept, and a second call goes on. The lines kept are of an earlier
+default, one chain with minibatches alone.
 """
 
 import argparse

@@ -198,7 +198,8 @@ def excess(seed=0):
   y = mean + scale * rng.normal(size=len(x))
   train, test = slice(200), slice(200, None)
   regressor = BayesianRegressor(
-      **ENOUGH, batch_size=None).fit(x[train], y[train])
+      **{**ENOUGH, 'random_state': seed}, batch_size=None).fit(
+          x[train], y[train])
   predicted, std = regressor.predict(x[test], return_std=True)
   return np.mean(
       stats.norm.logpdf(y[test], mean[test], scale[test])
@@ -210,9 +211,11 @@ def excess(seed=0):
 def test_prediction_by_all_rows(monkeypatch):
   """Near the density that made the rows; not so with a step too short.
 
-  The excess is .10 to .14 with two seeds, and .60 with the short step.
+  The excess is .16 with a standard deviation of .05 over seventeen seeds, so
+  that the mean of three is above the bound about once in a thousand times; and
+  .70 with the short step.
   """
-  well = excess()
+  well = np.mean([excess(seed) for seed in range(3)])
   monkeypatch.setattr(sklearn, '_kernel', lambda target, **arguments: (
       sgmcmc.MicrocanonicalLangevin(target, 1e-4, 10.)))
   assert well < 0.25 < excess()

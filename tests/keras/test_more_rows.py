@@ -43,7 +43,9 @@ def test_how_many():
   assert numbers(small, table(200), 50) == 100
   assert numbers(small, table(200), 51) == 0  # Noise is no concern then.
   assert numbers(wide, table(10_000), 32) == 2**22 // 16_002 - 32
+  assert numbers(wide, table(10_000), 65) == 2**22 // 16_002 - 65
   assert numbers(wide, table(10_000), 66) == 0
+  assert numbers(wide, table(10_000), 100) == 0
   assert numbers(wide, table(200), 100, wanted=150) == 150
   image = keras.Sequential([
       keras.Input([4, 4, 1]), keras.layers.Conv2D(3, 3),
@@ -211,8 +213,11 @@ def test_data_of_slices_of_arrays():
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_other_data_than_arrays():
-  data = slices().map(lambda x, y: (x, y)).batch(5)
-  assert num_gradients(fit((data,), 'auto')) == 5
+  # Rows that come twice an epoch count twice, and are not those of the arrays.
+  for data in (
+      slices().repeat(2).batch(5),
+      slices().map(lambda x, y: (x, y)).batch(5)):
+    assert num_gradients(fit((data,), 'auto')) == 5
   with pytest.raises(ValueError, match='num_more_rows is 7, and .* no arrays'):
     fit((data,), 7)
 

@@ -160,8 +160,9 @@ class PosteriorSampling(keras.callbacks.Callback):
       num_more_rows: Python `int`, how many rows each step has beside those of
         its batch, drawn anew from all rows of the arrays that `fit` has: then
         gradients have less noise, and most chains arrive in fewer epochs. Or
-        "auto", for as many as cost little: some hundred for a small network on
-        a table; none for images, or with a kernel or a learning rate of yours.
+        "auto", for as many as cost little: up to 63 times the batch for a small
+        network on a table; none for images, or with a kernel or a learning rate
+        of yours.
       directory: None to keep draws in memory; or the path of a directory, or a
         `Directory`, to which they are written as they are made. If it already
         holds this chain, `fit` continues the chain. `PosteriorSamples.load`

@@ -15,12 +15,11 @@ rows and a network of w weights,
 
   m = min(63 b, N / 2, 2^22 / w - b),
 
-and none in four cases. Where b is above N / 4, noise is no concern. Where
-2^22 / w is below 4 b, or
-inputs are not rows of numbers (`[N, features]`), or a layer uses its weights
-more than once a row (convolutional and recurrent ones, those of sequences),
-rows cost more. A model may take batches of one size alone. And data of more
-than 2^28 numbers might not fit beside a network on a GPU.
+and none in four cases. Where b is above N / 4, noise is no concern. Where w is
+above 2^22 / (4 b), or inputs are not rows of numbers (`[N, features]`), or a
+layer uses its weights more than once a row (convolutional and recurrent ones,
+those of sequences), rows cost more. A model may take batches of one size alone.
+And data of more than 2^28 numbers might not fit beside a network on a GPU.
 
 Of several chains each has a part of the batch, and so many rows more that it
 has as many as one chain would have: also where b is above N / 4.
