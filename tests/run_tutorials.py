@@ -181,11 +181,6 @@ TUTORIALS = {
 WITH_XLA = ('7_long_runs',)
 # Packages that a notebook needs and that the extra `test` does not install.
 NEEDS = {'11_lora': 'keras_hub'}
-# What takes longest, most of it in TFP or in what other tests hold.
-WEEKLY = (
-    '0_regression', '1_keras', '3_which_sampler', '4_variance_reduction',
-    '5_bouncy_particles', '6_hierarchical_model', '7_long_runs',
-    '8_several_devices', '9_your_own_estimator', '10_serve_a_posterior')
 
 
 def main(chosen):

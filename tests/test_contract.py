@@ -97,7 +97,7 @@ def one_step_as_one_kernel(kernel, start):
       jit_compile=True, autograph=False)
 
 
-@pytest.mark.weekly_after(10)
+@pytest.mark.weekly_after(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'name', marks.and_weekly(KERNELS, catalogue.VARIANTS))
@@ -322,7 +322,7 @@ def make_estimator(name):
   return ESTIMATORS[name].of_model(ANCHOR, (DATA, LABELS))
 
 
-@pytest.mark.weekly_after(6)
+@pytest.mark.weekly_after(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'name', marks.and_weekly(ESTIMATORS, catalogue.VARIANTS))

@@ -42,6 +42,7 @@ def made(monkeypatch):
   return found
 
 
+@pytest.mark.weekly  # Its docstring's example fits as well.
 @pytest.mark.slow
 def test_regressor(made):
   x, y = line()

@@ -32,15 +32,10 @@ def test_notebook_has_outputs_and_no_errors(path):
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_notebooks_run():
   run([name for name in run_tutorials.TUTORIALS
-       if name not in (*run_tutorials.NEEDS, *run_tutorials.WEEKLY)])
-
-
-@pytest.mark.slow
-@pytest.mark.weekly
-def test_notebooks_that_take_longest_run():
-  run(run_tutorials.WEEKLY)
+       if name not in run_tutorials.NEEDS])
 
 
 @pytest.mark.slow
