@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import importlib
 import operator
 import sys
 import types
@@ -18,6 +19,7 @@ import tensorflow_probability as tfp
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal.fingerprint import difference
 from tfp_sgmcmc.internal.fingerprint import fingerprint
+from tfp_sgmcmc.internal.fingerprint import is_users
 
 tfd = tfp.distributions
 tfb = tfp.bijectors
@@ -366,3 +368,19 @@ def test_many_paths_to_a_function_are_one_description():
       f'def g{k}(y): return f{k}(y)' for k in range(20))
   described = of(function(source + '\nf = f20'))
   assert not described.unseen and len(described.arguments) < 300
+
+
+@pytest.mark.parametrize('is_installed', [True, False])
+def test_libraries_that_pip_put_into_a_folder(
+    is_installed, tmp_path, monkeypatch):
+  """As `pip install --target FOLDER` does; without, it is the user's."""
+  package = f'package_that_is_{"" if is_installed else "not_"}installed'
+  (tmp_path / package).mkdir()
+  (tmp_path / package / '__init__.py').write_text('')
+  (tmp_path / package / 'part.py').write_text('def f(): pass\nclass A: pass\n')
+  if is_installed:
+    (tmp_path / f'{package}-1.0.dist-info').mkdir()
+  monkeypatch.syspath_prepend(tmp_path)
+  part = importlib.import_module(f'{package}.part')
+  for value in (part, part.f, part.A):
+    assert is_users(value) != is_installed

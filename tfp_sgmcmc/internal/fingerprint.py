@@ -391,8 +391,23 @@ def is_users(value: object) -> bool:
   if package == 'tfp_sgmcmc' or package in sys.stdlib_module_names or (
       package in sys.builtin_module_names):
     return False
-  return file is None or not (file.startswith(_LIBRARIES) or any(
-      part in _PACKAGES for part in pathlib.Path(file).parts))
+  return file is None or not (
+      file.startswith(_LIBRARIES)
+      or any(part in _PACKAGES for part in pathlib.Path(file).parts)
+      or _is_installed_elsewhere(package, file))
+
+
+def _is_installed_elsewhere(package, file):
+  """Whether a package's folder is one that `pip install --target` made."""
+  path = pathlib.Path(file)
+  return any(
+      _holds_installed(each.parent) for each in (path, *path.parents)
+      if package in (each.name, each.stem))
+
+
+@functools.cache
+def _holds_installed(folder):
+  return any(folder.glob('*.dist-info'))
 
 
 def without_names(config: hints.Nested) -> Any:
