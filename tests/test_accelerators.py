@@ -22,7 +22,7 @@ from tests import marks
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import step_of_chains
 
 KERNELS = catalogue.KERNELS
 # Whose step is in the program of a fit.
@@ -95,7 +95,7 @@ def program_of_fit(kernel, num_parameters=30_000, epochs=1, **arguments):
       **dict(num_examples=8, prior=tfp.distributions.Normal(0., 1.), seed=0),
       **arguments})
   x, y = tf.zeros([8, 10]), tf.zeros([8], tf.int32)
-  with models.made_by(side_by_side, 'StepOfChains') as made:
+  with models.made_by(step_of_chains, 'StepOfChains') as made:
     model.fit(
         x, y, batch_size=8, epochs=epochs, verbose=0, callbacks=[sampling])
   return program(lambda *batch: made[-1].train_step(batch), x, y)

@@ -22,9 +22,9 @@ from tfp_sgmcmc.keras.fitting import number_of_chains
 from tfp_sgmcmc.keras.fitting import program as program_lib
 from tfp_sgmcmc.keras.fitting import progress as progress_lib
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
-from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import step as step_lib
+from tfp_sgmcmc.keras.fitting import step_of_chains
 from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
@@ -83,7 +83,7 @@ class Chain:
         lambda: advice.smaller_steps(settings))
     self._before = weights_before.WeightsBefore(model)
     self._program: program_lib.Program | None = None
-    self._step: side_by_side.StepOfChains | None = None
+    self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
     self._has_new_data, self._batch_size = True, 0
     self._num_returns = 0
@@ -341,7 +341,7 @@ class Chain:
     logs = {**logs, **replicas.metrics(self._model)}
     self._after_step(logs.pop(step_lib.STATUS))
     self._judge.watch(
-        self.num_steps, {**logs, **logs.pop(side_by_side.BY_CHAIN, {})})
+        self.num_steps, {**logs, **logs.pop(step_of_chains.BY_CHAIN, {})})
     self._progress.count(self.num_steps - before)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
@@ -597,10 +597,11 @@ class Chain:
     settings, program = self._settings, self._program
     seed = self._chains.begin_sampling()
     if program.step is None:
-      program.step = self._chains.around(step_lib.SamplingStep(
+      program.step = step_of_chains.StepOfChains(step_lib.SamplingStep(
           self._model, settings.make_kernel,
           priors.WeightPrior(prior, self._model.trainable_variables),
-          self._first_look.likelihood, settings.examples.number, seed))
+          self._first_look.likelihood, settings.examples.number, seed),
+          self._chains)
     else:
       program.step.restart()
     step = program.step

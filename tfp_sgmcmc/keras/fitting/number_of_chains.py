@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.keras.fitting import calls
 from tfp_sgmcmc.keras.fitting import more_rows
-from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import together
 from tfp_sgmcmc.keras.model import network
@@ -66,8 +66,8 @@ def chosen(
       and _have_rows(model, iterator, num_examples, batch_size))
   if not may_be:
     return 1
-  inputs, changing = side_by_side.look(model, iterator.element_spec)
-  has_statistics = side_by_side.has_statistics(model, changing)
+  inputs, changing = calls.look(model, iterator.element_spec)
+  has_statistics = calls.has_statistics(model, changing)
   return SEVERAL if not has_statistics and _have_starts(
       model, inputs, seed) else 1
 

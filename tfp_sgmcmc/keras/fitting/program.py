@@ -24,6 +24,7 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import step_of_chains
 from tfp_sgmcmc.keras.model import compiled_step
 
 __all__ = ['Program', 'of']
@@ -61,7 +62,7 @@ class Program:
     """
     assert settings.chains is not None  # Their number is chosen before.
     self.chains = side_by_side.SideBySide(model, settings.chains, seed)
-    self.step: side_by_side.StepOfChains | None = None
+    self.step: step_of_chains.StepOfChains | None = None
     self.compiled: compiled_step.CompiledStep | None = None
     self._shared = self._parts_of(settings)
     self._key = key

@@ -35,9 +35,7 @@ places, so that a chain goes on either way.
 """
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 import warnings
@@ -48,28 +46,20 @@ import tensorflow as tf
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import hints
-from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras.fitting import calls
 from tfp_sgmcmc.keras.fitting import kernel_maker
 from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import starts
-from tfp_sgmcmc.keras.fitting import step as step_lib
-from tfp_sgmcmc.keras.fitting import together
 from tfp_sgmcmc.keras.fitting import turns
 from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import replicas
 from tfp_sgmcmc.keras.model import vectorisation
 
-__all__ = [
-    'BY_CHAIN', 'SideBySide', 'StepOfChains', 'check', 'check_replicas',
-    'has_statistics', 'look']
+__all__ = ['SideBySide', 'check', 'check_replicas']
 
-# The entry of the step's logs with what each chain is judged by, `[k]` each.
-BY_CHAIN = 'by_chain'
 # Folded into the seed in place of the number of a step or of a chain.
 _MORE_ROWS = 2**31 - 1
-# What the logs have the mean over chains of, and no value by chain.
-_MEANS = ('learning_rate', 'step_size')
 
 
 class SideBySide:
@@ -184,7 +174,7 @@ class SideBySide:
     model = self._model
     if self.num_chains == 1:
       return False
-    return vectorisation.may_be(model) and not has_statistics(
+    return vectorisation.may_be(model) and not calls.has_statistics(
         model, self._variables or ())
 
   def assign(
@@ -223,7 +213,7 @@ class SideBySide:
           'several chains: make them dense (tf.sparse.to_dense), or take '
           'sgmcmc.keras.fit_chains, which gives each chain a fit of its '
           'own.')
-    inputs, changing = look(self._model, element_spec)
+    inputs, changing = calls.look(self._model, element_spec)
     variables = [*self._model.trainable_variables, *changing]
     if is_resumed:
       self.turns.add(variables)
@@ -390,17 +380,6 @@ class SideBySide:
     self.turns.drop(self._optimizer)
     self._optimizer = []
 
-  def around(self, step: step_lib.SamplingStep) -> 'StepOfChains':
-    """The step of all chains, from here on in place of the optimizer's.
-
-    Args:
-      step: `SamplingStep` of one chain, its seed from `begin_sampling`.
-
-    Returns:
-      step: `StepOfChains`.
-    """
-    return StepOfChains(step, self)
-
   def begin_sampling(self) -> tf.Variable:
     """Ends the optimizer's steps.
 
@@ -419,141 +398,6 @@ class SideBySide:
   def one_by_one(self) -> Iterator[int]:
     """The chains' numbers, each with its state in the model; 0 is the last."""
     return self.turns.one_by_one()
-
-
-class StepOfChains:
-  """The sampling step of all chains: a `SamplingStep` of each."""
-
-  def __init__(self, step: step_lib.SamplingStep, chains: SideBySide):
-    """Makes the step.
-
-    Args:
-      step: `SamplingStep`.
-      chains: `SideBySide`.
-    """
-    self._step, self._chains = step, chains
-    self._turns = chains.turns
-    self._together = together.Together(
-        step, chains.turns, chains.num_chains, chains.may_step_together)
-
-  @property
-  def state_variables(self) -> list[tf.Variable]:
-    """What the chain in the model has beside the model."""
-    return self._step.state_variables
-
-  def restart(self) -> None:
-    """Forgets what the steps of other chains came to; `bootstrap` is next."""
-    self._step.restart()
-
-  def set_likelihood(self, likelihood: Any) -> None:
-    """Takes the likelihood of a model that was compiled anew."""
-    self._step.set_likelihood(likelihood)
-
-  @property
-  def variables(self) -> list[keras.Variable]:
-    """The sampled weights, which are those of chain 0 between steps."""
-    return self._step.variables
-
-  def results_named(self, name: str) -> list[tf.Variable]:
-    """The variable with the kernel's result of that name, if it has one."""
-    return self._step.results_named(name)
-
-  def segment(self) -> tuple[list[np.ndarray], float]:
-    """Where the last segment of a path began, and its duration."""
-    return self._step.segment()
-
-  @property
-  def _number(self):
-    """The number of steps, as a tensor."""
-    return self._turns.first(self._step.status_variables[0])
-
-  @property
-  def status(self) -> tuple[tf.Tensor, tf.Tensor]:
-    """The number of steps, and of the first with NaN or Inf in any chain."""
-    step, bad = self._turns.stacked(self._step.status_variables)
-    return tf.constant(step[0]), _first(tf.constant(bad))
-
-  def results(self) -> Any:
-    """The kernel's results after the last step; of several `[k, ...]` each."""
-    if self._chains.num_chains == 1:
-      return self._step.results()
-    return self._step.packed([
-        tf.constant(value)
-        for value in self._turns.stacked(self._step.result_variables)])
-
-  def weights(self) -> list[np.ndarray]:
-    """The sampled weights; of several chains `[k, ...]` each."""
-    if self._chains.num_chains == 1:
-      return network.values(self.variables)
-    return self._turns.stacked(self.variables)
-
-  def where_bad(self) -> str:
-    """In which chains there was NaN or Inf; nothing where there is one."""
-    if self._chains.num_chains == 1:
-      return ''
-    bad, = self._turns.stacked(self._step.status_variables[1:])
-    return f' of chain {", ".join(map(str, np.flatnonzero(bad)))}'
-
-  def bootstrap(self, data: hints.Data) -> None:
-    """Makes the kernel's first results, on the first batch.
-
-    Args:
-      data: A batch as `train_step` gets it.
-    """
-    rows = self._chains.deal_more(data, tf.ones([], tf.int64))
-    added = []
-    for chain in self._chains.one_by_one():
-      self._step.bootstrap(rows(chain))
-      if not added:
-        added = [*self._step.result_variables, *self._step.status_variables[1:]]
-        self._turns.add(added, is_own=True)
-
-  def state(self) -> dict[str, np.ndarray]:
-    """The state of the chains beside the model: what `load_state` takes."""
-    self._turns.load_first()
-    return {
-        **self._step.state(),
-        **checkpoint_lib.leaves(chains=self._turns.slots)}
-
-  def load_state(self, state: Mapping[str, np.ndarray]) -> None:
-    """Takes the place of another object, after `bootstrap`.
-
-    Args:
-      state: Arrays by name, those of its `state` among them.
-
-    Raises:
-      ValueError: If the kernel's results were others.
-    """
-    self._step.load_state(state)
-    checkpoint_lib.assign(state, chains=self._turns.slots)
-
-  def train_step(self, data: hints.Data) -> dict[str, Any]:
-    """A step of each chain on its rows of a batch.
-
-    Args:
-      data: As `SamplingStep.train_step` takes it.
-
-    Returns:
-      logs: As that of one chain gives them, means over chains; of several also
-        the kinetic temperatures under `BY_CHAIN`, `[k]`, if there are any.
-    """
-    rows = self._chains.deal_more(data, self._number + 1)
-    found = self._together.each(rows)
-    if found is None:
-      found = self._turns.each(self._step.train_step, rows)
-    first = found[0]  # The last that was made: its metrics hold all.
-    if len(found) == 1:
-      return first
-    logs = dict(first)
-    stacked = {
-        name: tf.stack([each[name] for each in found])
-        for name in ('kinetic_temperature', *_MEANS) if name in first}
-    logs.update({name: tf.reduce_mean(v) for name, v in stacked.items()})
-    for name in _MEANS:
-      stacked.pop(name, None)
-    step, _ = first[step_lib.STATUS]
-    bad = _first(tf.stack([each[step_lib.STATUS][1] for each in found]))
-    return {**logs, BY_CHAIN: stacked, step_lib.STATUS: (step, bad)}
 
 
 def check(make_kernel: kernel_maker.KernelMaker) -> None:
@@ -588,60 +432,7 @@ def check_replicas(num_chains: int) -> None:
         'outside the strategy, or take sgmcmc.keras.fit_chains.')
 
 
-def has_statistics(
-    model: keras.Model, of_chains: Iterable[keras.Variable],
-) -> bool:
-  """Whether chains differ in weights that are not trained.
-
-  Args:
-    model: Built `keras.Model`.
-    of_chains: The variables of which each chain has its own values.
-
-  Returns:
-    has_statistics: Python `bool`.
-  """
-  ids = {id(variable) for variable in of_chains}
-  return any(id(weight) in ids for weight in model.non_trainable_weights)
-
-
-def look(
-    model: keras.Model, element_spec: hints.Nested,
-) -> tuple[hints.Nested, list[keras.Variable]]:
-  """What a model's call takes, and what it changes.
-
-  Args:
-    model: Built `keras.Model`.
-    element_spec: That of the dataset's iterator.
-
-  Returns:
-    inputs: The specs of the inputs, None where all runs eagerly.
-    changing: The variables beside trainable weights that a call changes.
-  """
-  candidates = model.non_trainable_variables
-  if model.run_eagerly:  # Which may not be traceable.
-    return None, candidates
-  inputs, changed = [], set()
-
-  def look(data):
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(
-        network.without_optionals(data))
-    inputs.append(tf.nest.map_structure(tf.type_spec_from_value, x))
-    for training in (True, False):
-      changed.update(network.changed_by_call(
-          model, x, candidates, network.call_arguments(model, training)))
-
-  tf.function(look, autograph=False, input_signature=[
-      element_spec]).get_concrete_function()
-  return inputs[0], [v for v in candidates if id(v) in changed]
-
-
 def _apart(states):
   """States of a random generator, `[k, ...]`, another one for each chain."""
   numbers = np.arange(len(states), dtype=states.dtype)
   return states + numbers.reshape([-1] + [1] * (states.ndim - 1))
-
-
-def _first(bad):
-  """The lowest of the numbers that are not zero; zero where there is none."""
-  return tf.reduce_min(tf.where(bad == 0, bad.dtype.max, bad)) * tf.cast(
-      tf.reduce_any(bad > 0), bad.dtype)
