@@ -277,6 +277,33 @@ def test_xla_and_the_size_decide():
   assert seen == [True, False, True, True]
 
 
+def test_what_xla_compiles_stays_compiled():
+  """With stacked and common arguments, several results, called twice."""
+  y = tf.constant([1., 2.])
+
+  @tf.function(jit_compile=True, autograph=False)
+  def compiled(x, y):
+    return x * y, tf.reduce_sum(x)
+
+  def fn(x):
+    first, second = compiled(x, y)
+    third, _ = compiled(y, x)
+    return first, second, third, compiled(y, y)[1]
+
+  x = tf.random.stateless_normal([3, 2], [0, 1])
+  num_compiled = []  # That of common arguments stays so in any case.
+  for keeps_compiled in (False, True):
+    program = tf.function(
+        lambda x, keeps=keeps_compiled: compat.vectorized_map(
+            fn, x, keeps_compiled=keeps), autograph=False)
+    for found, wanted in zip(program(x), zip(*(fn(row) for row in x))):
+      np.testing.assert_allclose(found, tf.stack(wanted), rtol=1e-6)
+    library = program.get_concrete_function(x).graph.as_graph_def().library
+    num_compiled.append(sum(
+        function.attr['_XlaMustCompile'].b for function in library.function))
+  assert num_compiled[0] < num_compiled[1]
+
+
 def test_rules_are_right():
   """Of what TensorFlow cannot vectorise by itself."""
   x = tf.random.stateless_normal([3, 4, 2], [0, 1])

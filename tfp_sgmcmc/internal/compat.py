@@ -56,8 +56,9 @@ shape = prefer_static.shape
 # The same of numbers.
 maximum = prefer_static.maximum
 
-# What `vectorized_map` is tracing, by which it is known.
-_maps = []
+# Of each `vectorized_map` that is being traced: functions that XLA compiles,
+# mapped, by what they were made of; None where they are not kept compiled.
+_maps: list[dict[Any, Any] | None] = []
 # Datasets that have the rows of another, in any order and batches.
 _KEEP_ROWS = (
     '_BatchDataset', '_ParallelBatchDataset', '_ShuffleDataset',
@@ -359,12 +360,19 @@ def positions(size: hints.TensorLike) -> tf.Tensor:
   return tf.range(size)
 
 
-def vectorized_map(fn: Callable[[Any], Any], elements: hints.Nested) -> Any:
+def vectorized_map(
+    fn: Callable[[Any], Any],
+    elements: hints.Nested,
+    keeps_compiled: bool = False,
+) -> Any:
   """`tf.vectorized_map` without loops, of bit casts and `l2_loss` too.
 
   Args:
     fn: Callable of an element.
     elements: Nested tensors, `[k, ...]`.
+    keeps_compiled: Python `bool`, whether XLA compiles, for all elements at
+      once, what it compiles on its own within `fn` (`jit_compile=True`).
+      TensorFlow runs the operations of these functions one by one.
 
   Returns:
     results: What `fn` has returned, stacked.
@@ -373,7 +381,7 @@ def vectorized_map(fn: Callable[[Any], Any], elements: hints.Nested) -> Any:
     ValueError: If TensorFlow has no rule for an operation.
   """
   _add_rules()
-  _maps.append(fn)
+  _maps.append({} if keeps_compiled else None)
   try:
     return tf.vectorized_map(fn, elements, fallback_to_while_loop=False)
   finally:
@@ -406,3 +414,45 @@ def _add_rules():
   for name, rule in (('Bitcast', bitcast), ('L2Loss', l2_loss)):
     if name not in known:
       pfor.RegisterPFor(name)(rule)
+  for name in ('PartitionedCall', 'StatefulPartitionedCall'):
+    if name in known:
+      known[name] = _compiled_call(known[name], pfor.wrap)
+
+
+def _compiled_call(as_before, wrap):
+  """The rule for a call: what XLA compiles is mapped, and compiled again."""
+
+  def rule(op):
+    known = _maps[-1] if _maps else None
+    if known is None:
+      return as_before(op)
+    function = op.op.graph._get_function(op.get_attr('f').name)
+    definition = getattr(function, 'cached_definition', None)
+    if definition is None or not definition.attr['_XlaMustCompile'].b:
+      return as_before(op)
+    is_stacked = tuple(each.is_stacked for each in op.inputs)
+    if not any(is_stacked):
+      return as_before(op)
+    key = function.name, is_stacked
+    if key not in known:
+      known[key] = _mapped(function, is_stacked)
+    return [wrap(output, True) for output in known[key](
+        *(each.t for each in op.inputs))]
+
+  return rule
+
+
+def _mapped(function, is_stacked):
+  """A function of stacked and of common values, mapped and compiled."""
+
+  def all_elements(*values):
+    def of_one(own):
+      own = iter(own)
+      return function.call_flat(*(
+          next(own) if is_own else value
+          for is_own, value in zip(is_stacked, values)))
+
+    return tf.nest.flatten(vectorized_map(
+        of_one, [v for v, is_own in zip(values, is_stacked) if is_own]))
+
+  return tf.function(all_elements, jit_compile=True, autograph=False)

@@ -7,7 +7,7 @@ are not, and small networks step together in one program, for two to three times
 the time of one chain. So "auto" is four chains, and one where
 
 * four cost more than that: a step of each has to be a step of one program
-  (`together`), or N rows and w weights so few that N w is below 2^24;
+  (`together`);
 * a chain would have fewer rows a step than the batch (`more_rows`): where rows
   cannot be added, or cost more than little;
 * there are several replicas, or moving statistics, or all runs eagerly;
@@ -34,7 +34,6 @@ from tfp_sgmcmc.keras.model import vectorisation
 __all__ = ['SEVERAL', 'chosen']
 
 SEVERAL = 4
-_MOST_PRODUCTS = 2**24  # Of chains that take turns.
 
 
 def chosen(
@@ -62,7 +61,7 @@ def chosen(
       and not network.has_moving_average(model.optimizer)
       and network.num_trained_steps(model.optimizer) == 0
       and vectorisation.may_be(model)
-      and _are_cheap(model, num_examples)
+      and _are_cheap(model)
       and _have_rows(model, iterator, num_examples, batch_size))
   if not may_be:
     return 1
@@ -72,11 +71,10 @@ def chosen(
       model, inputs, seed) else 1
 
 
-def _are_cheap(model, num_examples):
+def _are_cheap(model):
   """Whether four chains take two to three times the time of one."""
   number = network.num_weights(model.trainable_variables)
-  return (model.jit_compile or number <= together.MOST_WEIGHTS
-          or num_examples * number <= _MOST_PRODUCTS)
+  return model.jit_compile or number <= together.MOST_WEIGHTS
 
 
 def _have_rows(model, iterator, num_examples, batch_size):

@@ -34,7 +34,9 @@ from tfp_sgmcmc.keras.model import network
 __all__ = ['MOST_WEIGHTS', 'Together', 'is_worthwhile']
 
 # Of a network whose chains step together without XLA: see "How far does it go".
-MOST_WEIGHTS = 3000
+MOST_WEIGHTS = 2**15
+# Of one whose random numbers are not worth compiling, which takes 3 s.
+_FEW_WEIGHTS = 3000
 
 # Operations of vectorised branches, and of loops.
 _UNLIKE = ('DynamicPartition', 'StatelessWhile', 'While')
@@ -43,10 +45,8 @@ _UNLIKE = ('DynamicPartition', 'StatelessWhile', 'While')
 def is_worthwhile(num_weights: int) -> bool:
   """Whether a vectorised step is likely to be the faster one.
 
-  Always in a program that XLA compiles. Elsewhere the random numbers of a chain
-  come from a function that XLA compiles on its own, and those of a vectorised
-  step from one operation of TensorFlow after the other: that costs more than
-  is saved where they are many.
+  Always in a program that XLA compiles. Elsewhere where there are not so many
+  weights that the work on their arrays is most of a step.
 
   Args:
     num_weights: Python `int`, the number of a chain's weights.
@@ -122,10 +122,12 @@ class Together:
         *self._step.variables, self._step.seed,
         *(v for v in self._step.result_variables if v is not counter)])
     leaves = [leaf for leaf in keras.tree.flatten(batches) if leaf is not None]
+    is_small = network.num_weights(self._step.variables) <= _FEW_WEIGHTS
 
     def all_chains(*stacked):
       return compat.vectorized_map(
-          lambda of_chain: self._advance(*of_chain, batches), stacked)
+          lambda of_chain: self._advance(*of_chain, batches), stacked,
+          keeps_compiled=not is_small)
 
     # Traced on its own, so that nothing is left of what fails.
     try:
