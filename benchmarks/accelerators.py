@@ -182,8 +182,9 @@ def chains(_, numbers=(1, 1, 2, 4, 8), num_steps=100, repeats=5):
   yield found
 
 
-def together(_, networks=('8-50-1', '8-300-1', '784-100-10'), num_chains=4,
-             num_steps=100, repeats=5, with_xla=(False, True)):
+def together(
+    _, networks=('8-50-1', '8-300-1', '20-128-128-1', '784-100-10'),
+    num_chains=4, num_steps=100, repeats=5, with_xla=(False, True)):
   """CPU seconds of a step of chains at once, and in turns, by turns here."""
   from tfp_sgmcmc.keras.fitting import together as together_lib
 
@@ -213,12 +214,13 @@ def _fit_of_chains(how, network, xla, num_chains, num_steps, batch=20):
   import tfp_sgmcmc as sgmcmc
   from tfp_sgmcmc.keras.fitting import together as together_lib
 
-  first, hidden, last = map(int, network.split('-'))
+  first, *hidden, last = map(int, network.split('-'))
   rng = np.random.default_rng(0)
   x = rng.normal(size=[num_steps * num_chains * batch, first])
   y = rng.normal(size=[len(x), last])
   model = keras.Sequential([
-      keras.Input([first]), keras.layers.Dense(hidden, activation='relu'),
+      keras.Input([first]),
+      *(keras.layers.Dense(units, activation='relu') for units in hidden),
       keras.layers.Dense(last)])
   model.compile(
       'sgd', sgmcmc.keras.GaussianLikelihood(scale=1.), jit_compile=xla)

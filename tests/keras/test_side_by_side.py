@@ -262,7 +262,7 @@ def test_chosen_settings_and_the_summary(capsys, tmp_path):
       models.classifier(), sampling, epochs=20, verbose=2, batch_size=16,
       validation_data=(x, y))
   said = capsys.readouterr().out
-  assert 'Each of the 2 chains has 8 of the 16 rows' in said
+  assert 'of the 2 chains has 8 of the 16 rows of a batch' in said
   assert len(sampling.validation_scores) >= 3
   rows = sampling.summary(x).rows
   assert [row.quantity for row in rows] == [

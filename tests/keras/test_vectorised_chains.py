@@ -304,6 +304,20 @@ def test_what_xla_compiles_stays_compiled():
   assert num_compiled[0] < num_compiled[1]
 
 
+def test_a_map_leaves_functions_as_they_are():
+  """Those that XLA does not compile can be called as before."""
+  plain = tf.function(lambda x: 2. * x, autograph=False)
+  x = tf.ones([3, 2])
+  for _ in range(2):
+    tf.function(
+        lambda x: compat.vectorized_map(plain, x, keeps_compiled=True),
+        autograph=False)(x)
+    inner = plain.get_concrete_function(x[0])._inference_function
+    assert '_XlaMustCompile' not in inner.cached_definition.attr
+    np.testing.assert_array_equal(
+        tf.function(plain, jit_compile=True)(x[0]), [2., 2.])
+
+
 def test_rules_are_right():
   """Of what TensorFlow cannot vectorise by itself."""
   x = tf.random.stateless_normal([3, 4, 2], [0, 1])

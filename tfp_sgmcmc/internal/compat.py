@@ -427,11 +427,12 @@ def _compiled_call(as_before, wrap):
     if known is None:
       return as_before(op)
     function = op.op.graph._get_function(op.get_attr('f').name)
-    definition = getattr(function, 'cached_definition', None)
-    if definition is None or not definition.attr['_XlaMustCompile'].b:
-      return as_before(op)
+    attributes = function.cached_definition.attr
+    # To ask for one that is not there would add it to the function.
+    is_compiled = (
+        '_XlaMustCompile' in attributes and attributes['_XlaMustCompile'].b)
     is_stacked = tuple(each.is_stacked for each in op.inputs)
-    if not any(is_stacked):
+    if not is_compiled or not any(is_stacked):
       return as_before(op)
     key = function.name, is_stacked
     if key not in known:
