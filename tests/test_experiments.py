@@ -35,8 +35,8 @@ pytestmark = pytest.mark.slow
 _WEEKLY = {
     'bouncy_network', 'cold_posterior', 'covertype', 'cyclical_posterior',
     'ewsg_error', 'ewsg_gaussian', 'logistic_bouncy', 'matrix_factorization',
-    'mnist_bnn_ewsg', 'mnist_bnn_thermostat', 'splitting_logistic',
-    'topic_model', 'uci_regression'}
+    'mnist_bnn_ewsg', 'mnist_bnn_thermostat', 'mnist_cnn_ewsg',
+    'splitting_logistic', 'topic_model', 'uci_regression'}
 # Those that read real data need the folder that this variable names.
 _NEED_DATA = {
     'mnist_bnn_thermostat', 'topic_model', 'covertype', 'mnist_bnn_ewsg',

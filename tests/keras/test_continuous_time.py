@@ -195,6 +195,7 @@ def test_bad_input(message, arguments):
     models.make_sampling(**{'kernel': SBPS, **arguments})
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_recurrent_network():
   """Derivatives along the path go through the loop of a layer."""

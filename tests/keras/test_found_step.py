@@ -119,9 +119,9 @@ def test_inputs_and_targets_as_they_are(temperature, num_seeds):
   assert np.max(found) < constant + 0.3
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.parametrize('temperature', [
-    1., pytest.param(0., marks=pytest.mark.weekly)])
+@pytest.mark.parametrize('temperature', [1., 0.])
 def test_batches_of_ten(temperature):
   """From 1.07 of four epochs of the optimizer."""
   _, sampling, _ = fit_regression(20, batch_size=10, temperature=temperature)

@@ -210,6 +210,7 @@ def test_data_of_slices_of_arrays():
     assert compat.arrays_of(other) is None
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_other_data_than_arrays():

@@ -151,6 +151,7 @@ def test_one_with_rows_a_kernel_or_a_rate_of_the_user():
   assert sgmcmc.keras.PosteriorSampling().settings['num_chains'] is None
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_each_is_trained_as_it_would_be_alone():
   """Chain 0, which is the model in `fit`, by Adam with whole batches."""
