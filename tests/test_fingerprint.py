@@ -370,17 +370,17 @@ def test_many_paths_to_a_function_are_one_description():
   assert not described.unseen and len(described.arguments) < 300
 
 
-@pytest.mark.parametrize('is_installed', [True, False])
-def test_libraries_that_pip_put_into_a_folder(
-    is_installed, tmp_path, monkeypatch):
-  """As `pip install --target FOLDER` does; without, it is the user's."""
-  package = f'package_that_is_{"" if is_installed else "not_"}installed'
-  (tmp_path / package).mkdir()
-  (tmp_path / package / '__init__.py').write_text('')
-  (tmp_path / package / 'part.py').write_text('def f(): pass\nclass A: pass\n')
-  if is_installed:
-    (tmp_path / f'{package}-1.0.dist-info').mkdir()
+def test_libraries_that_pip_put_into_a_folder(tmp_path, monkeypatch):
+  """As `pip install --target FOLDER` does; the user's may lie beside them."""
+  (tmp_path / 'a_library-1.0.dist-info').mkdir()
+  (tmp_path / 'a_library-1.0.dist-info' / 'RECORD').write_text(
+      'a_library/__init__.py,sha256=0,0\na_library/part.py,sha256=0,0\n')
   monkeypatch.syspath_prepend(tmp_path)
-  part = importlib.import_module(f'{package}.part')
-  for value in (part, part.f, part.A):
-    assert is_users(value) != is_installed
+  for package, are_users in (('a_library', False), ('a_program', True)):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / '__init__.py').write_text('')
+    (tmp_path / package / 'part.py').write_text(
+        'def f(): pass\nclass A: pass\n')
+    part = importlib.import_module(f'{package}.part')
+    for value in (part, part.f, part.A):
+      assert is_users(value) == are_users

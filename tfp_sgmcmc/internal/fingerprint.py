@@ -401,13 +401,17 @@ def _is_installed_elsewhere(package, file):
   """Whether a package's folder is one that `pip install --target` made."""
   path = pathlib.Path(file)
   return any(
-      _holds_installed(each.parent) for each in (path, *path.parents)
+      package in _installed(each.parent) for each in (path, *path.parents)
       if package in (each.name, each.stem))
 
 
 @functools.cache
-def _holds_installed(folder):
-  return any(folder.glob('*.dist-info'))
+def _installed(folder):
+  """The names of what `pip` put into a folder; the user's may lie beside."""
+  return {
+      line.split(',')[0].split('/')[0].removesuffix('.py')
+      for record in folder.glob('*.dist-info/RECORD')
+      for line in record.read_text().splitlines()}
 
 
 def without_names(config: hints.Nested) -> Any:

@@ -101,7 +101,7 @@ class Together:
         or not is_worthwhile(num_weights)):
       return None
     batches = rows(tf.range(self._num_chains)[:, tf.newaxis])
-    moves = self._moves(batches)
+    moves = self._moves(batches, num_weights > _FEW_WEIGHTS)
     if moves is None:
       self._is_possible = False
       return None
@@ -115,19 +115,18 @@ class Together:
         step_lib.STATUS: (number, bad[chain])}
             for chain in range(self._num_chains)]
 
-  def _moves(self, batches):
+  def _moves(self, batches, keeps_compiled):
     """`Move` of all chains, stacked; None where it cannot be vectorised."""
     counter, _ = self._step.status_variables
     values = self._turns.tensors([
         *self._step.variables, self._step.seed,
         *(v for v in self._step.result_variables if v is not counter)])
     leaves = [leaf for leaf in keras.tree.flatten(batches) if leaf is not None]
-    is_small = network.num_weights(self._step.variables) <= _FEW_WEIGHTS
 
     def all_chains(*stacked):
       return compat.vectorized_map(
           lambda of_chain: self._advance(*of_chain, batches), stacked,
-          keeps_compiled=not is_small)
+          keeps_compiled)
 
     # Traced on its own, so that nothing is left of what fails.
     try:
