@@ -251,7 +251,7 @@ def test_tables_run_and_resume(tmp_path, capsys):
   # Ten classes of 64 rows: less than the 2.3 nats of equal shares by little.
   assert 2. < line['constant'] < 3.
   report = (tmp_path / 'tables.md').read_text()
-  assert '| digits |  | 8 | 32 | 0 | 50 | 1 | 1 |' in report
+  assert '| digits |  | 8 | 32 | auto | auto | 50 | 1 | 1 |' in report
   assert capsys.readouterr().out.count('digits 0: ') == 1
 
 

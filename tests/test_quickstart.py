@@ -8,11 +8,15 @@ import pytest
 
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import quickstart
+from tfp_sgmcmc.keras.fitting import steps_per_batch
 
 
 @pytest.mark.slow
-def test_prints_scores_that_a_working_sampler_reaches(tmp_path, capsys):
+def test_prints_scores_that_a_working_sampler_reaches(
+    tmp_path, capsys, monkeypatch):
   pytest.importorskip('matplotlib')
+  # Several for each batch take longer than a test should.
+  monkeypatch.setattr(steps_per_batch, 'chosen', lambda num_batches: 1)
   assert quickstart.main(
       ['--epochs=40', '--num_units=40', f'--output={tmp_path / "new"}']) == 0
   picture = (tmp_path / 'new' / 'quickstart.png').read_bytes()

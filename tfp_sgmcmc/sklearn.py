@@ -140,7 +140,8 @@ class _Perceptron(base.BaseEstimator):
     checks.positive_integer('num_steps', num_steps)
     steps_per_epoch = math.ceil(num_steps / self.epochs)
     arguments = {
-        'num_examples': len(x), 'seed': seed, **(self.sampling or {})}
+        'num_examples': len(x), 'seed': seed, 'num_steps_per_batch': 1,
+        **(self.sampling or {})}
     if on_all_rows:
       chains = starts.to_chains(
           arguments.get('num_chains', starts.AUTO)) or starts.Chains(1)

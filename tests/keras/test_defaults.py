@@ -45,7 +45,7 @@ def test_everything_left_out_is_chosen_and_said(capsys):
   assert sampling.settings == dict(
       kernel='SGNHT', step_size=float(f'{found:.6g}'), momentum=None,
       temperature=None, start_epoch=6, num_burnin_steps=26,
-      num_steps_between_results=0, num_chains=1)
+      num_steps_between_results=0, num_chains=1, num_steps_per_batch=1)
   assert sampling.num_steps == 78  # Three an epoch, six epochs of SGD.
   assert sampling.posterior.steps == list(range(27, 79))
   said = capsys.readouterr().out
@@ -172,7 +172,7 @@ def test_what_is_given_is_not_chosen(capsys):
   assert sampling.settings == dict(
       kernel='SGHMC', learning_rate=0.02, momentum=0.9, temperature=0.5,
       start_epoch=0, num_burnin_steps=2, num_steps_between_results=0,
-      num_chains=1)
+      num_chains=1, num_steps_per_batch=1)
   assert "the model's regularisers" in capsys.readouterr().out
 
 

@@ -53,7 +53,8 @@ def fit_regression(epochs=30, batch_size=40, callbacks=(), **arguments):
   """With warnings as errors: there is nothing to tell."""
   x, y = regression()
   model = network()
-  sampling = sgmcmc.keras.PosteriorSampling(seed=0, **arguments)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, num_steps_per_batch=1, **arguments)
   end = NUM_TRAIN + NUM_VALIDATION
   with warnings.catch_warnings():
     warnings.simplefilter('error', UserWarning)
@@ -147,7 +148,8 @@ def fit_in_few_digits(policy):
   model.compile(
       keras.optimizers.Adam(0.01), sgmcmc.keras.GaussianLikelihood())
   x, y = (a[:NUM_TRAIN] for a in regression())
-  sampling = sgmcmc.keras.PosteriorSampling(temperature=0., seed=0)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      temperature=0., seed=0, num_steps_per_batch=1)
   history = model.fit(
       x, y, epochs=20, batch_size=40, verbose=0, callbacks=[sampling]).history
   return sampling.settings['step_size'], history['loss'][3], history['loss'][-1]
@@ -288,8 +290,9 @@ def test_a_short_burnin_is_warned_of_where_it_is_known():
   seen = []
   with pytest.warns(UserWarning, match='has 8 step'), pytest.raises(
       StopIteration):
-    models.fit(model, sgmcmc.keras.PosteriorSampling(), epochs=10,
-               callbacks=[Look()])
+    models.fit(
+        model, sgmcmc.keras.PosteriorSampling(num_steps_per_batch=1), epochs=10,
+        callbacks=[Look()])
   assert seen == [0]
 
 

@@ -197,7 +197,8 @@ def test_a_lost_chain_starts_where_the_best_does(
   monkeypatch.setattr(number_of_chains, 'chosen', lambda *args: 4)
   if is_planted:
     monkeypatch.setattr(starts, 'are_lost', np.isnan)
-  sampling = sgmcmc.keras.PosteriorSampling(seed=0, start_epoch=0)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, start_epoch=0, num_steps_per_batch=1)
   x, y = test_more_rows.table(200)
   history = network().fit(
       x, y, epochs=20, batch_size=10, verbose=2, callbacks=[sampling])

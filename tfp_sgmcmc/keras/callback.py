@@ -28,6 +28,7 @@ from tfp_sgmcmc.keras.fitting import resumption
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
+from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.heat import temperature_search
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
@@ -49,15 +50,17 @@ class PosteriorSampling(keras.callbacks.Callback):
   L is the mean over examples of the compiled loss, a negative log likelihood; N
   the number of examples; p(theta) the prior; R the sum of the model's
   regularisers. From `start_epoch` on each training step is a step of a
-  transition kernel, in place of a step of the compiled optimizer. The step's
-  batch estimates the posterior. After `fit` the weights are the chain's last
+  transition kernel, or several, in place of a step of the compiled optimizer.
+  Rows of the data, those of the batch among them or not, estimate the
+  posterior. After `fit` the weights are the chain's last
   state, and `posterior` holds the draws.
 
   `PosteriorSampling()` chooses what you do not pass, and prints it: a fifth of
   the epochs is for the compiled optimizer and a third of the rest for burn-in,
   in which `SelfTuning` finds the step size of `SGNHT`; 30 draws follow. Of a
-  small network on a table there are four chains, with 30 draws each. If you
-  pass a kernel, only the temperature can still be chosen for you.
+  small network on a table there are four chains, with 30 draws each, and a
+  short `fit` makes several steps for each batch. If you pass a kernel, only the
+  temperature can still be chosen for you.
 
   The page "Sampling in fit" (docs/keras.md) says more: what is sampled, what is
   chosen, the temperature and the warnings, batch normalisation, resuming after
@@ -74,11 +77,11 @@ class PosteriorSampling(keras.callbacks.Callback):
   >>> model.compile('adam', sgmcmc.keras.GaussianLikelihood())
   >>> sampling = sgmcmc.keras.PosteriorSampling(seed=0)
   >>> history = model.fit(
-  ...     x, y, batch_size=50, epochs=20, verbose=0, callbacks=[sampling])
+  ...     x, y, batch_size=50, epochs=10, verbose=0, callbacks=[sampling])
   >>> sampling.settings['kernel'], sampling.settings['num_chains']
   ('SGNHT', 4)
   >>> len(sampling.posterior)
-  172
+  124
   >>> sampling.posterior.predict(x).shape
   (200, 1)
 
@@ -112,6 +115,7 @@ class PosteriorSampling(keras.callbacks.Callback):
       num_steps_between_results: int | draw_schedule.DrawSchedule | None = None,
       num_chains: int | str | starts.Chains = 'auto',
       num_more_rows: int | str = 'auto',
+      num_steps_per_batch: int | str = 'auto',
       directory: str | os.PathLike | checkpoint.Directory | None = None,
       seed: hints.Seed = None,
   ):
@@ -163,6 +167,11 @@ class PosteriorSampling(keras.callbacks.Callback):
         "auto", for as many as cost little: up to 63 times the batch for a small
         network on a table; none for images, or with a kernel or a learning rate
         of yours.
+      num_steps_per_batch: Python `int`, how many steps the chain makes for each
+        batch; above 1 a step that has more rows has none of the batch's own.
+        Or "auto": as many as make 3,000 steps in all, at most 30 a batch, where
+        each step has more rows; 1 elsewhere, and with a kernel, a learning
+        rate, rows, burn-in, spacing of draws or T by the step of yours.
       directory: None to keep draws in memory; or the path of a directory, or a
         `Directory`, to which they are written as they are made. If it already
         holds this chain, `fit` continues the chain. `PosteriorSamples.load`
@@ -183,7 +192,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         num_burnin_steps=num_burnin_steps,
         num_steps_between_results=num_steps_between_results,
         num_chains=num_chains, num_more_rows=num_more_rows,
-        directory=directory, seed=seed)
+        num_steps_per_batch=num_steps_per_batch, directory=directory, seed=seed)
     self._resumption = resumption.Resumption()
     self._chain: chain_lib.Chain | None = None
     self._posterior: samples.PosteriorSamples | None = None
@@ -238,7 +247,11 @@ class PosteriorSampling(keras.callbacks.Callback):
     A setting is None if it is not known yet, or if the kernel's own default
     holds. After resuming, a chosen `start_epoch` stays None.
     """
-    return {**self._settings.described(), 'num_chains': self._num_chains}
+    return {
+        **self._settings.described(), 'num_chains': self._num_chains,
+        'num_steps_per_batch': (
+            self._chain.steps_per_batch if self._has_begun
+            else self._settings.given_steps_per_batch)}
 
   @property
   def validation_scores(self) -> dict[float, float]:
@@ -529,7 +542,8 @@ class PosteriorSampling(keras.callbacks.Callback):
       if not self._has_begun:
         epoch = max(epoch, self._settings.start_epoch)
       schedule.check_reachable(
-          self.num_steps, epoch, self.params['epochs'], steps)
+          self.num_steps, epoch, self.params['epochs'],
+          steps * self._chain.steps_per_batch)
 
   def _check_burnin(self, epoch):
     """Raises, before sampling begins, where burn-in is too short.
@@ -538,9 +552,12 @@ class PosteriorSampling(keras.callbacks.Callback):
     """
     settings = self._settings
     steps = self.params.get('steps') or self._steps_in_epoch
-    if steps and settings.found_step is not None and settings.search is None:
+    number = settings.num_steps_per_batch
+    if (steps and settings.found_step is not None and settings.search is None
+        and number != steps_per_batch.AUTO):
       epochs = self.params['epochs'] - max(epoch, settings.start_epoch)
-      settings.found_step.plan(settings.schedule.burnin_of(epochs * steps))
+      settings.found_step.plan(
+          settings.schedule.burnin_of(epochs * steps * number))
 
   def _check_alone(self):
     """Raises where the same `fit` has another callback of this class."""

@@ -118,7 +118,7 @@ def rows_of_predictions(
           'fine' if is_mixed else 'doubtful' if found.r_hat <= 1.2 else 'wrong',
           'It has to be below 1.05.' + ('' if is_mixed else (
               ' The halves of the run disagree: make burn-in and the run '
-              'longer (more epochs).'))),
+              'longer (more epochs, num_steps_per_batch).'))),
       verdicts.Row(
           'effective draws of predictions', found.effective_draws, None,
           'fine' if is_enough else 'doubtful',

@@ -25,6 +25,7 @@ from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import step_of_chains
+from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
@@ -74,7 +75,10 @@ class Chain:
     self._settings = settings
     self._draws = draws
     self._say = say
-    self._progress = progress_lib.Progress(settings.seed)
+    number = settings.num_steps_per_batch
+    self._chooses_steps = number == steps_per_batch.AUTO
+    self._progress = progress_lib.Progress(
+        settings.seed, 1 if self._chooses_steps else number)
     self._first_look = first_look.FirstLook(
         model, settings.prior, likelihood, are_weights_checked)
     self._ahead = lookahead.Lookahead()
@@ -93,6 +97,12 @@ class Chain:
       kept = draws.store.checkpoint()
       self.load_state(kept)
       settings.make_kernel.load_state(kept)
+      if not self._chooses_steps and self._progress.steps_per_batch != number:
+        raise ValueError(
+            f'num_steps_per_batch is {number}, and the chain in '
+            f'{str(draws.store.path)!r} has {self._progress.steps_per_batch}: '
+            'a chain goes on with the number that it began with. Leave '
+            'num_steps_per_batch out, or take a new directory.')
       if settings.chains is None:
         self._set_num_chains(len(draws.start['step']))
 
@@ -119,6 +129,17 @@ class Chain:
   def num_steps(self) -> int:
     """The number of steps made."""
     return self._progress.num_steps
+
+  @property
+  def steps_per_batch(self) -> int:
+    """The number of steps for each batch; 1 until it is chosen.
+
+    A number that was chosen holds where steps have rows beside their batch.
+    """
+    if (self._chooses_steps and self._step is not None
+        and self._chains.more_rows is None):
+      return 1
+    return self._progress.steps_per_batch
 
   @property
   def has_begun(self) -> bool:
@@ -327,22 +348,24 @@ class Chain:
         before, self._model.steps_per_execution, self._num_draws) or (
             search is not None and search.interrupts(
                 before, self._model.steps_per_execution))
-    if interrupted or self._ahead or self._step is None:
-      batches = self._ahead.then(iterator)
+    if (interrupted or self._ahead or self._step is None
+        or self.steps_per_batch > 1):
+      batches = itertools.islice(
+          self._ahead.then(iterator), self._model.steps_per_execution)
       first = next(batches)
       if self._step is None:
         self._begin(first, iterator)
       step = self._compiled_step()
       step.trace(iterator.element_spec)
-      logs = step.on_batches(
-          self._drawing_between(itertools.chain([first], batches)))
+      for data in itertools.chain.from_iterable(
+          itertools.repeat(data, self.steps_per_batch)
+          for data in itertools.chain([first], batches)):
+        logs = self._after_step(step.on_batch(data))
+        if self._model.stop_training:
+          break  # A step more would spoil the weights that were put back.
     else:
-      logs = self._compiled_step().on_iterator(iterator)
-    logs = {**logs, **replicas.metrics(self._model)}
-    self._after_step(logs.pop(step_lib.STATUS))
-    self._judge.watch(
-        self.num_steps, {**logs, **logs.pop(step_of_chains.BY_CHAIN, {})})
-    self._progress.count(self.num_steps - before)
+      logs = self._after_step(self._compiled_step().on_iterator(iterator))
+    self._progress.count(-(-(self.num_steps - before) // self.steps_per_batch))
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
     return logs
@@ -427,18 +450,18 @@ class Chain:
     """Gives the model the weights of a state, where they are its weights."""
     checkpoint_lib.assign_model(self._model, state, self._draws.store)
 
-  def _drawing_between(self, batches):
-    """The batches; between two of them, the draw of the step just made."""
-    for k, data in enumerate(batches):
-      if k:
-        self._after_step(self._step.status)
-        if self._model.stop_training:
-          return  # A step more would spoil the weights that were put back.
-      yield data
+  def _after_step(self, logs):
+    """Draws, where it is due, and looks at the temperature.
 
-  def _after_step(self, status):
+    Args:
+      logs: Those of the step, or of the last of several.
+
+    Returns:
+      logs: What of it is for Keras.
+    """
+    logs = {**logs, **replicas.metrics(self._model)}
     self._progress.num_steps, bad = (
-        int(number.numpy()) for number in status)
+        int(number.numpy()) for number in logs.pop(step_lib.STATUS))
     if bad:
       self._stop(bad)
     elif self._settings.schedule.is_continuous:
@@ -448,6 +471,9 @@ class Chain:
     elif self.is_searching and self._settings.search.is_due(self.num_steps):
       self._settings.search.keep(
           self._chains.stacked(self._model.trainable_variables))
+    self._judge.watch(
+        self.num_steps, {**logs, **logs.pop(step_of_chains.BY_CHAIN, {})})
+    return logs
 
   def _keep(self):
     log_weight = self._step.results_named('log_weight')
@@ -496,7 +522,8 @@ class Chain:
     2. The weights from before sampling are kept, or those of an earlier process
        put back: before the chains go to their starts.
     3. The chains go to their starts.
-    4. N and the rows of a batch decide burn-in, draws and the step size.
+    4. N and the rows of a batch decide which rows a step has; these the number
+       of steps, and that burn-in, draws and the step size.
     5. Moving statistics are estimated, at each chain's start.
     6. The starts are kept with the draws: with these statistics.
     7. The step makes the kernel's first results, for which it needs N, and the
@@ -512,9 +539,9 @@ class Chain:
     self._take_weights()
     self._start_chains(first)
     self._take_numbers(first)
-    self._batch_size = first.num_rows
     if self._has_new_data:  # Several chains have taken theirs before.
       self._take_rows(iterator)
+    self._take_steps()
     self._say_rows()
     self._warn(first)
     self._fix_statistics(first)
@@ -557,17 +584,26 @@ class Chain:
       network.check_finite(self._model)
 
   def _take_numbers(self, first):
-    """What N and the rows of a batch decide: burn-in, draws, the step size."""
-    settings, num_rows = self._settings, first.num_rows
-    num_examples = settings.examples.number
-    settings.examples.check_batch(self._chains.rows_of(num_rows))
-    self._progress.set_steps_in_epoch(-(-num_examples // num_rows))
+    """Takes N and the number of rows of a batch."""
+    self._batch_size = num_rows = first.num_rows
+    examples = self._settings.examples
+    examples.check_batch(self._chains.rows_of(num_rows))
+    self._progress.set_batches_in_epoch(-(-examples.number // num_rows))
+    self._settings.make_kernel.set_num_examples(examples.number)
+
+  def _take_steps(self):
+    """Chooses the number of steps, and by it burn-in, draws, the step size."""
+    settings, progress = self._settings, self._progress
+    if (self._chooses_steps and not self.is_resumed
+        and self._chains.more_rows is not None):
+      progress.steps_per_batch = steps_per_batch.chosen(
+          progress.batches_to_come or 1)
+    self._take_rows_in_place()
     self._plan()
     if settings.found_step is not None and not self.is_resumed:
       settings.found_step.plan(
           settings.schedule.num_burnin_steps if settings.search is None
           else settings.search.most_steps)
-    settings.make_kernel.set_num_examples(num_examples)
 
   def _take_rows(self, iterator):
     """Takes the rows that steps of this fit have beside their batches."""
@@ -579,6 +615,20 @@ class Chain:
         settings.examples.number, self._batch_size, chains.num_chains)
     if chains.more_rows is not before:
       self._program.compiled = None
+    if self._step is not None:  # Else the number of steps is still to come.
+      self._take_rows_in_place()
+
+  def _take_rows_in_place(self):
+    """Has rows drawn anew for all steps on a batch, in place of its own."""
+    more, number = self._chains.more_rows, 0
+    if self.steps_per_batch > 1 and more is not None:
+      number = more_rows.number_in_place(
+          self._settings.num_more_rows, more.number,
+          self._chains.rows_of(self._batch_size),
+          self._settings.examples.number)
+    if more is not None and more.num_in_place != number:
+      more.num_in_place = number
+      self._program.compiled = None
 
   def _say_rows(self):
     """Says which rows a step has, where these are not those of the batch."""
@@ -586,6 +636,8 @@ class Chain:
     self._say(chains.advice(self._batch_size) if chains.more_rows is None
               else chains.said_of_rows(
                   self._batch_size, self._settings.examples.number))
+    if self.steps_per_batch > 1:
+      self._say(f'There are {self.steps_per_batch} steps for each batch.')
 
   def _warn(self, first):
     """Warns of what a step does otherwise than training."""

@@ -21,6 +21,9 @@ layer uses its weights more than once a row (convolutional and recurrent ones,
 those of sequences), rows cost more. A model may take batches of one size alone.
 And data of more than 2^28 numbers might not fit beside a network on a GPU.
 
+Where a chain makes several steps for each batch (`steps_per_batch`), as many
+rows are drawn in place of the batch's own.
+
 Of several chains each has a part of the batch, and so many rows more that it
 has as many as one chain would have: also where b is above N / 4.
 """
@@ -40,7 +43,8 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
-__all__ = ['AUTO', 'MoreRows', 'check', 'number_of', 'of_fit']
+__all__ = [
+    'AUTO', 'MoreRows', 'check', 'number_in_place', 'number_of', 'of_fit']
 
 AUTO = 'auto'
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
@@ -165,6 +169,30 @@ def number_of(
   return of_one + batch_size - -(-batch_size // num_chains)
 
 
+def number_in_place(
+    num_more_rows: int | str,
+    number: int,
+    num_rows: int,
+    num_examples: int,
+) -> int:
+  """How many rows a step has in place of those of its batch.
+
+  As many; but "auto" leaves a quarter of all rows out of a step. With all of
+  them there is no noise, by which `SelfTuning` finds the scales of the weights.
+
+  Args:
+    num_more_rows: As `number_of` takes it.
+    number: Python `int`, how many rows a step has beside its batch.
+    num_rows: Python `int`, the number of a chain's rows of a batch.
+    num_examples: Python `int`, N.
+
+  Returns:
+    number: Python `int`, at least 1.
+  """
+  most = 3 * num_examples // 4 if num_more_rows == AUTO else num_examples
+  return max(1, min(num_rows, most - number))
+
+
 def _is_of_one_size_or_sequences(layer):
   """Whether a layer tells that rows are so many, or that each is a sequence."""
   try:
@@ -197,6 +225,8 @@ class MoreRows:
 
   Attributes:
     number: Python `int`, how many rows a step has of these.
+    num_in_place: Python `int`, how many more it has, in place of those of its
+      batch; 0 where it has the batch itself.
   """
 
   def __init__(self, arrays: Sequence[tf.Tensor], number: int):
@@ -206,11 +236,16 @@ class MoreRows:
       arrays: One tensor of N rows for each leaf of a batch.
       number: Python `int`, how many rows a step has.
     """
-    self.number = number
+    self.number, self.num_in_place = number, 0
     self._dtypes = [array.dtype for array in arrays]
     self._variables = [
         tf.Variable(_kept(array), trainable=False, name='all_rows')
         for array in arrays]
+
+  @property
+  def num_drawn(self) -> int:
+    """How many rows are drawn for a step."""
+    return min(self.number + self.num_in_place, self._variables[0].shape[0])
 
   def load(self, arrays: Sequence[tf.Tensor]) -> None:
     """Takes other data in the same shapes.
@@ -257,7 +292,7 @@ class MoreRows:
       num_chains: int,
       seed: tf.Tensor,
   ) -> Callable[[tf.Tensor], Any]:
-    """The chains' batches, with more rows each.
+    """The chains' batches with more rows each, or such rows alone.
 
     Args:
       rows: Callable of a chain's number; returns its batch. Of a column of
@@ -269,14 +304,15 @@ class MoreRows:
       rows: Such a callable.
     """
     num_examples = self._variables[0].shape[0]
-    drawn = random.indices(num_examples, [num_chains, self.number], seed)
+    drawn = random.indices(num_examples, [num_chains, self.num_drawn], seed)
 
     def joined(chain):
       is_column = tf.convert_to_tensor(chain).shape.rank == 2
       index = tf.gather(drawn, chain[:, 0] if is_column else chain)
       return self._joined(
           rows(chain), lambda v: tf.gather(v, index),
-          lambda leaf, more: tf.concat([leaf, more], int(is_column)))
+          lambda leaf, more: more if self.num_in_place else tf.concat(
+              [leaf, more], int(is_column)))
 
     return joined
 

@@ -24,20 +24,29 @@ class Position(NamedTuple):
 
 
 class Progress:
-  """The steps that a chain has made, its seed, and its place in `fit`."""
+  """The steps that a chain has made, its seed, and its place in `fit`.
 
-  def __init__(self, seed: tf.Tensor):
+  Attributes:
+    seed: Stateless seed.
+    num_steps: Python `int`, the number of steps made.
+    position: `Position`.
+    steps_per_batch: Python `int`, how many steps each batch is for.
+  """
+
+  def __init__(self, seed: tf.Tensor, steps_per_batch: int):
     """Makes the progress of a chain without steps.
 
     Args:
       seed: Stateless seed, `int32[2]`.
+      steps_per_batch: Python `int`.
     """
     self.seed = seed
     self.num_steps = 0
     self.position = Position()
+    self.steps_per_batch = steps_per_batch
     self._num_to_skip = 0
     self._epochs = 1
-    self._steps: int | None = None
+    self._batches: int | None = None
 
   @property
   def skips(self) -> bool:
@@ -47,7 +56,7 @@ class Progress:
   @property
   def horizon(self) -> tuple[int, int | None]:
     """The number of epochs to come, and of steps in each, None if unknown."""
-    return self._epochs, self._steps
+    return self._epochs, self._batches and self._batches * self.steps_per_batch
 
   def begin_epoch(
       self, position: Position, horizon: tuple[int, int | None],
@@ -56,17 +65,23 @@ class Progress:
 
     Args:
       position: `Position` of its beginning.
-      horizon: As the property.
+      horizon: The number of epochs to come, and of batches in each, None if
+        unknown.
       num_to_skip: Python `int`, how many of its batches an earlier process has
         used.
     """
     self.position = position
     self._num_to_skip = num_to_skip
-    self._epochs, self._steps = horizon
+    self._epochs, self._batches = horizon
 
-  def set_steps_in_epoch(self, number: int) -> None:
-    """Takes the number of steps in an epoch, where it was not known before."""
-    self._steps = self._steps or number
+  def set_batches_in_epoch(self, number: int) -> None:
+    """Takes the number of batches an epoch, where it was not known before."""
+    self._batches = self._batches or number
+
+  @property
+  def batches_to_come(self) -> int | None:
+    """The number of batches of the epochs to come, None if unknown."""
+    return self._batches and self._batches * self._epochs
 
   def skip(self, number: int) -> None:
     """Takes note of batches that were left out."""
@@ -85,7 +100,8 @@ class Progress:
     """What `load_state` takes."""
     return {
         'seed': self.seed.numpy(),
-        'position': np.array(self.position, np.int64)}
+        'position': np.array(self.position, np.int64),
+        'steps_per_batch': np.array(self.steps_per_batch)}
 
   def load_state(self, state: Mapping[str, Any]) -> None:
     """Stands where another chain stood.
@@ -95,3 +111,5 @@ class Progress:
     """
     self.seed = tf.constant(state['seed'])
     self.position = Position(*state['position'].tolist())
+    # Directories of before have none.
+    self.steps_per_batch = int(state.get('steps_per_batch', 1))

@@ -21,6 +21,7 @@ from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import row_count as examples_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
+from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.heat import found_step as found_step_lib
 from tfp_sgmcmc.keras.heat import temperature_search
 
@@ -48,6 +49,8 @@ class Settings:
     chains: `Chains`; None where their number is to be chosen.
     num_more_rows: Python `int` or "auto", how many rows a step has beside those
       of its batch.
+    num_steps_per_batch: Python `int` or "auto", how many steps there are for
+      each batch.
     directory: `Directory`, None to keep draws in memory.
     seed: Stateless seed.
   """
@@ -62,6 +65,7 @@ class Settings:
   prior: Any
   chains: starts.Chains | None
   num_more_rows: int | str
+  num_steps_per_batch: int | str
   directory: checkpoint.Directory | None
   seed: tf.Tensor
 
@@ -69,6 +73,12 @@ class Settings:
   def num_chains(self) -> int | None:
     """The number of chains; None where it is to be chosen."""
     return None if self.chains is None else self.chains.num_chains
+
+  @property
+  def given_steps_per_batch(self) -> int | None:
+    """The number of steps for each batch; None where it is to be chosen."""
+    number = self.num_steps_per_batch
+    return None if isinstance(number, str) else number
 
   @property
   def finds_step(self) -> bool:
@@ -196,6 +206,7 @@ def resolve(
     num_steps_between_results: Any,
     num_chains: Any,
     num_more_rows: int | str,
+    num_steps_per_batch: int | str,
     directory: Any,
     seed: hints.Seed,
 ) -> Settings:
@@ -245,6 +256,12 @@ def resolve(
   num_more_rows = more_rows.check(num_more_rows)
   if num_more_rows == more_rows.AUTO and not finds_step:
     num_more_rows = 0
+  num_steps_per_batch = steps_per_batch.check(num_steps_per_batch)
+  if num_steps_per_batch == steps_per_batch.AUTO and (
+      num_more_rows != more_rows.AUTO or num_burnin_steps is not None
+      or schedule.num_steps_between_results is not None
+      or schedule.keep_draw is not None or callable(temperature)):
+    num_steps_per_batch = 1
   chains = starts.to_chains(num_chains)
   if chains is None and num_more_rows != more_rows.AUTO:
     chains = starts.Chains(1)
@@ -265,12 +282,15 @@ def resolve(
       # The first expression that matches is taken.
       **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
       **(dict(num_more_rows=num_more_rows) if num_more_rows else {}),
+      **({} if num_steps_per_batch in (1, steps_per_batch.AUTO) else dict(
+          num_steps_per_batch=num_steps_per_batch)),
       **_of_chains(chains))
   return Settings(
       given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
       schedule=times, search=search, found_step=found_step,
       start_epoch=start_epoch, prior=prior, chains=chains,
-      num_more_rows=num_more_rows, directory=directory, seed=stateless_seed)
+      num_more_rows=num_more_rows, num_steps_per_batch=num_steps_per_batch,
+      directory=directory, seed=stateless_seed)
 
 
 def _of_chains(chains):

@@ -1,7 +1,6 @@
 """Keras' compiled training step, around another step than the model's own."""
 
 from collections.abc import Callable
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -46,7 +45,7 @@ class CompiledStep:
     """Traces the step for the batches of a dataset, whatever their size.
 
     A batch on its own would be traced for its size, and the first one of
-    another size again. Due before `on_batches`; only the first call traces.
+    another size again. Due before `on_batch`; only the first call traces.
 
     Args:
       element_spec: That of the dataset's iterator.
@@ -80,17 +79,16 @@ class CompiledStep:
       return self._on_batches([next(iterator)])
     return self._on_next(iterator)
 
-  def on_batches(self, batches: Iterable[Any]) -> dict[str, Any]:
-    """Runs an execution step by step.
+  def on_batch(self, data: hints.Data) -> dict[str, Any]:
+    """Runs a step, also where an execution is several.
 
     Args:
-      batches: Iterator over batches: whatever it does between two of them
-        happens between two steps.
+      data: A batch.
 
     Returns:
-      logs: Those of the last step.
+      logs: Those of the step.
     """
-    return self._on_batches(batches)
+    return self._on_batches([data])
 
   def _make(self, train_step):
     """Keras' own train function, around another step."""

@@ -1,0 +1,213 @@
+"""Several steps of the chain on each batch of `fit`."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tests.keras import models
+from tests.keras import test_going_on
+from tests.keras import test_law
+from tests.keras import test_more_rows
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc import store
+from tfp_sgmcmc.keras.fitting import more_rows
+
+
+def fit(data=None, epochs=3, **arguments):
+  """A chain on batches of ten of fifty rows."""
+  model = models.classifier(optimizer='adam', steps_per_execution=(
+      arguments.pop('steps_per_execution', 1)))
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0, **arguments)
+  data = models.classes() if data is None else (data,)
+  model.fit(
+      *data, epochs=epochs, verbose=0, shuffle=False, callbacks=[sampling],
+      batch_size=10 if len(data) == 2 else None)
+  return sampling
+
+
+def given(**arguments):
+  return dict(
+      kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9, num_examples=50,
+      num_burnin_steps=4, num_steps_between_results=2, **arguments)
+
+
+def assert_same_draws(ours, theirs):
+  assert ours.num_steps == theirs.num_steps
+  assert ours.posterior.steps == theirs.posterior.steps
+  for a, b in zip(
+      ours.posterior.weights.values(), theirs.posterior.weights.values()):
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize('steps_per_execution', [1, 2])
+def test_as_if_each_batch_came_several_times(steps_per_execution):
+  x, y = models.classes()
+  repeated = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).flat_map(
+      lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(3))
+  plain = fit(repeated, **given())
+  ours = fit(
+      steps_per_execution=steps_per_execution,
+      **given(num_steps_per_batch=3))
+  assert ours.num_steps == 3 * 3 * 5
+  assert ours.settings['num_steps_per_batch'] == 3
+  assert_same_draws(ours, plain)
+  with pytest.raises(AssertionError):
+    assert_same_draws(ours, fit(**given(num_steps_per_batch=2)))
+
+
+def test_a_short_fit_of_a_table_makes_enough():
+  sampling = fit(num_chains=1)
+  # Of three epochs one is the optimizer's: 10 batches sample.
+  assert sampling.settings['num_steps_per_batch'] == 30
+  assert sampling.num_steps == 30 * 10
+  assert sampling.settings['num_burnin_steps'] == 100
+  assert len(sampling.posterior) == 34
+  assert sampling.kernel_results.num_late_returns == 0
+
+
+def test_rows_in_place_leave_noise():
+  numbers = functools.partial(more_rows.number_in_place, 'auto')
+  assert numbers(2016, 32, 10_000) == 32
+  assert numbers(100, 50, 200) == 50
+  assert numbers(138, 8, 160) == 1
+  assert more_rows.number_in_place(138, 138, 30, 160) == 22
+
+
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('arguments', [
+    dict(num_burnin_steps=2), dict(num_steps_between_results=1),
+    dict(temperature=lambda step: 1.), dict(num_more_rows=20),
+    dict(num_more_rows=0),
+    dict(num_steps_between_results=sgmcmc.keras.DrawSchedule(
+        keep_draw=lambda step: True))])
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_one_step_where_steps_are_counted_or_batches_alone(arguments):
+  sampling = fit(epochs=6, num_chains=1, **arguments)
+  assert sampling.settings['num_steps_per_batch'] == 1
+  assert sampling.num_steps == 25
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_data_without_rows_have_one():
+  rows = tf.data.Dataset.from_tensor_slices(models.classes())
+  sampling = fit(rows.map(lambda x, y: (x, y)).batch(10), epochs=6)
+  assert sampling.settings['num_steps_per_batch'] == 1
+
+
+@pytest.mark.parametrize('value, error', [
+    (0, ValueError), ('many', ValueError), (2.5, TypeError), (None, TypeError)])
+def test_numbers_that_are_refused(value, error):
+  with pytest.raises(error, match='num_steps_per_batch'):
+    sgmcmc.keras.PosteriorSampling(num_steps_per_batch=value)
+
+
+def test_draws_that_cannot_be_reached_count_them():
+  assert len(fit(epochs=1, **given(num_steps_per_batch=2)).posterior) == 2
+  with pytest.raises(ValueError, match='makes 5 step'):
+    fit(epochs=1, **{**given(), 'num_burnin_steps': 9})
+
+
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('arguments', [
+    dict(num_chains=2), dict(num_steps_per_batch=3)])
+def test_goes_on_after_kills(tmp_path, monkeypatch, arguments):
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  if 'num_chains' in arguments:
+    arguments = dict(kernel=None, **arguments)
+  run = functools.partial(
+      test_going_on.run, 4, make_model=models.classifier, **arguments)
+  whole = run()
+  number = whole[1].settings['num_steps_per_batch']
+  assert number > 1
+  pieces = run(kills=[2 * number, 7 * number], directory=tmp_path)
+  assert pieces[1].settings['num_steps_per_batch'] == number
+  test_going_on.assert_same(pieces, whole)
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_the_next_chain_takes_over_the_compiled_step():
+  model = models.classifier(optimizer='adam')
+  weights, made = model.get_weights(), []
+  for _ in range(2):
+    model.set_weights(weights)
+    sampling = sgmcmc.keras.PosteriorSampling(
+        seed=0, num_chains=1, start_epoch=0)
+    model.fit(
+        *models.classes(), epochs=2, batch_size=10, verbose=0, shuffle=False,
+        callbacks=[sampling])
+    made.append(sampling)
+  first, second = (each._chain._program.compiled for each in made)
+  assert first is second
+  assert made[1].settings['num_steps_per_batch'] == 30
+  assert_same_draws(*made)
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_a_directory_of_another_number_is_refused(tmp_path):
+  fit(num_chains=1, directory=tmp_path)
+  with pytest.raises(ValueError, match='num_steps_per_batch is 1, and .* 30:'):
+    fit(num_chains=1, directory=tmp_path, num_steps_per_batch=1)
+  assert len(fit(num_chains=1, directory=tmp_path).posterior) == 34
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_data_without_rows_in_between_leave_the_number():
+  sampling = fit(num_chains=1)
+  x, y = models.classes()
+  batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(10)
+  for data, number in ((batches.map(lambda x, y: (x, y)), 1), (batches, 30)):
+    before = sampling.num_steps
+    sampling.model.fit(data, epochs=1, verbose=0, callbacks=[sampling])
+    assert sampling.num_steps - before == 5 * number
+    assert sampling.settings['num_steps_per_batch'] == number
+
+
+def regressions(num_steps_per_batch, **arguments):
+  """Errors of `test_more_rows`, for chains with a quarter of the rows a batch.
+
+  With `num_more_rows=0` steps in a row have one batch alone.
+  """
+  x, y, *_ = test_law.regression()
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential(
+      [keras.Input([2]), keras.layers.Dense(test_more_rows.NUM_COLUMNS)])
+  model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=test_law.NOISE))
+  sampling = sgmcmc.keras.PosteriorSampling(
+      prior=tfp.distributions.Normal(0., test_law.PRIOR_SCALE), seed=0,
+      num_chains=1, start_epoch=0, num_burnin_steps=500,
+      num_steps_between_results=19, num_steps_per_batch=num_steps_per_batch,
+      **arguments)
+  model.fit(
+      x, np.repeat(y, test_more_rows.NUM_COLUMNS, axis=1),
+      epochs=600 // num_steps_per_batch, batch_size=len(x) // 4, verbose=0,
+      callbacks=[sampling])
+  return test_more_rows.errors(test_law.coefficients(sampling.posterior))
+
+
+@pytest.mark.slow
+def test_regressions_have_the_exact_posterior():
+  of_means, of_sds = regressions(30)
+  assert of_means < 0.3 and of_sds < 0.1
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The chain is hotter')
+def test_planted_steps_in_a_row_with_one_batch_are_seen(monkeypatch):
+  """The batch, a third of a step's rows, stays for thirty steps."""
+  monkeypatch.setattr(
+      more_rows.MoreRows, 'num_in_place', property(
+          lambda self: 0, lambda self, number: None), raising=False)
+  _, of_sds = regressions(30)
+  assert of_sds > 0.15

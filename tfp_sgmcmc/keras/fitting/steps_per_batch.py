@@ -1,0 +1,65 @@
+"""How many steps a chain makes on each batch.
+
+A `fit` of a small table has few batches: 277 rows in batches of 32, and 32
+epochs that sample, are 288. A chain of a small network needs some thousand
+steps to find its scales and step size, to arrive, and to move about. Its step
+costs a few milliseconds.
+
+Where a step has rows beside its batch (`more_rows`), it can do without the
+batch: all its rows, as many as before, are drawn anew. So with each batch that
+comes a chain may make several steps. "auto" makes, with B batches to come,
+
+  r = min(30, ceil(3000 / B))
+
+for each, and 1 in two cases. Where steps have the batch alone, r of them in a
+row would share its noise, which would heat the chain like that of a batch r
+times as small. And where burn-in or the spacing of draws is given, or T is a
+function of the step, these count steps of which their author expects one a
+batch.
+"""
+
+from tfp_sgmcmc.internal import checks
+
+__all__ = ['AUTO', 'check', 'chosen']
+
+AUTO = 'auto'
+_ENOUGH_STEPS, _MOST = 3000, 30
+
+
+def check(num_steps_per_batch: int | str) -> int | str:
+  """What was asked for, if it can be.
+
+  Args:
+    num_steps_per_batch: As `PosteriorSampling` takes it.
+
+  Returns:
+    num_steps_per_batch: The argument.
+
+  Raises:
+    ValueError: If it is not positive, or a word other than "auto".
+    TypeError: If it is neither a number nor a word.
+  """
+  if isinstance(num_steps_per_batch, str):
+    if num_steps_per_batch != AUTO:
+      raise ValueError(
+          f'num_steps_per_batch is {num_steps_per_batch!r}: it has to be an '
+          'int of 1 or more, or "auto".')
+    return num_steps_per_batch
+  return checks.positive_integer('num_steps_per_batch', num_steps_per_batch)
+
+
+def chosen(num_batches: int) -> int:
+  """The number of steps on each batch, where each has rows beside it.
+
+  Args:
+    num_batches: Python `int`, B, the number of batches to come.
+
+  Returns:
+    number: Python `int`, r.
+
+  #### Examples
+
+  >>> [chosen(number) for number in (30, 700, 1400, 2800, 5600)]
+  [30, 5, 3, 2, 1]
+  """
+  return min(_MOST, -(-_ENOUGH_STEPS // max(1, num_batches)))
