@@ -146,8 +146,9 @@ def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     lines: Of those with several sizes of batches that nearest to 32.
   """
   found = {}
-  for line in sorted(uncertainty.read(output / 'tables.jsonl'),
-                     key=lambda line: -abs(line['batch_size'] - 32)):
+  for line in sorted(
+      uncertainty.read(output / 'tables.jsonl'), key=lambda line: (
+          line['steps_per_batch'] == 'auto', -abs(line['batch_size'] - 32))):
     if line['temperature'] == 1. and line['num_chains'] == 'auto':
       hidden = '-'.join(map(str, line['hidden']))
       found['_'.join([line['set'], str(line['split']), hidden,

@@ -3,7 +3,8 @@
   python -m benchmarks.tables --data FOLDER [--sets energy ...] [--splits 2]
       [--epochs 40] [--batch-size 32] [--hidden 50] [--temperature 1]
       [--likelihood gaussian|one_scale|student_t|mixture]
-      [--chains auto|1] [--tiny] [--output benchmarks/results]
+      [--chains auto|1] [--steps-per-batch auto|1] [--tiny]
+      [--output benchmarks/results]
 
 For each table and split, a perceptron with hidden layers as given and Keras'
 defaults: Adam for all epochs, and a new network with the same seed for as many
@@ -14,7 +15,8 @@ mixture of two normals. Inputs and targets are standardised by
 the training rows. The score is the mean negative log likelihood of the test
 rows, in nats, of standardised targets. A network is lost where it is worse
 than a constant prediction (the training rows' mean and variance, or shares of
-the classes).
+the classes). "Steps" is `num_steps_per_batch`; where a fit has 3,000 batches or
+more, or its steps have the batch alone, "auto" is 1.
 
 Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
 OUTPUT/tables.md has the means over splits.
@@ -187,7 +189,8 @@ def scores(
 ) -> dict[str, Any]:
   """Of Adam and of the posterior: NLL, and processor seconds.
 
-  Those of Adam from the line of the same fit with other chains, if it is known.
+  Those of Adam from a line of the same fit with other chains or steps, if there
+  is one.
   """
   begin = time.process_time()
   if known is None:
@@ -198,7 +201,8 @@ def scores(
   middle = time.process_time()
   sampling = sgmcmc.keras.PosteriorSampling(
       temperature=arguments.temperature, seed=seed,
-      num_chains=arguments.chains)
+      num_chains=arguments.chains,
+      num_steps_per_batch=arguments.steps_per_batch)
   fit(table, arguments, seed, sampling)
   end = time.process_time()
   return dict(
@@ -217,9 +221,9 @@ def _likelihood(line):
 
 
 def _place(item):
-  name, epochs, batch, hidden, temperature, likelihood, chains = item[0]
+  name, epochs, batch, hidden, temperature, likelihood, chains, steps = item[0]
   return (list(SETS).index(name), likelihood, hidden, batch, epochs,
-          -temperature, str(chains))
+          -temperature, str(chains), str(steps))
 
 
 def report(lines: Sequence[dict[str, Any]]) -> str:
@@ -228,18 +232,19 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
   for line in lines:
     key = (line['set'], line['epochs'], line['batch_size'],
            tuple(line['hidden']), line['temperature'], _likelihood(line),
-           line['num_chains'])
+           line['num_chains'], line['steps_per_batch'])
     groups.setdefault(key, []).append(line)
-  rows = [['table', 'likelihood', 'epochs', 'batch', 'chains', 'hidden', 'T',
-           'splits', 'constant', 'Adam', 'posterior', 'lost', 'over Adam']]
+  rows = [['table', 'likelihood', 'epochs', 'batch', 'chains', 'steps',
+           'hidden', 'T', 'splits', 'constant', 'Adam', 'posterior', 'lost',
+           'over Adam']]
   rows.append(['---'] * len(rows[0]))
   for key, group in sorted(groups.items(), key=_place):
-    name, epochs, batch, hidden, temperature, likelihood, chains = key
+    name, epochs, batch, hidden, temperature, likelihood, chains, steps = key
     lost, worse = (
         sum(not line['posterior'] < line[other] for line in group)
         for other in ('constant', 'adam'))
     rows.append([
-        name, likelihood, str(epochs), str(batch), str(chains),
+        name, likelihood, str(epochs), str(batch), str(chains), str(steps),
         '-'.join(map(str, hidden)), f'{temperature:g}', str(len(group)), *(
             uncertainty.cell([line[what] for line in group])
             for what in ('constant', 'adam', 'posterior')),
@@ -268,6 +273,10 @@ def main(argv: Sequence[str] | None = None) -> int:
       '--chains', default='auto', choices=['auto', 1],
       type=lambda value: 1 if value == '1' else value,
       help='1: PosteriorSampling(num_chains=1), one chain everywhere')
+  parser.add_argument(
+      '--steps-per-batch', default='auto', choices=['auto', 1],
+      type=lambda value: 1 if value == '1' else value,
+      help='1: PosteriorSampling(num_steps_per_batch=1) everywhere')
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
       '--output', type=pathlib.Path,
@@ -279,7 +288,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       epochs=arguments.epochs, batch_size=arguments.batch_size,
       hidden=arguments.hidden, temperature=arguments.temperature,
       likelihood=arguments.likelihood, tiny=arguments.tiny,
-      num_chains=arguments.chains)
+      num_chains=arguments.chains, steps_per_batch=arguments.steps_per_batch)
 
   def run(name, split):
     table = SETS[name](arguments.data, split)
@@ -287,7 +296,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       table = Table(*(values[:64] for values in table))
     keras.backend.clear_session()
     same = {**about, 'set': name, 'split': split}
-    del same['num_chains']
+    del same['num_chains'], same['steps_per_batch']
     known = next((
         line for line in uncertainty.read(path)
         if same.items() <= line.items()), None)
