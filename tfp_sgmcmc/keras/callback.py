@@ -250,7 +250,8 @@ class PosteriorSampling(keras.callbacks.Callback):
     return {
         **self._settings.described(), 'num_chains': self._num_chains,
         'num_steps_per_batch': (
-            self._chain.steps_per_batch if self._has_begun
+            self._chain.steps_per_batch
+            if self._chain is not None and self._chain.has_begun
             else self._settings.given_steps_per_batch)}
 
   @property

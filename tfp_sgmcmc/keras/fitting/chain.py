@@ -75,10 +75,9 @@ class Chain:
     self._settings = settings
     self._draws = draws
     self._say = say
-    number = settings.num_steps_per_batch
-    self._chooses_steps = number == steps_per_batch.AUTO
-    self._progress = progress_lib.Progress(
-        settings.seed, 1 if self._chooses_steps else number)
+    number = settings.given_steps_per_batch
+    self._chooses_steps = number is None
+    self._progress = progress_lib.Progress(settings.seed, number or 1)
     self._first_look = first_look.FirstLook(
         model, settings.prior, likelihood, are_weights_checked)
     self._ahead = lookahead.Lookahead()
