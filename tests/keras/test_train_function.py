@@ -30,7 +30,7 @@ def test_an_execution_runs_the_step_and_takes_itself_out():
     step = compiled_step.CompiledStep(
         model, lambda data: {'rows': tf.shape(data[0])[0]})
     assert model.train_function is own and 'train_step' not in vars(model)
-    return step.on_batches(iterator)
+    return step.on_batch(next(iterator))
 
   model, own, _ = swapped(execute)
   logs = model.train_function(iter([(x[:7], y[:7])]))
