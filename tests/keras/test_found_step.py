@@ -71,9 +71,9 @@ def nll_of(posterior):
   return -np.mean(np.logaddexp.reduce(log_prob, axis=0) - np.log(len(log_prob)))
 
 
-@pytest.mark.parametrize('temperature', [
-    1., *(pytest.param(t, marks=[pytest.mark.slow, pytest.mark.weekly])
-          for t in (0., 'validation'))])
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('temperature', [1., 0., 'validation'])
 def test_a_steep_likelihood(temperature):
   """Better by half a nat than the optimizer's weights, on held-out data.
 
@@ -155,9 +155,9 @@ def fit_in_few_digits(policy):
   return sampling.settings['step_size'], history['loss'][3], history['loss'][-1]
 
 
-@pytest.mark.parametrize('policy', [
-    'mixed_bfloat16', pytest.param(
-        'mixed_float16', marks=[pytest.mark.slow, pytest.mark.weekly])])
+@pytest.mark.weekly
+@pytest.mark.slow
+@pytest.mark.parametrize('policy', ['mixed_bfloat16', 'mixed_float16'])
 def test_few_digits_do_not_stop_a_cold_chain(policy):
   step_size, before, after = fit_in_few_digits(policy)
   assert step_size > 2e-3 and after < before - 0.2

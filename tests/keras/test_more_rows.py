@@ -141,6 +141,7 @@ def errors(draws):
       np.abs(draws.std(axis=(0, 1)) / sd - 1.).max())
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_regressions_have_the_exact_posterior():
   of_means, of_sds = errors(coefficients())

@@ -43,7 +43,8 @@ def assert_same_draws(ours, theirs):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize('steps_per_execution', [1, 2])
+@pytest.mark.parametrize('steps_per_execution', [
+    1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_as_if_each_batch_came_several_times(steps_per_execution):
   x, y = models.classes()
   repeated = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).flat_map(
@@ -59,6 +60,7 @@ def test_as_if_each_batch_came_several_times(steps_per_execution):
     assert_same_draws(ours, fit(**given(num_steps_per_batch=2)))
 
 
+@pytest.mark.slow
 def test_a_short_fit_of_a_table_makes_enough():
   sampling = fit(num_chains=1)
   # Of three epochs one is the optimizer's: 10 batches sample.
