@@ -269,14 +269,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--temperature', type=float, default=1.)
   parser.add_argument(
       '--likelihood', default='gaussian', choices=LIKELIHOODS)
-  parser.add_argument(
-      '--chains', default='auto', choices=['auto', 1],
-      type=lambda value: 1 if value == '1' else value,
-      help='1: PosteriorSampling(num_chains=1), one chain everywhere')
-  parser.add_argument(
-      '--steps-per-batch', default='auto', choices=['auto', 1],
-      type=lambda value: 1 if value == '1' else value,
-      help='1: PosteriorSampling(num_steps_per_batch=1) everywhere')
+  for name in ('chains', 'steps-per-batch'):
+    parser.add_argument(
+        f'--{name}', default='auto', choices=['auto', 1],
+        type=lambda value: 1 if value == '1' else value,
+        help=f'1: PosteriorSampling(num_{name.replace("-", "_")}=1) everywhere')
   parser.add_argument('--tiny', action='store_true')
   parser.add_argument(
       '--output', type=pathlib.Path,

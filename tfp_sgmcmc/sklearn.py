@@ -144,7 +144,7 @@ class _Perceptron(base.BaseEstimator):
         **(self.sampling or {})}
     if on_all_rows:
       chains = starts.to_chains(
-          arguments.get('num_chains', starts.AUTO)) or starts.Chains(1)
+          arguments.get('num_chains', checks.AUTO)) or starts.Chains(1)
       # Each chain takes its share of a batch.
       data = tf.data.Dataset.from_tensors(tuple(
           np.repeat(part, chains.num_chains, axis=0)

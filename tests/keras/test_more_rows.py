@@ -99,7 +99,8 @@ def test_rows_are_of_the_data_and_distinct(num_chains):
   assert np.all(np.abs(counts - 37.5 * num_chains) < 29. * num_chains**0.5)
 
 
-def coefficients(monkeypatch=None):
+def coefficients(
+    monkeypatch=None, batch_size=BATCH_SIZE, epochs=300, **arguments):
   """Draws of linear regressions by the default kernel, `[draws, columns, 3]`.
 
   With `monkeypatch` the rows that are added are all of the first half.
@@ -120,11 +121,11 @@ def coefficients(monkeypatch=None):
   sampling = sgmcmc.keras.PosteriorSampling(
       prior=tfp.distributions.Normal(0., test_law.PRIOR_SCALE), seed=0,
       num_chains=1, start_epoch=0, num_burnin_steps=500,
-      num_steps_between_results=19)
+      num_steps_between_results=19, **arguments)
   model.fit(
-      x, np.repeat(y, NUM_COLUMNS, axis=1), epochs=300, batch_size=BATCH_SIZE,
-      verbose=0, callbacks=[sampling])
-  assert num_gradients(sampling) == BATCH_SIZE + 50
+      x, np.repeat(y, NUM_COLUMNS, axis=1), epochs=epochs,
+      batch_size=batch_size, verbose=0, callbacks=[sampling])
+  assert num_gradients(sampling) == batch_size + 50
   return test_law.coefficients(sampling.posterior)
 
 

@@ -2,11 +2,9 @@
 
 import functools
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from tests.keras import models
 from tests.keras import test_going_on
@@ -175,31 +173,15 @@ def test_data_without_rows_in_between_leave_the_number():
     assert sampling.settings['num_steps_per_batch'] == number
 
 
-def regressions(num_steps_per_batch, **arguments):
-  """Errors of `test_more_rows`, for chains with a quarter of the rows a batch.
-
-  With `num_more_rows=0` steps in a row have one batch alone.
-  """
-  x, y, *_ = test_law.regression()
-  keras.utils.set_random_seed(0)
-  model = keras.Sequential(
-      [keras.Input([2]), keras.layers.Dense(test_more_rows.NUM_COLUMNS)])
-  model.compile('sgd', sgmcmc.keras.GaussianLikelihood(scale=test_law.NOISE))
-  sampling = sgmcmc.keras.PosteriorSampling(
-      prior=tfp.distributions.Normal(0., test_law.PRIOR_SCALE), seed=0,
-      num_chains=1, start_epoch=0, num_burnin_steps=500,
-      num_steps_between_results=19, num_steps_per_batch=num_steps_per_batch,
-      **arguments)
-  model.fit(
-      x, np.repeat(y, test_more_rows.NUM_COLUMNS, axis=1),
-      epochs=600 // num_steps_per_batch, batch_size=len(x) // 4, verbose=0,
-      callbacks=[sampling])
-  return test_more_rows.errors(test_law.coefficients(sampling.posterior))
+def errors_of_regressions():
+  """Those of `test_more_rows`, of chains with a quarter of the rows a batch."""
+  return test_more_rows.errors(test_more_rows.coefficients(
+      batch_size=test_law.NUM_EXAMPLES // 4, epochs=20, num_steps_per_batch=30))
 
 
 @pytest.mark.slow
 def test_regressions_have_the_exact_posterior():
-  of_means, of_sds = regressions(30)
+  of_means, of_sds = errors_of_regressions()
   assert of_means < 0.3 and of_sds < 0.1
 
 
@@ -211,5 +193,5 @@ def test_planted_steps_in_a_row_with_one_batch_are_seen(monkeypatch):
   monkeypatch.setattr(
       more_rows.MoreRows, 'num_in_place', property(
           lambda self: 0, lambda self, number: None), raising=False)
-  _, of_sds = regressions(30)
+  _, of_sds = errors_of_regressions()
   assert of_sds > 0.15

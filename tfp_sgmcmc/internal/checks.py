@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import hints
 
+# What leaves a choice to the library.
+AUTO = 'auto'
 # The longest name of a file that the library puts into a directory.
 _LONGEST_NAME = 'draws_00000000-00000000.npz.partial'
 
@@ -187,6 +189,17 @@ def positive_integer(name: str, value: object) -> int:
 def non_negative_integer(name: str, value: object) -> int:
   """Returns `value` as an `int` of at least 0, or raises."""
   return _integer(name, value, 0)
+
+
+def integer_or_auto(name: str, value: object, minimum: int) -> int | str:
+  """Returns `value` as an `int` of at least 0 or 1, or "auto"; or raises."""
+  if isinstance(value, str):
+    if value != AUTO:
+      raise ValueError(
+          f'{name} is {value!r}: it has to be an int of {minimum} or more, or '
+          '"auto".')
+    return value
+  return _integer(name, value, minimum)
 
 
 def _integer(name, value, minimum):

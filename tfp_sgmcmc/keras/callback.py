@@ -28,7 +28,6 @@ from tfp_sgmcmc.keras.fitting import resumption
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
-from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.heat import temperature_search
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
@@ -52,8 +51,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   regularisers. From `start_epoch` on each training step is a step of a
   transition kernel, or several, in place of a step of the compiled optimizer.
   Rows of the data, those of the batch among them or not, estimate the
-  posterior. After `fit` the weights are the chain's last
-  state, and `posterior` holds the draws.
+  posterior. After `fit` the weights are the chain's last state, and `posterior`
+  holds the draws.
 
   `PosteriorSampling()` chooses what you do not pass, and prints it: a fifth of
   the epochs is for the compiled optimizer and a third of the rest for burn-in,
@@ -252,7 +251,7 @@ class PosteriorSampling(keras.callbacks.Callback):
         'num_steps_per_batch': (
             self._chain.steps_per_batch
             if self._chain is not None and self._chain.has_begun
-            else self._settings.given_steps_per_batch)}
+            else self._settings.num_steps_per_batch)}
 
   @property
   def validation_scores(self) -> dict[float, float]:
@@ -555,7 +554,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     steps = self.params.get('steps') or self._steps_in_epoch
     number = settings.num_steps_per_batch
     if (steps and settings.found_step is not None and settings.search is None
-        and number != steps_per_batch.AUTO):
+        and number is not None):
       epochs = self.params['epochs'] - max(epoch, settings.start_epoch)
       settings.found_step.plan(
           settings.schedule.burnin_of(epochs * steps * number))

@@ -75,8 +75,7 @@ class Chain:
     self._settings = settings
     self._draws = draws
     self._say = say
-    number = settings.given_steps_per_batch
-    self._chooses_steps = number is None
+    number = settings.num_steps_per_batch
     self._progress = progress_lib.Progress(settings.seed, number or 1)
     self._first_look = first_look.FirstLook(
         model, settings.prior, likelihood, are_weights_checked)
@@ -96,7 +95,7 @@ class Chain:
       kept = draws.store.checkpoint()
       self.load_state(kept)
       settings.make_kernel.load_state(kept)
-      if not self._chooses_steps and self._progress.steps_per_batch != number:
+      if number not in (None, self._progress.steps_per_batch):
         raise ValueError(
             f'num_steps_per_batch is {number}, and the chain in '
             f'{str(draws.store.path)!r} has {self._progress.steps_per_batch}: '
@@ -135,8 +134,8 @@ class Chain:
 
     A number that was chosen holds where steps have rows beside their batch.
     """
-    if (self._chooses_steps and self._step is not None
-        and self._chains.more_rows is None):
+    if (self._settings.num_steps_per_batch is None
+        and self._step is not None and self._chains.more_rows is None):
       return 1
     return self._progress.steps_per_batch
 
@@ -593,7 +592,7 @@ class Chain:
   def _take_steps(self):
     """Chooses the number of steps, and by it burn-in, draws, the step size."""
     settings, progress = self._settings, self._progress
-    if (self._chooses_steps and not self.is_resumed
+    if (settings.num_steps_per_batch is None and not self.is_resumed
         and self._chains.more_rows is not None):
       progress.steps_per_batch = steps_per_batch.chosen(
           progress.batches_to_come or 1)
@@ -619,13 +618,13 @@ class Chain:
 
   def _take_rows_in_place(self):
     """Has rows drawn anew for all steps on a batch, in place of its own."""
-    more, number = self._chains.more_rows, 0
-    if self.steps_per_batch > 1 and more is not None:
-      number = more_rows.number_in_place(
-          self._settings.num_more_rows, more.number,
-          self._chains.rows_of(self._batch_size),
-          self._settings.examples.number)
-    if more is not None and more.num_in_place != number:
+    more = self._chains.more_rows
+    if more is None:
+      return
+    number = 0 if self.steps_per_batch == 1 else more_rows.number_in_place(
+        self._settings.num_more_rows, more.number,
+        self._chains.rows_of(self._batch_size), self._settings.examples.number)
+    if more.num_in_place != number:
       more.num_in_place = number
       self._program.compiled = None
 

@@ -43,35 +43,11 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
-__all__ = [
-    'AUTO', 'MoreRows', 'check', 'number_in_place', 'number_of', 'of_fit']
+__all__ = ['MoreRows', 'number_in_place', 'number_of', 'of_fit']
 
-AUTO = 'auto'
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
 _NUMBERS_AT_ONCE = 2**22
-
-
-def check(num_more_rows: int | str) -> int | str:
-  """What was asked for, if it can be.
-
-  Args:
-    num_more_rows: As `PosteriorSampling` takes it.
-
-  Returns:
-    num_more_rows: The argument.
-
-  Raises:
-    ValueError: If it is negative, or a word other than "auto".
-    TypeError: If it is neither a number nor a word.
-  """
-  if isinstance(num_more_rows, str):
-    if num_more_rows != AUTO:
-      raise ValueError(
-          f'num_more_rows is {num_more_rows!r}: it has to be an int of 0 or '
-          'more, or "auto".')
-    return num_more_rows
-  return checks.non_negative_integer('num_more_rows', num_more_rows)
 
 
 def of_fit(
@@ -142,7 +118,7 @@ def number_of(
   """
   why_not = _why_not(model, num_examples, arrays, batch_size)
   if why_not is not None:
-    if num_more_rows != AUTO:
+    if num_more_rows != checks.AUTO:
       raise ValueError(
           f'num_more_rows is {num_more_rows}, and {why_not}. Leave it out, or '
           'make the batches larger.')
@@ -189,7 +165,7 @@ def number_in_place(
   Returns:
     number: Python `int`, at least 1.
   """
-  most = 3 * num_examples // 4 if num_more_rows == AUTO else num_examples
+  most = 3 * num_examples // 4 if num_more_rows == checks.AUTO else num_examples
   return max(1, min(num_rows, most - number))
 
 

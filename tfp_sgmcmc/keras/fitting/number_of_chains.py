@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import collectives
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.fitting import calls
 from tfp_sgmcmc.keras.fitting import more_rows
@@ -82,7 +83,7 @@ def _have_rows(model, iterator, num_examples, batch_size):
   dataset = compat.dataset_of(iterator)
   arrays = None if dataset is None else compat.arrays_of(dataset)
   return more_rows.number_of(
-      more_rows.AUTO, model, num_examples, arrays, batch_size, SEVERAL) > 0
+      checks.AUTO, model, num_examples, arrays, batch_size, SEVERAL) > 0
 
 
 def _have_starts(model, inputs, seed):

@@ -17,11 +17,9 @@ from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.fitting import checkpoint
 from tfp_sgmcmc.keras.fitting import defaults
 from tfp_sgmcmc.keras.fitting import kernel_maker
-from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import row_count as examples_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import starts
-from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.heat import found_step as found_step_lib
 from tfp_sgmcmc.keras.heat import temperature_search
 
@@ -49,8 +47,8 @@ class Settings:
     chains: `Chains`; None where their number is to be chosen.
     num_more_rows: Python `int` or "auto", how many rows a step has beside those
       of its batch.
-    num_steps_per_batch: Python `int` or "auto", how many steps there are for
-      each batch.
+    num_steps_per_batch: Python `int`, how many steps there are for each batch;
+      None where it is to be chosen.
     directory: `Directory`, None to keep draws in memory.
     seed: Stateless seed.
   """
@@ -65,7 +63,7 @@ class Settings:
   prior: Any
   chains: starts.Chains | None
   num_more_rows: int | str
-  num_steps_per_batch: int | str
+  num_steps_per_batch: int | None
   directory: checkpoint.Directory | None
   seed: tf.Tensor
 
@@ -73,12 +71,6 @@ class Settings:
   def num_chains(self) -> int | None:
     """The number of chains; None where it is to be chosen."""
     return None if self.chains is None else self.chains.num_chains
-
-  @property
-  def given_steps_per_batch(self) -> int | None:
-    """The number of steps for each batch; None where it is to be chosen."""
-    number = self.num_steps_per_batch
-    return None if isinstance(number, str) else number
 
   @property
   def finds_step(self) -> bool:
@@ -253,17 +245,18 @@ def resolve(
   if found_step is not None and search is None and (
       num_burnin_steps is not None):
     found_step.plan(num_burnin_steps)
-  num_more_rows = more_rows.check(num_more_rows)
-  if num_more_rows == more_rows.AUTO and not finds_step:
+  num_more_rows = checks.integer_or_auto('num_more_rows', num_more_rows, 0)
+  if num_more_rows == checks.AUTO and not finds_step:
     num_more_rows = 0
-  num_steps_per_batch = steps_per_batch.check(num_steps_per_batch)
-  if num_steps_per_batch == steps_per_batch.AUTO and (
-      num_more_rows != more_rows.AUTO or num_burnin_steps is not None
+  asked = checks.integer_or_auto('num_steps_per_batch', num_steps_per_batch, 1)
+  steps_per_batch = None if isinstance(asked, str) else asked
+  if steps_per_batch is None and (
+      num_more_rows != checks.AUTO or num_burnin_steps is not None
       or schedule.num_steps_between_results is not None
       or schedule.keep_draw is not None or callable(temperature)):
-    num_steps_per_batch = 1
+    steps_per_batch = 1
   chains = starts.to_chains(num_chains)
-  if chains is None and num_more_rows != more_rows.AUTO:
+  if chains is None and num_more_rows != checks.AUTO:
     chains = starts.Chains(1)
   if chains is not None and chains.num_chains > 1:
     side_by_side.check(make_kernel)
@@ -282,21 +275,21 @@ def resolve(
       # The first expression that matches is taken.
       **(dict(prior_order=list(prior)) if isinstance(prior, Mapping) else {}),
       **(dict(num_more_rows=num_more_rows) if num_more_rows else {}),
-      **({} if num_steps_per_batch in (1, steps_per_batch.AUTO) else dict(
-          num_steps_per_batch=num_steps_per_batch)),
+      **({} if steps_per_batch in (1, None) else dict(
+          num_steps_per_batch=steps_per_batch)),
       **_of_chains(chains))
   return Settings(
       given=given, chooses=chooses, examples=examples, make_kernel=make_kernel,
       schedule=times, search=search, found_step=found_step,
       start_epoch=start_epoch, prior=prior, chains=chains,
-      num_more_rows=num_more_rows, num_steps_per_batch=num_steps_per_batch,
+      num_more_rows=num_more_rows, num_steps_per_batch=steps_per_batch,
       directory=directory, seed=stateless_seed)
 
 
 def _of_chains(chains):
   """By what a run is known that has several chains, or may have."""
   if chains is None:
-    return dict(num_chains=starts.AUTO, initial_weights=None)
+    return dict(num_chains=checks.AUTO, initial_weights=None)
   return {} if chains.num_chains == 1 else dict(
       num_chains=chains.num_chains, initial_weights=chains.initial_weights)
 

@@ -160,8 +160,7 @@ class SideBySide:
     drawn = f'drawn from all {num_examples}'
     if more.num_in_place:
       chain = 'the chain' if k == 1 else f'each of the {k} chains'
-      return (
-          f'A step of {chain} has {more.num_drawn} rows, {drawn}.')
+      return f'A step of {chain} has {more.num_drawn} rows, {drawn}.'
     if k == 1:
       return f'Each step has {more.number} rows beside its batch, {drawn}.'
     return (

@@ -19,11 +19,10 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import network
 
 __all__ = [
-    'AUTO', 'Chains', 'are_lost', 'fresh', 'initialisers_seed', 'matching',
+    'Chains', 'are_lost', 'fresh', 'initialisers_seed', 'matching',
     'to_chains', 'warn_of_twins']
 
 
-AUTO = 'auto'
 _LOCK = threading.RLock()
 _GENERATOR = python_random.random.__self__  # type: ignore[attr-defined]
 _FUNCTIONS = [
@@ -70,7 +69,7 @@ class Chains:
 def to_chains(value: 'Chains | int | str') -> Chains | None:
   """What was given as `num_chains`, as `Chains`; None for "auto"."""
   if isinstance(value, str):
-    if value != AUTO:
+    if value != checks.AUTO:
       raise ValueError(
           f'num_chains is {value!r}: it has to be an int of 1 or more, Chains, '
           'or "auto".')

@@ -74,12 +74,6 @@ class StepOfChains:
     """The number of steps, as a tensor."""
     return self._turns.first(self._step.status_variables[0])
 
-  @property
-  def status(self) -> tuple[tf.Tensor, tf.Tensor]:
-    """The number of steps, and of the first with NaN or Inf in any chain."""
-    step, bad = self._turns.stacked(self._step.status_variables)
-    return tf.constant(step[0]), _first(tf.constant(bad))
-
   def results(self) -> Any:
     """The kernel's results after the last step; of several `[k, ...]` each."""
     if self._chains.num_chains == 1:

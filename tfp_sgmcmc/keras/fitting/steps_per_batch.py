@@ -18,34 +18,9 @@ function of the step, these count steps of which their author expects one a
 batch.
 """
 
-from tfp_sgmcmc.internal import checks
+__all__ = ['chosen']
 
-__all__ = ['AUTO', 'check', 'chosen']
-
-AUTO = 'auto'
 _ENOUGH_STEPS, _MOST = 3000, 30
-
-
-def check(num_steps_per_batch: int | str) -> int | str:
-  """What was asked for, if it can be.
-
-  Args:
-    num_steps_per_batch: As `PosteriorSampling` takes it.
-
-  Returns:
-    num_steps_per_batch: The argument.
-
-  Raises:
-    ValueError: If it is not positive, or a word other than "auto".
-    TypeError: If it is neither a number nor a word.
-  """
-  if isinstance(num_steps_per_batch, str):
-    if num_steps_per_batch != AUTO:
-      raise ValueError(
-          f'num_steps_per_batch is {num_steps_per_batch!r}: it has to be an '
-          'int of 1 or more, or "auto".')
-    return num_steps_per_batch
-  return checks.positive_integer('num_steps_per_batch', num_steps_per_batch)
 
 
 def chosen(num_batches: int) -> int:
