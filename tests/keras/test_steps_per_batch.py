@@ -176,7 +176,7 @@ def test_data_without_rows_in_between_leave_the_number():
 def errors_of_regressions():
   """Those of `test_more_rows`, of chains with a quarter of the rows a batch."""
   return test_more_rows.errors(test_more_rows.coefficients(
-      batch_size=test_law.NUM_EXAMPLES // 4, epochs=20, num_steps_per_batch=30))
+      batch_size=test_law.NUM_EXAMPLES // 4, epochs=75, num_steps_per_batch=30))
 
 
 @pytest.mark.slow
