@@ -234,7 +234,7 @@ def chain_with_a_fall(condition, monkeypatch):
       posterior, estimator=gradients.Uniform(20), num_steps=120)
   state = [tf.zeros([2, 2]), tf.zeros([2, 3])]
   with monkeypatch.context() as patch:
-    patch.setattr(states, 'cond_unless_mapped', condition)
+    patch.setattr(states, 'cond_for_all', condition)
     one_step = tf.function(kernel.one_step, autograph=False)
     results = kernel.bootstrap_results(state, seed=[0, 5])
     for k in range(1, 211):
@@ -250,7 +250,7 @@ def chain_with_a_fall(condition, monkeypatch):
 
 @pytest.mark.slow
 def test_the_steps_that_teach_nothing(monkeypatch):
-  condition = states.cond_unless_mapped
+  condition = states.cond_for_all
   ours = chain_with_a_fall(condition, monkeypatch)
   always = chain_with_a_fall(lambda p, if_true, if_false: if_false(),
                              monkeypatch)

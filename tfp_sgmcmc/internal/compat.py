@@ -30,6 +30,7 @@ __all__ = [
     'dataset_of',
     'find_result',
     'hlo',
+    'in_all_elements',
     'in_graph',
     'in_xla_context',
     'is_vectorising',
@@ -393,6 +394,23 @@ def is_vectorising() -> bool:
   return bool(_maps)
 
 
+@tf.function(autograph=False)
+def in_all_elements(holds: tf.Tensor) -> tf.Tensor:
+  """Whether it holds for all elements that `vectorized_map` maps.
+
+  One answer for all of them, so that a condition on it stays one: vectorised,
+  one on an answer of each runs both branches, each on a number of elements that
+  XLA does not know.
+
+  Args:
+    holds: `bool` scalar.
+
+  Returns:
+    hold: `bool` scalar.
+  """
+  return tf.identity(holds)
+
+
 @functools.cache
 def _add_rules():
   """Tells TensorFlow how to vectorise operations where it has no rule."""
@@ -420,13 +438,18 @@ def _add_rules():
 
 
 def _compiled_call(as_before, wrap):
-  """The rule for a call: what XLA compiles is mapped, and compiled again."""
+  """The rule for a call: what XLA compiles is mapped, and compiled again.
+
+  That of `in_all_elements` is one answer for all.
+  """
 
   def rule(op):
+    function = op.op.graph._get_function(op.get_attr('f').name)
+    if in_all_elements.python_function.__name__ in op.get_attr('f').name:
+      return [wrap(tf.reduce_all(op.stacked_input(0)), False)]
     known = _maps[-1] if _maps else None
     if known is None:
       return as_before(op)
-    function = op.op.graph._get_function(op.get_attr('f').name)
     attributes = function.cached_definition.attr
     # To ask for one that is not there would add it to the function.
     is_compiled = (

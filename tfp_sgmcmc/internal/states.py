@@ -366,15 +366,15 @@ def compiled(fn: Callable[[], Any], parts: Sequence[tf.Tensor]) -> Any:
       fn, autograph=False, jit_compile=compat.jit_compile())()
 
 
-def cond_unless_mapped(
+def cond_for_all(
     predicate: tf.Tensor, if_true: Callable[[], Any],
     if_false: Callable[[], Any],
 ) -> Any:
   """`if_true()` where the predicate holds, if that spares `if_false()`.
 
-  Under `compat.vectorized_map`, where chains would differ, it is always
-  `if_false()`, which has to be right in both cases.
+  Under `compat.vectorized_map` it is `if_true()` where the predicate holds for
+  all chains, and else `if_false()`, which has to be right in both cases.
   """
   if compat.is_vectorising():
-    return if_false()
+    predicate = compat.in_all_elements(predicate)
   return tf.cond(predicate, if_true, if_false)

@@ -376,7 +376,7 @@ class SelfTuning(adaptation.AdaptingKernel):
     is_quiet = seen.is_usable & ~is_measuring & ~made.is_anchor
     if collectives.context() is not None:
       return learn()
-    return states.cond_unless_mapped(is_quiet, go_on, learn)
+    return states.cond_for_all(is_quiet, go_on, learn)
 
   def _is_measuring(self, step, number):
     """Whether a step takes a second gradient, at its start."""
