@@ -18,7 +18,7 @@ def test_prints_scores_that_a_working_sampler_reaches(
   # Several for each batch take longer than a test should.
   monkeypatch.setattr(steps_per_batch, 'chosen', lambda num_batches: 1)
   assert quickstart.main(
-      ['--epochs=40', '--num_units=40', f'--output={tmp_path / "new"}']) == 0
+      ['--epochs=25', '--num_units=40', f'--output={tmp_path / "new"}']) == 0
   picture = (tmp_path / 'new' / 'quickstart.png').read_bytes()
   assert picture.startswith(b'\x89PNG') and len(picture) > 20_000
   output = capsys.readouterr().out

@@ -203,7 +203,7 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
   >>> from tfp_sgmcmc.sklearn import BayesianRegressor
   >>> x = np.linspace(-1., 1., 200)[:, np.newaxis]
   >>> y = 2. * x[:, 0] + 0.1 * np.random.default_rng(0).normal(size=200)
-  >>> regressor = BayesianRegressor(num_steps=1000, random_state=0).fit(x, y)
+  >>> regressor = BayesianRegressor(num_steps=500, random_state=0).fit(x, y)
   >>> mean, std = regressor.predict(x[:5], return_std=True)
   >>> mean.shape, std.shape, regressor.score(x, y) > 0.9
   ((5,), (5,), True)

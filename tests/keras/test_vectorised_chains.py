@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import together
 
@@ -327,3 +328,21 @@ def test_rules_are_right():
     np.testing.assert_allclose(
         compat.vectorized_map(fn, x), tf.stack([fn(row) for row in x]),
         rtol=1e-6)
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_what_is_done_only_where_something_holds_for_all(jit_compile):
+  """One branch for all chains, by a condition that stays one."""
+  def fn(x):
+    return states.cond_for_all(x > 0., lambda: x + 1., lambda: x - 1.)
+
+  def mapped(x):
+    return compat.vectorized_map(fn, x)
+
+  program = tf.function(mapped, jit_compile=jit_compile, autograph=False)
+  np.testing.assert_array_equal(program(tf.constant([1., 2.])), [2., 3.])
+  np.testing.assert_array_equal(program(tf.constant([1., -2.])), [0., -3.])
+  plain = tf.function(mapped, autograph=False).get_concrete_function(
+      tf.zeros([2]))
+  assert together._is_for_all_alike(plain)
+  np.testing.assert_array_equal([fn(1.), fn(-2.)], [2., -3.])
