@@ -120,7 +120,7 @@ def test_a_loss_that_sums_over_pixels():
   assert len(sampling.posterior) >= 30
 
 
-@pytest.mark.weekly_after(1)
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize('chosen', [
     dict(kernel=sgmcmc.SGHMC, num_burnin_steps=12),

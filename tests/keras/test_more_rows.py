@@ -160,7 +160,7 @@ def test_a_kernel_or_a_rate_of_the_user_has_the_batch_alone():
   for arguments in (dict(kernel=sgmcmc.SGNHT, learning_rate=0.1),
                     dict(learning_rate=0.1)):
     assert num_gradients(fit(models.classes(), 'auto', **arguments)) == 5
-    assert num_gradients(fit(models.classes(), 7, **arguments)) == 12
+  assert num_gradients(fit(models.classes(), 7, **arguments)) == 12
 
 
 def fit(data, num_more_rows, **arguments):

@@ -201,7 +201,7 @@ def test_a_lost_chain_starts_where_the_best_does(
       seed=0, start_epoch=0, num_steps_per_batch=1)
   x, y = test_more_rows.table(200)
   history = network().fit(
-      x, y, epochs=20, batch_size=10, verbose=2, callbacks=[sampling])
+      x, y, epochs=10, batch_size=10, verbose=2, callbacks=[sampling])
   out = capsys.readouterr().out
   assert ('Training has left chain 2 far off' in out) != is_planted
   assert (history.history['loss'][0] < 1e4) != is_planted

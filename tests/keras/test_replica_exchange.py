@@ -17,7 +17,7 @@ KERNEL = functools.partial(
 
 
 @pytest.mark.parametrize('num_chains', [
-    1, pytest.param(2, marks=pytest.mark.slow)])
+    1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_draws_are_those_of_the_cold_chain(num_chains):
   model = models.classifier()
   sampling = models.make_sampling(KERNEL, **(
@@ -48,8 +48,9 @@ def test_killed_and_gone_on_with(tmp_path):
   test_going_on.assert_same(killed, whole)
 
 
-@pytest.mark.parametrize('batch_size', [
-    100, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('batch_size', [100, 50])
 def test_law_of_regressions(batch_size):
   """400 regressions in one state, so that temperatures have to be near."""
   _, _, mean, covariance = test_law.regression()

@@ -191,10 +191,17 @@ def compare_all(cases, one, two):
 
 
 def variants(one, two):
-  """Other kernels, models, ways to compile one and to deal rows."""
+  """Other kernels, models, ways to compile and to deal rows; all-reduces."""
   compare_all(VARIANTS, one, two)
-  # The slope, its variance, and the gradient.
-  assert num_all_reduces(two, **VARIANTS['SBPS']) == 3.
+  for number, arguments in (
+      (1., KERNELS['SGHMC']),
+      # One for each of two candidates.
+      (2., KERNELS['EWSG']),
+      # The slope, its variance, and the gradient.
+      (3., VARIANTS['SBPS'])):
+    found = num_all_reduces(two, **arguments)
+    print(f'all-reduces a step: {found}', flush=True)
+    assert found == number
   # Where each replica deals its own rows: another chain, of the same law.
   with mock.patch.object(compat, 'sees_tpus', return_value=True):
     assert law_of_ewsg(two) < 1.
@@ -234,19 +241,12 @@ def planted(name, right, two):
 
 
 def usual(one, two):
-  """The usual kernels, what a step costs, and a planted error."""
+  """The usual kernels, and a planted error."""
   made = compare_all(KERNELS, one, two)
   _, (model, *_) = made['EWSG']
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
     assert np.all(np.isfinite(first)) and np.array_equal(first, second)
-  for number, arguments in (
-      (1., KERNELS['SGHMC']),
-      # One for each of two candidates.
-      (2., KERNELS['EWSG'])):
-    found = num_all_reduces(two, **arguments)
-    print(f'all-reduces a step: {found}', flush=True)
-    assert found == number
   assert planted('SGHMC', made['SGHMC'][0], two) > 1e-3
 
 

@@ -87,7 +87,9 @@ def p_value(num_steps=20, estimator=UNIFORM, num_parts=1, temperature=1.,
 @pytest.mark.parametrize('arguments', [
     pytest.param(dict(h=0.2), marks=[pytest.mark.slow, pytest.mark.weekly]),
     dict(h=0.7, friction=3.),  # Steps of which one in two is refused.
-    dict(h=0.5, temperature=0.5),
+    pytest.param(
+        dict(h=0.5, temperature=0.5), marks=[
+            pytest.mark.slow, pytest.mark.weekly]),
     pytest.param(
         dict(h=0.5, temperature=0.5, num_parts=2), marks=pytest.mark.slow),
     pytest.param(

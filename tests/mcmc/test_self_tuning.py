@@ -130,8 +130,8 @@ def test_law_where_a_batch_is_a_hundredth_of_the_data():
 
 
 @pytest.mark.parametrize('error', [
-    dict(noise=1.), pytest.param(
-        dict(noise=0.5), marks=[pytest.mark.slow, pytest.mark.weekly]),
+    *(pytest.param(error, marks=[pytest.mark.slow, pytest.mark.weekly])
+      for error in (dict(noise=1.), dict(noise=0.5))),
     dict(drift=0.05)])
 def test_planted_errors_are_seen(error):
   theta, _ = run_means(**error)
