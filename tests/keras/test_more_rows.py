@@ -50,7 +50,25 @@ def test_how_many():
   image = keras.Sequential([
       keras.Input([4, 4, 1]), keras.layers.Conv2D(3, 3),
       keras.layers.Flatten(), keras.layers.Dense(2)])
-  assert numbers(image, [np.zeros([200, 4, 4, 1], np.float32)], 32) == 0
+  images = [np.zeros([10_000, 4, 4, 1], np.float32)]
+  assert numbers(image, images, 32) == 2016
+  # 30 weights at 144 places, and 26 at one; of moving statistics four more.
+  larger = keras.Sequential([
+      keras.Input([14, 14, 1]), keras.layers.Conv2D(3, 3),
+      keras.layers.BatchNormalization(), keras.layers.GlobalMaxPooling2D(),
+      keras.layers.Dense(2)])
+  images = [np.zeros([10_000, 14, 14, 1], np.float32)]
+  products = (30 + 12) * 144 + 8
+  assert numbers(larger, images, 32) == 2**22 // products - 32
+  assert numbers(larger, images, 200) == 0
+  for unknown in (
+      keras.Sequential([
+          keras.Input([None, None, 1]), keras.layers.Conv2D(3, 3),
+          keras.layers.GlobalMaxPooling2D(), keras.layers.Dense(2)]),
+      keras.Sequential([
+          keras.Input([14, 14]), keras.layers.Conv1D(3, 3),
+          keras.layers.GRU(2), keras.layers.Dense(2)])):
+    assert numbers(unknown, images, 32) == 0
   assert numbers(
       network(), [np.zeros([200, 4, 5], np.float32)], 32) == 0
   words = keras.Sequential([

@@ -2,6 +2,7 @@
 
 import functools
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -100,6 +101,24 @@ def test_data_without_rows_have_one():
   rows = tf.data.Dataset.from_tensor_slices(models.classes())
   sampling = fit(rows.map(lambda x, y: (x, y)).batch(10), epochs=6)
   assert sampling.settings['num_steps_per_batch'] == 1
+
+
+@pytest.mark.slow
+def test_a_short_fit_of_small_images_makes_several():
+  rng = np.random.default_rng(0)
+  x, y = rng.normal(size=[60, 4, 4, 1]), rng.normal(size=[60, 1])
+  model = keras.Sequential([
+      keras.Input([4, 4, 1]), keras.layers.Conv2D(3, 3),
+      keras.layers.BatchNormalization(), keras.layers.ReLU(),
+      keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(2)])
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood())
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0)
+  model.fit(x, y, epochs=3, batch_size=10, verbose=0, callbacks=[sampling])
+  assert sampling.settings['num_chains'] == 1
+  assert sampling.settings['num_steps_per_batch'] == 30
+  assert sampling.num_steps == 30 * 12
+  # Half of all, and as many as in a batch.
+  assert test_more_rows.num_gradients(sampling) == 40
 
 
 @pytest.mark.parametrize('value, error', [

@@ -164,8 +164,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         its batch, drawn anew from all rows of the arrays that `fit` has: then
         gradients have less noise, and most chains arrive in fewer epochs. Or
         "auto", for as many as cost little: up to 63 times the batch for a small
-        network on a table; none for images, or with a kernel or a learning rate
-        of yours.
+        network on a table or on small images; none for sequences, or with a
+        kernel or a learning rate of yours.
       num_steps_per_batch: Python `int`, how many steps the chain makes for each
         batch; above 1 a step that has more rows has none of the batch's own.
         Or "auto": as many as make 3,000 steps in all, at most 30 a batch, where

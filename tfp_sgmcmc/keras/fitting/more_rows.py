@@ -11,15 +11,15 @@ time, which is nearly the same for 32 rows and for 1,000.
 So the step may have more rows than the batch. They are drawn anew for each step
 and each chain from all N rows, distinct among themselves, and their gradients
 count like those of the batch. "auto" chooses their number m, for batches of b
-rows and a network of w weights,
+rows and a network that takes w products with its weights for a row,
 
-  m = min(63 b, N / 2, 2^22 / w - b),
+  m = min(63 b, N / 2, 2^22 / w - b).
 
-and none in four cases. Where b is above N / 4, noise is no concern. Where w is
-above 2^22 / (4 b), or inputs are not rows of numbers (`[N, features]`), or a
-layer uses its weights more than once a row (convolutional and recurrent ones,
-those of sequences), rows cost more. A model may take batches of one size alone.
-And data of more than 2^28 numbers might not fit beside a network on a GPU.
+w is the number of weights, and a convolution's are used at each place of its
+output. There are none in four cases. Where b is above N / 4, noise is no
+concern. Where w is above 2^22 / (4 b), or a layer is recurrent or one of
+sequences, rows cost more. A model may take batches of one size alone. And data
+of more than 2^28 numbers might not fit beside a network on a GPU.
 
 Where a chain makes several steps for each batch (`steps_per_batch`), as many
 rows are drawn in place of the batch's own.
@@ -31,6 +31,7 @@ has as many as one chain would have: also where b is above N / 4.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import keras
@@ -130,13 +131,12 @@ def number_of(
           'examples: it can be no more than that.')
     return num_more_rows
   assert arrays is not None
-  most = _MOST_PRODUCTS // max(1, network.num_weights(model.weights))
-  if (most < _LEAST_BATCHES * batch_size
-      or not vectorisation.may_be(model)
-      or any(array.shape.rank > 2 for array in arrays)
-      or any(_is_of_one_size_or_sequences(layer)
-             for layer in [model, *compat.all_layers(model)])
-      or sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS):
+  products = _products_a_row(model, arrays)
+  if products is None or sum(
+      array.shape.num_elements() for array in arrays) > _MOST_NUMBERS:
+    return 0
+  most = _MOST_PRODUCTS // max(1, products)
+  if most < _LEAST_BATCHES * batch_size:
     return 0
   of_one = min(
       _TIMES * batch_size, num_examples // _PART, most - batch_size)
@@ -169,15 +169,45 @@ def number_in_place(
   return max(1, min(num_rows, most - number))
 
 
-def _is_of_one_size_or_sequences(layer):
-  """Whether a layer tells that rows are so many, or that each is a sequence."""
+def _products_a_row(model, arrays):
+  """How many products with weights a row takes; None where rows cost more.
+
+  Or where that is not known, or the model takes batches of one size alone.
+  """
+  layers = [model, *compat.all_layers(model)]
+  shapes = [_output_shapes(layer) for layer in layers]
+  if any(shape[:1] != (None,) for each in shapes for shape in each or ()):
+    return None
+  if vectorisation.may_be(model):
+    is_of_sequences = any(array.shape.rank > 2 for array in arrays) or any(
+        size != 1 for each in shapes for shape in each or ()
+        for size in shape[1:-1])
+    return None if is_of_sequences else network.num_weights(model.weights)
+  if any(isinstance(layer, keras.layers.RNN) for layer in layers):
+    return None
+  uses = {}  # By variable; of layers within layers, those of the inner ones.
+  for layer, each in zip(layers, shapes):
+    if each is None or not layer.weights:
+      continue
+    is_first = getattr(layer, 'data_format', None) == 'channels_first'
+    places = [shape[2:] if is_first else shape[1:-1] for shape in each]
+    if any(size is None for place in places for size in place):
+      return None
+    number = sum(math.prod(place) for place in places)
+    for variable in layer.weights:
+      uses[id(variable)] = max(number, uses.get(id(variable), 0))
+  if any(id(variable) not in uses for variable in model.weights):
+    return None
+  return sum(network.num_weights([variable]) * uses[id(variable)]
+             for variable in model.weights)
+
+
+def _output_shapes(layer):
+  """The shapes of a layer's outputs; None of one outside a graph of layers."""
   try:
-    shapes = [tensor.shape for tensor in keras.tree.flatten(layer.output)]
-  except (AttributeError, ValueError):  # It is not part of a graph of layers.
-    return False
-  return any(
-      shape[:1] != (None,) or any(size != 1 for size in shape[1:-1])
-      for shape in shapes)
+    return [tensor.shape for tensor in keras.tree.flatten(layer.output)]
+  except (AttributeError, ValueError):
+    return None
 
 
 def _why_not(model, num_examples, arrays, batch_size):

@@ -1,6 +1,6 @@
 """How many steps a chain makes on each batch.
 
-A `fit` of a small table has few batches: 277 rows in batches of 32, and 32
+A `fit` of few rows has few batches: 277 rows in batches of 32, and 32
 epochs that sample, are 288. A chain of a small network needs some thousand
 steps to find its scales and step size, to arrive, and to move about. Its step
 costs a few milliseconds.
