@@ -91,6 +91,7 @@ def test_weights_go_with_the_draws(tmp_path):
   np.testing.assert_array_equal(posterior[2:5].log_weights, wanted[2:5])
 
 
+@pytest.mark.slow
 def test_resampled_export_and_summary():
   posterior, (x, y) = fitted(2), models.classes()
   even = posterior.resampled()

@@ -122,6 +122,7 @@ def test_at_temperature_zero_nothing_is_hot():
   assert len(sampling.posterior) >= 30
 
 
+@pytest.mark.enough_steps
 @pytest.mark.weekly
 @pytest.mark.slow
 def test_a_steep_likelihood_is_sampled():

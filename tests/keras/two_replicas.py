@@ -194,7 +194,6 @@ def variants(one, two):
   """Other kernels, models, ways to compile and to deal rows; all-reduces."""
   compare_all(VARIANTS, one, two)
   for number, arguments in (
-      (1., KERNELS['SGHMC']),
       # One for each of two candidates.
       (2., KERNELS['EWSG']),
       # The slope, its variance, and the gradient.
@@ -241,12 +240,13 @@ def planted(name, right, two):
 
 
 def usual(one, two):
-  """The usual kernels, and a planted error."""
+  """The usual kernels, all-reduces, and a planted error."""
   made = compare_all(KERNELS, one, two)
   _, (model, *_) = made['EWSG']
   for variable in model.trainable_variables:
     first, second = two.experimental_local_results(variable.value)
     assert np.all(np.isfinite(first)) and np.array_equal(first, second)
+  assert num_all_reduces(two, **KERNELS['SGHMC']) == 1.
   assert planted('SGHMC', made['SGHMC'][0], two) > 1e-3
 
 

@@ -103,6 +103,7 @@ def stochastic_bps(model):
       gradient_estimator=sgmcmc.gradients.Uniform(2, replacement=True))
 
 
+@pytest.mark.slow
 @pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('make_kernel', [local_bps, stochastic_bps])
 def test_uniform_time_reads_the_kernels_path(make_kernel):

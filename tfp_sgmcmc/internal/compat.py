@@ -394,7 +394,6 @@ def is_vectorising() -> bool:
   return bool(_maps)
 
 
-@tf.function(autograph=False)
 def in_all_elements(holds: tf.Tensor) -> tf.Tensor:
   """Whether it holds for all elements that `vectorized_map` maps.
 
@@ -408,6 +407,12 @@ def in_all_elements(holds: tf.Tensor) -> tf.Tensor:
   Returns:
     hold: `bool` scalar.
   """
+  return _tfp_sgmcmc_in_all_elements(holds)
+
+
+# Known by its name to the rule that maps calls.
+@tf.function(autograph=False)
+def _tfp_sgmcmc_in_all_elements(holds):
   return tf.identity(holds)
 
 
@@ -445,7 +450,7 @@ def _compiled_call(as_before, wrap):
 
   def rule(op):
     function = op.op.graph._get_function(op.get_attr('f').name)
-    if in_all_elements.python_function.__name__ in op.get_attr('f').name:
+    if '_tfp_sgmcmc_in_all_elements_' in op.get_attr('f').name:
       return [wrap(tf.reduce_all(op.stacked_input(0)), False)]
     known = _maps[-1] if _maps else None
     if known is None:

@@ -370,7 +370,7 @@ def cond_for_all(
     predicate: tf.Tensor, if_true: Callable[[], Any],
     if_false: Callable[[], Any],
 ) -> Any:
-  """`if_true()` where the predicate holds, if that spares `if_false()`.
+  """`if_true()` where the predicate holds, else `if_false()`.
 
   Under `compat.vectorized_map` it is `if_true()` where the predicate holds for
   all chains, and else `if_false()`, which has to be right in both cases.

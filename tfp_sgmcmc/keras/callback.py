@@ -57,9 +57,9 @@ class PosteriorSampling(keras.callbacks.Callback):
   `PosteriorSampling()` chooses what you do not pass, and prints it: a fifth of
   the epochs is for the compiled optimizer and a third of the rest for burn-in,
   in which `SelfTuning` finds the step size of `SGNHT`; 30 draws follow. Of a
-  small network on a table there are four chains, with 30 draws each, and a
-  short `fit` makes several steps for each batch. If you pass a kernel, only the
-  temperature can still be chosen for you.
+  small network on a table there are four chains, with 30 draws each. A short
+  `fit` of few rows, by a small network, makes several steps for each batch. If
+  you pass a kernel, only the temperature can still be chosen for you.
 
   The page "Sampling in fit" (docs/keras.md) says more: what is sampled, what is
   chosen, the temperature and the warnings, batch normalisation, resuming after
@@ -164,8 +164,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         its batch, drawn anew from all rows of the arrays that `fit` has: then
         gradients have less noise, and most chains arrive in fewer epochs. Or
         "auto", for as many as cost little: up to 63 times the batch for a small
-        network on a table or on small images; none for sequences, or with a
-        kernel or a learning rate of yours.
+        network on a table, or with convolutions; none for recurrent layers and
+        attention, or with a kernel or a learning rate of yours.
       num_steps_per_batch: Python `int`, how many steps the chain makes for each
         batch; above 1 a step that has more rows has none of the batch's own.
         Or "auto": as many as make 3,000 steps in all, at most 30 a batch, where

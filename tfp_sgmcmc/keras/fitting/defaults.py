@@ -14,8 +14,8 @@ having:
                  a tenth of those left after it
   draws          30 of each chain, evenly spaced over the rest
   chains         four of a new and small network on a table: `number_of_chains`
-  steps          several for each batch in a short fit of a small network on a
-                 table: `steps_per_batch`
+  steps          several for each batch in a short fit of few rows, by a small
+                 network: `steps_per_batch`
 
 Where T is chosen by validation data, the step size follows T until burn-in
 ends.

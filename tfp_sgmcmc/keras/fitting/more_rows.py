@@ -15,11 +15,13 @@ rows and a network that takes w products with its weights for a row,
 
   m = min(63 b, N / 2, 2^22 / w - b).
 
-w is the number of weights, and a convolution's are used at each place of its
-output. There are none in four cases. Where b is above N / 4, noise is no
-concern. Where w is above 2^22 / (4 b), or a layer is recurrent or one of
-sequences, rows cost more. A model may take batches of one size alone. And data
-of more than 2^28 numbers might not fit beside a network on a GPU.
+w is the number of weights; with convolutions, whose weights are used at each
+place, the number of products in a pass. There are none in four cases.
+Where b is above N / 4, noise is no concern. Where w is above 2^22 / (4 b), or a
+layer is recurrent, or one of sequences (without convolutions), or the inputs of
+a network without convolutions are images, rows cost more. A model may take
+batches of one size alone. And data of more than 2^28 numbers might not fit
+beside a network on a GPU.
 
 Where a chain makes several steps for each batch (`steps_per_batch`), as many
 rows are drawn in place of the batch's own.
@@ -49,6 +51,9 @@ __all__ = ['MoreRows', 'number_in_place', 'number_of', 'of_fit']
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
 _NUMBERS_AT_ONCE = 2**22
+# Parts of the names of operations that hold others, and of other products.
+_NOT_COUNTED = (
+    'While', 'If', 'Case', 'Call', 'Einsum', 'BatchMatMulV3', 'Conv3D')
 
 
 def of_fit(
@@ -174,40 +179,61 @@ def _products_a_row(model, arrays):
 
   Or where that is not known, or the model takes batches of one size alone.
   """
-  layers = [model, *compat.all_layers(model)]
-  shapes = [_output_shapes(layer) for layer in layers]
-  if any(shape[:1] != (None,) for each in shapes for shape in each or ()):
+  shapes = [
+      shape for layer in [model, *compat.all_layers(model)]
+      for shape in _output_shapes(layer)]
+  if any(shape[:1] != (None,) for shape in shapes):
     return None
-  if vectorisation.may_be(model):
-    is_of_sequences = any(array.shape.rank > 2 for array in arrays) or any(
-        size != 1 for each in shapes for shape in each or ()
-        for size in shape[1:-1])
-    return None if is_of_sequences else network.num_weights(model.weights)
-  if any(isinstance(layer, keras.layers.RNN) for layer in layers):
-    return None
-  uses = {}  # By variable; of layers within layers, those of the inner ones.
-  for layer, each in zip(layers, shapes):
-    if each is None or not layer.weights:
-      continue
-    is_first = getattr(layer, 'data_format', None) == 'channels_first'
-    places = [shape[2:] if is_first else shape[1:-1] for shape in each]
-    if any(size is None for place in places for size in place):
-      return None
-    number = sum(math.prod(place) for place in places)
-    for variable in layer.weights:
-      uses[id(variable)] = max(number, uses.get(id(variable), 0))
-  if any(id(variable) not in uses for variable in model.weights):
-    return None
-  return sum(network.num_weights([variable]) * uses[id(variable)]
-             for variable in model.weights)
+  if not vectorisation.may_be(model):
+    return _products_of_convolutions(model)
+  is_of_sequences = any(array.shape.rank > 2 for array in arrays) or any(
+      size != 1 for shape in shapes for size in shape[1:-1])
+  return None if is_of_sequences else network.num_weights(model.weights)
 
 
 def _output_shapes(layer):
-  """The shapes of a layer's outputs; None of one outside a graph of layers."""
+  """The shapes of a layer's outputs; none of one outside a graph of layers."""
   try:
     return [tensor.shape for tensor in keras.tree.flatten(layer.output)]
   except (AttributeError, ValueError):
+    return []
+
+
+def _products_of_convolutions(model):
+  """How many products there are in the graph of a pass on one row.
+
+  None where it holds other products, or loops and calls, which may; or where a
+  model does not say what a row is.
+  """
+  inputs = getattr(model, 'inputs', None) or []
+  if len(inputs) != 1 or None in inputs[0].shape[1:]:
     return None
+  row = tf.TensorSpec([1, *inputs[0].shape[1:]], inputs[0].dtype)
+  operations = tf.function(
+      lambda row: model(row, training=False),
+      autograph=False).get_concrete_function(row).graph.get_operations()
+  if any(part in op.type for op in operations for part in _NOT_COUNTED):
+    return None
+  numbers = [_products_of(op) for op in operations]
+  return None if None in numbers else sum(numbers)
+
+
+def _products_of(op):
+  """How many products an operation takes; None if that is not known."""
+  if op.type in ('MatMul', 'BatchMatMulV2'):
+    first = op.inputs[0].shape
+    is_transposed = op.get_attr(
+        'transpose_a' if op.type == 'MatMul' else 'adj_x')
+    each, shape = op.outputs[0].shape, [first[-2 if is_transposed else -1]]
+  elif op.type in ('Conv2D', 'DepthwiseConv2dNative'):
+    num_axes = 3 if op.type == 'Conv2D' else 2
+    each, shape = op.outputs[0].shape, op.inputs[1].shape[:num_axes]
+  elif op.type == 'Conv2DBackpropInput':  # A transposed convolution.
+    each, shape = op.inputs[2].shape, op.inputs[1].shape[:3]
+  else:
+    return 0
+  sizes = [*each, *shape]
+  return None if None in sizes else math.prod(sizes)
 
 
 def _why_not(model, num_examples, arrays, batch_size):
