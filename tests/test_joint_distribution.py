@@ -449,6 +449,7 @@ def test_a_state_of_other_parts_is_told():
 
 
 @pytest.mark.slow
+@pytest.mark.weekly_after(4)
 @pytest.mark.parametrize('case', CARELESS)
 def test_careless_use_is_one_clear_sentence(case):
   make, message = CARELESS[case]

@@ -47,7 +47,8 @@ x = np.linspace(-1., 1., 64)[:, np.newaxis]
 model = keras.Sequential([keras.Input([1]), keras.layers.Dense(2)])
 model.compile('sgd', sgmcmc.keras.GaussianLikelihood())
 with tempfile.TemporaryDirectory() as folder:
-  sampling = sgmcmc.keras.PosteriorSampling(directory=folder, seed=0)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      directory=folder, seed=0, num_chains=1)
   model.fit(x, 2. * x, epochs=5, verbose=0, callbacks=[sampling])
   print('mean', sampling.posterior.predict(x).shape)
   print('nll', sampling.posterior.evaluate(x, 2. * x)['nll'])

@@ -145,6 +145,7 @@ def browser(site):
     browser.close()
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_pages(site, browser):
   """Nothing sticks out, mathematics is set, no link within a page is dead."""

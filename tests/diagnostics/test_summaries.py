@@ -270,6 +270,7 @@ def test_worst_coordinates_of_many_tables():
   assert 'fine' not in verdicts_by_width[1.4]
 
 
+@pytest.mark.slow
 def test_too_large_a_step_is_seen():
   """By the temperatures and by the noise's share, which are 1.2 to 1.5."""
   found = summary_of_run(h=0.35)

@@ -135,6 +135,8 @@ def test_law():
   assert law_p_value() > oracle.FALSE_ALARM_RATE
 
 
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('change', [
     dict(error=1.05), dict(weights=(1.5, 1.5)), dict(weights=(1.8, 1.4))])
 def test_other_laws_are_told_apart(change):

@@ -177,8 +177,9 @@ def test_judgement(of_constant, of_start, verdict, said):
   found, advice = baselines.judge(ours, *others)
   assert found == verdict and said in advice
 
-@pytest.mark.parametrize('num_chains', [
-    1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.weekly])])
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('num_chains', [1, 2])
 def test_weights_before_sampling_stay_with_the_draws(num_chains, tmp_path):
   """In memory, on disk, saved, pooled, pickled, and where a chain goes on."""
   x, y = models.classes()

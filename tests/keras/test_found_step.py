@@ -344,6 +344,7 @@ def test_weights_that_were_set_are_what_the_guard_goes_back_to():
     assert 0. < np.abs(a - c).max() < 3.
 
 
+@pytest.mark.slow
 def test_the_loss_of_a_step_that_was_undone_is_no_verdict(monkeypatch):
   """It may be any number, and would stop the training."""
   model, sampling, step = fit_classifier(temperature=1.)

@@ -181,8 +181,8 @@ def test_which_starts_are_lost():
     np.testing.assert_array_equal(starts.are_lost(np.array(losses)), lost)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('is_planted', [False, True])
 @pytest.mark.filterwarnings('ignore:Training stops')
 def test_a_lost_chain_starts_where_the_best_does(

@@ -15,9 +15,9 @@ import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.keras.model import replicas
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.parametrize('part', [
-    'usual', pytest.param('variants', marks=pytest.mark.weekly)])
+@pytest.mark.parametrize('part', ['usual', 'variants'])
 def test_two_replicas_make_the_chain_of_one_device(part):
   result = subprocess.run(
       [sys.executable, '-m', 'tests.keras.two_replicas', part],

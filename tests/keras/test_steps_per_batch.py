@@ -134,8 +134,8 @@ def test_draws_that_cannot_be_reached_count_them():
     fit(epochs=1, **{**given(), 'num_burnin_steps': 9})
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     dict(num_chains=2), dict(num_steps_per_batch=3)])
 def test_goes_on_after_kills(tmp_path, monkeypatch, arguments):

@@ -12,8 +12,8 @@ import tensorflow as tf
 import tfp_sgmcmc as sgmcmc
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('arguments', [
     {}, {'num_chains': 2}, {'kernel': sgmcmc.SGNHT, 'learning_rate': 1e-3},
     {'temperature': 'validation'}],

@@ -216,10 +216,10 @@ def compiled(layers, **compile_arguments):
 
 @pytest.mark.parametrize('make_model, kernel', [
     (own_convolution, PSGLD),
-    *(pytest.param(*row, marks=pytest.mark.slow) for row in [
-        (normalised, PSGLD), (models.classifier, models.EWSG)]),
+    pytest.param(normalised, PSGLD, marks=pytest.mark.slow),
     *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.weekly])
-      for row in [(convolutional, PSGLD), (masked, PSGLD)]),
+      for row in [(models.classifier, models.EWSG), (convolutional, PSGLD),
+                  (masked, PSGLD)]),
 ])
 def test_what_takes_turns(make_model, kernel, monkeypatch):
   """Bit for bit: nothing of an attempt is left in the step."""

@@ -131,6 +131,8 @@ def test_constrained_parameter_against_quadrature():
   assert np.abs(constrained_errors(1.)).max() < TOLERANCE
 
 
+@pytest.mark.weekly
+@pytest.mark.slow
 def test_planted_error_in_the_jacobian_is_seen():
   assert np.abs(constrained_errors(2.)).max() > 2. * TOLERANCE
 

@@ -302,6 +302,7 @@ def test_more_bright_examples_than_capacity():
     kernel.bootstrap_results(tf.fill([3, 1], 5.))
 
 
+@pytest.mark.slow
 def test_a_bound_above_the_likelihood_names_the_example():
   kernel = late_kernel(where=-0.2)
   results, message = one_failure(

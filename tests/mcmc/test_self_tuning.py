@@ -106,8 +106,8 @@ def run_means(num_examples=64, num_steps=2 * NUM_STEPS, step_size=0.003,
   return theta, results
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
-@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('temperature', [1., 0.1])
 def test_law_of_scales_that_differ_by_a_thousand(temperature):
   theta, results = run_means(temperature=temperature)

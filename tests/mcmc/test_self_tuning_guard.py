@@ -103,6 +103,7 @@ def late_returns_with_a_steep_row():
       num_steps_between_results=499))
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_steep_row_that_was_not_seen_before_is_learned_of(monkeypatch):
   """With eight sets of six seeds 0 to 3 such returns; without it 34 to 46."""

@@ -93,6 +93,8 @@ def test_the_excess_is_the_one_asked_for(name, target, start):
   assert abs(relative_error(name, start, target)) < TOLERANCE
 
 
+@pytest.mark.weekly
+@pytest.mark.slow
 def test_a_planted_error_in_the_measure_is_seen():
   assert abs(relative_error(
       'sghmc', 1e-2, 0.05, is_wrong=1.)) > 2. * TOLERANCE

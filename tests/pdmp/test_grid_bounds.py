@@ -82,8 +82,9 @@ def test_law_on_the_plane(name):
   assert violation_share(results) < 2e-3
 
 
-@pytest.mark.parametrize('name', [
-    'zig-zag', pytest.param('bouncy', marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('name', ['zig-zag', 'bouncy'])
 def test_bounds_of_half_the_size_are_seen_and_counted(name, monkeypatch):
   bound_cells = grid_bounds.bound_cells
   monkeypatch.setattr(

@@ -188,8 +188,9 @@ def p_value(dtype=tf.float32, errors=(0., 0.)):
       2. * np.maximum(times.astype(np.float64) - 0.5, 0.)**2, 'expon').pvalue
 
 
-@pytest.mark.parametrize('dtype', [
-    tf.float32, pytest.param(tf.float64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
 def test_thinning_gives_the_exact_first_arrival(dtype):
   assert p_value(dtype) > FALSE_ALARM_RATE
 

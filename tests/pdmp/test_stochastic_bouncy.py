@@ -30,10 +30,11 @@ UNIFORM = sgmcmc.gradients.Uniform(25)
 REPLACED = sgmcmc.gradients.Uniform(25, replacement=True)
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.parametrize('seed, batch_size, confidence, num_events, dtype', [
     (0, 100, 3., 1500, np.float32),
-    pytest.param(1, 100, 5., 2000, np.float64, marks=pytest.mark.weekly),
+    (1, 100, 5., 2000, np.float64),
 ])
 def test_law_of_the_papers_logistic_regression(
     seed, batch_size, confidence, num_events, dtype):
@@ -312,8 +313,9 @@ def hazards(states, results, precision):
   return np.concatenate(found)
 
 
-@pytest.mark.parametrize('dtype', [
-    np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.weekly_after(1)
+@pytest.mark.parametrize('dtype', [np.float32, np.float64])
 def test_event_times_without_noise(dtype):
   states, results, precision = gaussian_path(dtype)
   found = hazards(states, results, precision)
