@@ -192,7 +192,7 @@ def non_negative_integer(name: str, value: object) -> int:
 
 
 def integer_or_auto(name: str, value: object, minimum: int) -> int | str:
-  """Returns `value` as an `int` of at least 0 or 1, or "auto"; or raises."""
+  """Returns `value` as an `int` of `minimum` or more, or "auto"; or raises."""
   if isinstance(value, str):
     if value != AUTO:
       raise ValueError(

@@ -439,22 +439,23 @@ def _add_rules():
       pfor.RegisterPFor(name)(rule)
   for name in ('PartitionedCall', 'StatefulPartitionedCall'):
     if name in known:
-      known[name] = _compiled_call(known[name], pfor.wrap)
+      known[name] = _call(known[name], pfor.wrap)
 
 
-def _compiled_call(as_before, wrap):
+def _call(as_before, wrap):
   """The rule for a call: what XLA compiles is mapped, and compiled again.
 
-  That of `in_all_elements` is one answer for all.
+  A call of `in_all_elements` becomes one answer for all.
   """
 
   def rule(op):
-    function = op.op.graph._get_function(op.get_attr('f').name)
-    if '_tfp_sgmcmc_in_all_elements_' in op.get_attr('f').name:
+    name = op.get_attr('f').name
+    if '_tfp_sgmcmc_in_all_elements_' in name:
       return [wrap(tf.reduce_all(op.stacked_input(0)), False)]
     known = _maps[-1] if _maps else None
     if known is None:
       return as_before(op)
+    function = op.op.graph._get_function(name)
     attributes = function.cached_definition.attr
     # To ask for one that is not there would add it to the function.
     is_compiled = (

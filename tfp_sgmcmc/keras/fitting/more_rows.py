@@ -136,16 +136,22 @@ def number_of(
           'examples: it can be no more than that.')
     return num_more_rows
   assert arrays is not None
+  fewest = _LEAST_BATCHES * batch_size
+  # A kernel takes as many products as it has weights, or more: the graph of a
+  # large model need not be traced.
+  kernels = [v for v in model.weights if v.name.endswith('kernel')]
+  if (network.num_weights(kernels) * fewest > _MOST_PRODUCTS
+      or sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS):
+    return 0
   products = _products_a_row(model, arrays)
-  if products is None or sum(
-      array.shape.num_elements() for array in arrays) > _MOST_NUMBERS:
+  if products is None:
     return 0
   most = _MOST_PRODUCTS // max(1, products)
-  if most < _LEAST_BATCHES * batch_size:
+  if most < fewest:
     return 0
   of_one = min(
       _TIMES * batch_size, num_examples // _PART, most - batch_size)
-  if _LEAST_BATCHES * batch_size > num_examples:
+  if fewest > num_examples:
     of_one = 0
   return of_one + batch_size - -(-batch_size // num_chains)
 
