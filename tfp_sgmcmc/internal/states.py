@@ -310,6 +310,25 @@ def unflatten(
       for piece, part in zip(tf.split(flat, sizes, axis=-1), parts)]
 
 
+def means_of_pieces(
+    vector: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
+  """The mean over each piece of a vector, `[..., l]`.
+
+  Args:
+    vector: Tensor; the pieces lie side by side along its last axis.
+    sizes: Python `int`s, how many numbers each of the l pieces has.
+  """
+  return tf.stack([
+      tf.reduce_mean(piece, axis=-1)
+      for piece in tf.split(vector, list(sizes), axis=-1)], axis=-1)
+
+
+def over_pieces(values: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
+  """A number of each piece, `[..., l]`, at all places of the piece."""
+  return tf.gather(
+      values, np.repeat(np.arange(len(sizes)), sizes).astype(np.int32), axis=-1)
+
+
 def num_coordinates(parts: Sequence[tf.Tensor], chain_rank: int) -> Any:
   """d: the number of coordinates of one chain, over all parts."""
   return sum(

@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import hints
@@ -79,7 +80,8 @@ class Guarded(NamedTuple):
 class Step(NamedTuple):
   """A step: states and results at both ends, T, and what it is for.
 
-  Whether it is one of the adaptation, and whether its end is kept.
+  Whether it is one of the adaptation, whether its end is kept, and the sizes of
+  the parts where the state is one vector of several.
   """
   start: list[tf.Tensor]
   end: list[tf.Tensor]
@@ -88,6 +90,7 @@ class Step(NamedTuple):
   temperature: tf.Tensor
   is_adapting: tf.Tensor
   is_anchor: tf.Tensor
+  part_sizes: Sequence[int] | None = None
 
 
 class Seen(NamedTuple):
@@ -110,14 +113,19 @@ class Seen(NamedTuple):
 
 
 def start(
-    parts: Sequence[tf.Tensor], inner: Any, temperature: tf.Tensor) -> Guarded:
+    parts: Sequence[tf.Tensor],
+    inner: Any,
+    temperature: tf.Tensor,
+    part_sizes: Sequence[int] | None = None,
+) -> Guarded:
   """What the guard keeps at the start of a chain."""
   none = tf.zeros(tf.shape(inner.target_log_prob), tf.int32)
   return Guarded(
       [tf.identity(part) for part in parts],
       [tf.identity(part) for part in parts], temperature, temperature, none,
       none, _footprint(
-          parts, inner.target_log_prob.shape.rank, temperature.dtype))
+          parts, inner.target_log_prob.shape.rank, temperature.dtype,
+          part_sizes))
 
 
 def look(guarded: Guarded, step: Step, is_at_rest: tf.Tensor) -> Seen:
@@ -145,7 +153,7 @@ def look(guarded: Guarded, step: Step, is_at_rest: tf.Tensor) -> Seen:
       (heat <= limit) & tf.math.is_finite(tf.cast(log_prob, dtype)))
   # A chain that does so again and again is reported as any other is.
   has_failed &= guarded.num_returns < MOST_RETURNS
-  now = _footprint(step.start, rank, dtype)
+  now = _footprint(step.start, rank, dtype, step.part_sizes)
   change = tf.abs(now - guarded.footprint)
   most = _CHANGE * tf.reduce_max(tf.abs(now), axis=-1, keepdims=True)
   is_elsewhere = tf.reduce_all(tf.math.is_finite(now), axis=-1) & ~(
@@ -245,7 +253,8 @@ def _kept(guarded, seen, step, first_heat, parts, anchor, next_anchor):
       num_late_returns=guarded.num_late_returns + tf.cast(
           seen.has_failed & ~step.is_adapting, tf.int32),
       footprint=_footprint(
-          parts, step.new.target_log_prob.shape.rank, seen.heat.dtype))
+          parts, step.new.target_log_prob.shape.rank, seen.heat.dtype,
+          step.part_sizes))
 
 
 def kinetic_temperature(
@@ -306,8 +315,15 @@ def _largest(guarded, step):
   return tf.maximum(step.temperature, _COOLING * guarded.temperature)
 
 
-def _footprint(parts, chain_rank, dtype):
+def _footprint(parts, chain_rank, dtype, part_sizes):
   """The first coordinates of each part, one after the other."""
+  if part_sizes is not None:
+    starts = np.cumsum([0, *part_sizes[:-1]])
+    places = np.concatenate([
+        start + np.arange(min(size, _NUM_COMPARED))
+        for start, size in zip(starts, part_sizes)])
+    return tf.cast(
+        tf.gather(parts[0], places.astype(np.int32), axis=-1), dtype)
   return tf.concat([
       tf.cast(states.flatten([part], chain_rank)[..., :_NUM_COMPARED], dtype)
       for part in parts], axis=-1)

@@ -304,6 +304,11 @@ class SelfTuning(adaptation.AdaptingKernel):
         preconditioner=preconditioners.Diagonal(list(results.preconditioner)),
         noise_estimate=variance, friction=friction)
 
+  @property
+  def _part_sizes(self):
+    """Of the parts of a state that is one vector; None where it is not."""
+    return self.inner_kernel.parameters['part_sizes']
+
   def _temperature(self, step, dtype):
     value = self.inner_kernel.parameters['temperature']
     return tf.reduce_mean(
@@ -318,7 +323,8 @@ class SelfTuning(adaptation.AdaptingKernel):
     power = _means(
         [tf.square(tf.cast(g, dtype)) for g in inner.grads_target_log_prob],
         rank)
-    guarded = guard.start(parts, inner, self._temperature(inner.step, dtype))
+    guarded = guard.start(
+        parts, inner, self._temperature(inner.step, dtype), self._part_sizes)
     return SelfTuningResults(
         inner_results=inner,
         step_size=h,
@@ -345,7 +351,7 @@ class SelfTuning(adaptation.AdaptingKernel):
     temperature = self._temperature(step, dtype)
     made = guard.Step(
         parts, new_parts, old, inner, temperature, is_adapting,
-        guard.is_anchor(step, self._share(inner)))
+        guard.is_anchor(step, self._share(inner)), self._part_sizes)
     seen = guard.look(
         guarded, made,
         (temperature < _LEAST_TEMPERATURE) & (step <= _num_for_metric(number)))
@@ -466,9 +472,16 @@ class SelfTuning(adaptation.AdaptingKernel):
     for v in variance:
       f = tf.cast(share, v.dtype) * v
       metric.append(1. / (
-          1. + (f + tf.reduce_mean(f)) / 2.
+          1. + (f + self._of_part(f)) / 2.
           + tf.cast(noise_share, v.dtype) * v))
     return metric
+
+  def _of_part(self, f):
+    """F_l, where the coordinate has F."""
+    sizes = self._part_sizes
+    if sizes is None:
+      return tf.reduce_mean(f)
+    return states.over_pieces(states.means_of_pieces(f, sizes), sizes)
 
   def _noise_share(self, step):
     temperature = self._temperature(step, tf.float32)

@@ -89,7 +89,8 @@ class SGNHTResults(NamedTuple):
     momentum: List with p for each part, N(0, T I) at the start.
     thermostat: xi: shape `chains` ("scalar"), a list over the parts of this
       shape ("part") or in the shapes of the parts ("diagonal"), or
-      `chains + [d, d]` ("matrix"); A at the start.
+      `chains + [d, d]` ("matrix"); A at the start. Of "part" with `part_sizes`
+      a list of one tensor, `chains + [l]` for l sizes.
 
   And the method `failure(state)`; see `errors`.
   """
@@ -181,6 +182,7 @@ class SGNHT(base.LangevinKernel):
       preconditioner: preconditioners.Preconditioner | None = None,
       noise_estimate: hints.Nested = 0.,
       friction: hints.Schedule = 0.,
+      part_sizes: Sequence[int] | None = None,
   ):
     """Makes the kernel.
 
@@ -225,11 +227,17 @@ class SGNHT(base.LangevinKernel):
         time, with the noise that balances it: in the forms of `noise_estimate`.
         It replaces xi by xi + gamma in O, and A by A + gamma. With A = 0 the
         thermostat then compensates only for unknown noise.
+      part_sizes: List of Python `int`s, for a state of one vector in which
+        parts lie side by side along the last axis: how many coordinates each
+        of them has. `thermostat="part"` has a friction for each of them. One
+        vector in place of many small parts takes fewer operations. None: the
+        parts are those of the state.
 
     Raises:
       ValueError: If a number is out of its range, the thermostat or the
-        integrator is unknown, the preconditioner has no fixed G, or the
-        estimator does not fit the posterior or the integrator.
+        integrator is unknown, the preconditioner has no fixed G, the
+        estimator does not fit the posterior or the integrator, or the state
+        is not one vector of the given parts.
       TypeError: If the estimator needs a `Posterior` and gets a function, or
         an argument is of the wrong type.
     """
@@ -243,6 +251,9 @@ class SGNHT(base.LangevinKernel):
     for value in _listed(friction):
       checks.numeric('friction', value, 0., strict=False)
     base.check_fixed(preconditioner, 'SGNHT')
+    if part_sizes is not None:
+      part_sizes = tuple(
+          checks.positive_integer('part_sizes', size) for size in part_sizes)
     self._integrator = integrator or (
         'euler' if getattr(gradient_estimator, 'needs_gaussian_step', False)
         else 'badodab')
@@ -259,8 +270,15 @@ class SGNHT(base.LangevinKernel):
         integrator=integrator,
         preconditioner=preconditioner,
         noise_estimate=noise_estimate,
-        friction=friction))
+        friction=friction,
+        part_sizes=part_sizes))
     self._check_friction()
+    if (part_sizes is not None
+        and self.experimental_shard_axis_names is not None):
+      raise ValueError(
+          'part_sizes is given, for a state of one vector, and parts of the '
+          'state are other pieces on each replica '
+          '(experimental_shard_axis_names): leave one of them out.')
 
   @property
   def integrator(self) -> str:
@@ -269,11 +287,15 @@ class SGNHT(base.LangevinKernel):
 
   @property
   def _thermostat(self):
+    sizes = self._parameters['part_sizes']
+    if sizes is not None and self._parameters['thermostat'] == 'part':
+      return thermostats.by_pieces(sizes)
     return thermostats.THERMOSTATS[self._parameters['thermostat']]
 
   def _start(self, parts, estimate, estimator_results, seeds):
     step = tf.zeros([], tf.int64)
     self._check_shapes(parts)
+    self._check_sizes(parts, estimate.target_log_prob.shape.rank)
     temperature = self._at_step('temperature', step, parts)
     diffusion = self._at_step('diffusion', step, parts)
     momentum = sghmc.initial_momentum(
@@ -417,6 +439,19 @@ class SGNHT(base.LangevinKernel):
         ('noise_estimate', self._by_part('noise_estimate', parts)),
         ('friction', self._by_part('friction', parts))):
       self._check_broadcast(name, values, parts)
+
+  def _check_sizes(self, parts, chain_rank):
+    """Raises where the state is not one vector of parts of `part_sizes`."""
+    sizes = self._parameters['part_sizes']
+    if sizes is None:
+      return
+    shapes = [part.shape[chain_rank:] for part in parts]
+    if len(shapes) != 1 or not shapes[0].is_compatible_with([sum(sizes)]):
+      raise ValueError(
+          f'part_sizes is {list(sizes)}, for a state of one vector of '
+          f'{sum(sizes)} coordinates, and the state of a chain has the shapes '
+          f'{[shape.as_list() for shape in shapes]}: join its parts, or leave '
+          'part_sizes out.')
 
   def _by_part(self, name, parts):
     """V (`noise_estimate`) or gamma (`friction`) for each part."""

@@ -23,7 +23,8 @@ from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.mcmc import base
 
 __all__ = [
-    'THERMOSTATS', 'AtStep', 'Thermostat', 'kick_noise', 'relaxation']
+    'THERMOSTATS', 'AtStep', 'Thermostat', 'by_pieces', 'kick_noise',
+    'relaxation']
 
 # Where an estimate of the noise is too large, this share is added all the same.
 _LEAST_SHARE_OF_NOISE = 0.05
@@ -196,6 +197,35 @@ def _update_part(xi, momentum, rate, temperature, chain_rank, is_own):
   return [
       _update_scalar(x, [p], [r], [t], chain_rank, [own])
       for x, p, r, t, own in zip(xi, momentum, rate, temperature, is_own)]
+
+
+def by_pieces(sizes: Sequence[int]) -> Thermostat:
+  """The thermostat "part" where the parts are pieces of one vector.
+
+  Args:
+    sizes: Python `int`s, how many coordinates each of the l pieces has.
+
+  Returns:
+    thermostat: `Thermostat`, whose xi is a list of one tensor, `chains + [l]`.
+  """
+  def start(diffusion, parts, target_log_prob, is_own):
+    del is_own
+    (a,), (part,) = diffusion, parts
+    return [tf.cast(
+        states.means_of_pieces(tf.zeros_like(part) + a, sizes),
+        target_log_prob.dtype)]
+
+  def spread(xi, momentum):
+    (xi,), (p,) = xi, momentum
+    return [tf.cast(states.over_pieces(xi, sizes), p.dtype)]
+
+  def update(xi, momentum, rate, temperature, chain_rank, is_own):
+    del chain_rank, is_own
+    (xi,), (p,), (r,), (t,) = xi, momentum, rate, temperature
+    return [xi + tf.cast(
+        states.means_of_pieces(r * (tf.square(p) - t), sizes), xi.dtype)]
+
+  return _by_coordinate(start, spread, update)
 
 
 # xi_i: one number a coordinate; xi_i <- xi_i + r (p_i^2 - T).

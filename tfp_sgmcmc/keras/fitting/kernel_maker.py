@@ -15,6 +15,7 @@ and SGLD, which has no momentum, is plain gradient descent with h = l / N.
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Mapping
+from collections.abc import Sequence
 import inspect
 import math
 from typing import Any
@@ -147,6 +148,15 @@ class KernelMaker:
     """Whether the momentum in the results is that just after its kick."""
     return self._stores_kicked_momentum
 
+  @property
+  def takes_vector(self) -> bool:
+    """Whether it takes all weights as one vector, by `part_sizes`."""
+    # Not around a user's own function, which may look at the parts.
+    return self._found_step is not None and (
+        getattr(self._kernel, 'func', self._kernel) is mcmc.SGNHT) and all(
+            self._given.get(name) is None
+            for name in ('part_sizes', 'experimental_shard_axis_names'))
+
   def temperature(self, step: tf.Tensor) -> tf.Tensor:
     """T of the kernel at a step.
 
@@ -261,6 +271,7 @@ class KernelMaker:
       posterior: Any,
       step: tf.Tensor,
       compute_dtypes: Collection[str] = (),
+      part_sizes: Sequence[int] | None = None,
   ) -> tfp.mcmc.TransitionKernel:
     """The kernel for a posterior, at a step.
 
@@ -268,6 +279,8 @@ class KernelMaker:
       posterior: `Posterior` of the step's batch.
       step: `int64` scalar, the number of steps made.
       compute_dtypes: Names of the dtypes that the network computes in.
+      part_sizes: The sizes of the weights in a state that is one vector; None
+        where the state is a list of them.
 
     Returns:
       kernel: The transition kernel.
@@ -275,7 +288,7 @@ class KernelMaker:
     learning_rate = None
     if self.follows_optimizer:
       learning_rate = tf.convert_to_tensor(self._optimizers_rate)
-    kernel = self._make(posterior, step, learning_rate)
+    kernel = self._make(posterior, step, learning_rate, part_sizes)
     if self._found_step is not None:
       kernel = self._found_step.around(kernel, compute_dtypes)
     return kernel
@@ -298,8 +311,8 @@ class KernelMaker:
       return {}
     return self._found_step.logs(kernel, results)
 
-  def _make(self, posterior, step, learning_rate):
-    arguments = {}
+  def _make(self, posterior, step, learning_rate, part_sizes=None):
+    arguments = {} if part_sizes is None else {'part_sizes': part_sizes}
     if self._temperature is not None:
       arguments['temperature'] = self._temperature
     if self._learning_rate is not None:

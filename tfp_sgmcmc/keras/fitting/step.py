@@ -13,7 +13,6 @@ with R the sum of the model's regularisers and other added losses. The seeds are
 
 from collections.abc import Mapping
 from collections.abc import Sequence
-import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -30,6 +29,7 @@ from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.fitting import kernel_maker
+from tfp_sgmcmc.keras.fitting import one_vector
 from tfp_sgmcmc.keras.model import forward_passes
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
@@ -101,6 +101,9 @@ class SamplingStep:
         num_examples / 1024. if 'float16' in compute_dtypes else None)
     self._compute_dtypes = compute_dtypes | compat.product_dtypes()
     self.variables = list(model.trainable_variables)
+    self._layout = one_vector.of(
+        self.variables, make_kernel.takes_vector
+        and not collectives.is_several(self._strategy))
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that was compiled anew.
@@ -157,9 +160,8 @@ class SamplingStep:
       start, parts = tf.zeros([], tf.int64), self._parts()
       posterior = self._posterior(
           data, self._passes(data, parts), self._make_kernel.temperature(start))
-      kernel = self._make_kernel(posterior, start, self._compute_dtypes)
-      return kernel.bootstrap_results(
-          parts, seed=_step_seed(self._seed, start))
+      return self._kernel(posterior, start).bootstrap_results(
+          self._layout.join(parts), seed=_step_seed(self._seed, start))
 
     def bootstrap():
       return collectives.run(self._strategy, on_replica, data)
@@ -246,15 +248,21 @@ class SamplingStep:
     """
     passes = self._passes(data, start)
     temperature = self._make_kernel.temperature(results.step)
-    kernel = self._make_kernel(
-        self._posterior(data, passes, temperature), results.step,
-        self._compute_dtypes)
+    kernel = self._kernel(
+        self._posterior(data, passes, temperature), results.step)
     with kernel_lib.failures_left_to_caller():
-      parts, results = kernel.one_step(
-          start, results, seed=_step_seed(seed, results.step + 1))
-    is_finite, logs = _watch(parts, results, temperature)
+      state, results = kernel.one_step(
+          self._layout.join(start), results,
+          seed=_step_seed(seed, results.step + 1))
+    is_finite, logs = _watch(state, results, temperature)
     logs.update(self._make_kernel.logs(kernel, results))
-    return Move(parts, results, is_finite, logs, passes.of_each_row())
+    return Move(
+        self._layout.split(state), results, is_finite, logs,
+        passes.of_each_row())
+
+  def _kernel(self, posterior, step):
+    return self._make_kernel(
+        posterior, step, self._compute_dtypes, self._layout.sizes)
 
   @property
   def status_variables(self) -> list[tf.Variable]:
@@ -293,8 +301,9 @@ class SamplingStep:
     """
     leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
 
-    def log_likelihood(*parts_and_batch):
-      *parts, (*batch, rows) = parts_and_batch
+    def log_likelihood(*state_and_batch):
+      *state, (*batch, rows) = state_and_batch
+      parts = self._layout.split(state)
       batch = iter(batch)
       data_of_batch = network.map_leaves(lambda _: next(batch), data)
       if self._half_scale is not None:
@@ -307,7 +316,8 @@ class SamplingStep:
 
     return replicas.posterior(
         self._strategy,
-        functools.partial(self._prior.log_prob, temperature=temperature),
+        lambda *state: self._prior.log_prob(
+            *self._layout.split(state), temperature=temperature),
         log_likelihood, [*leaves, passes.rows],
         num_examples=self._num_examples)
 
