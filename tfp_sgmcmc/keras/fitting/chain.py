@@ -40,6 +40,10 @@ from tfp_sgmcmc.keras.model import training_parts
 
 __all__ = ['Chain']
 
+# Steps on one batch in one program, which an interrupt from the keyboard waits
+# for.
+_MOST_AT_ONCE = 16
+
 
 class Chain:
   """A chain over a model's weights, its steps driven by `fit`.
@@ -341,12 +345,8 @@ class Chain:
       self._take_rows(iterator)
     if self._progress.skips:
       return self._skip(iterator)
-    before, search = self.num_steps, self._settings.open_search
-    interrupted = self._settings.schedule.interrupts(
-        before, self._model.steps_per_execution, self._num_draws) or (
-            search is not None and search.interrupts(
-                before, self._model.steps_per_execution))
-    if (interrupted or self._ahead or self._step is None
+    before = self.num_steps
+    if (self._is_interrupted(self._model.steps_per_execution) or self._ahead or self._step is None
         or self.steps_per_batch > 1):
       batches = itertools.islice(
           self._ahead.then(iterator), self._model.steps_per_execution)
@@ -355,18 +355,41 @@ class Chain:
         self._begin(first, iterator)
       step = self._compiled_step()
       step.trace(iterator.element_spec)
-      for data in itertools.chain.from_iterable(
-          itertools.repeat(data, self.steps_per_batch)
-          for data in itertools.chain([first], batches)):
-        logs = self._after_step(step.on_batch(data))
+      for data in itertools.chain([first], batches):
+        for logs in map(self._after_step, self._steps_on(data, step)):
+          if self._model.stop_training:
+            break  # A step more would spoil the weights that were put back.
         if self._model.stop_training:
-          break  # A step more would spoil the weights that were put back.
+          break
     else:
       logs = self._after_step(self._compiled_step().on_iterator(iterator))
     self._progress.count(-(-(self.num_steps - before) // self.steps_per_batch))
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
     return logs
+
+  def _steps_on(self, data, step):
+    """Makes the steps of a batch; yields the logs of each.
+
+    Several are made at once, up to the next draw.
+    """
+    left = self.steps_per_batch
+    if left == 1:
+      yield step.on_batch(data)
+      return
+    while left:
+      number = next(
+          (n for n in range(1, min(left, _MOST_AT_ONCE))
+           if self._is_interrupted(n + 1)), min(left, _MOST_AT_ONCE))
+      left -= number
+      yield from step.on_batch_times(data, number)
+
+  def _is_interrupted(self, num_steps):
+    """Whether so many steps in one would miss a draw."""
+    search = self._settings.open_search
+    return self._settings.schedule.interrupts(
+        self.num_steps, num_steps, self._num_draws) or (
+            search is not None and search.interrupts(self.num_steps, num_steps))
 
   def _compiled_step(self):
     """The step as Keras compiles it; made anew for a model compiled anew."""
@@ -458,8 +481,7 @@ class Chain:
       logs: What of it is for Keras.
     """
     logs = {**logs, **replicas.metrics(self._model)}
-    self._progress.num_steps, bad = (
-        int(number.numpy()) for number in logs.pop(step_lib.STATUS))
+    self._progress.num_steps, bad = map(int, logs.pop(step_lib.STATUS))
     if bad:
       self._stop(bad)
     elif self._settings.schedule.is_continuous:

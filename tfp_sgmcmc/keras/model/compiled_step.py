@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.internal import hints
@@ -36,6 +37,7 @@ class CompiledStep:
     self._num_alone = 0
     self._on_batches = self._make(train_step)
     self._on_next = _on_next(self._on_batches)
+    self._repeated = _repeated(self._on_batches)
 
   def is_stale(self) -> bool:
     """Whether the model has another own function now: it was compiled anew."""
@@ -90,6 +92,27 @@ class CompiledStep:
     """
     return self._on_batches([data])
 
+  def on_batch_times(
+      self, data: hints.Data, number: int) -> list[dict[str, Any]]:
+    """Runs several steps on one batch, in one program whatever their number.
+
+    To call a program for each step takes as long as a small network's step.
+
+    Args:
+      data: A batch.
+      number: Python `int`, how many steps, at least one.
+
+    Returns:
+      logs: Those of each step.
+    """
+    if self._model.run_eagerly:
+      return [self.on_batch(data) for _ in range(number)]
+    logs = tf.nest.map_structure(
+        np.asarray, self._repeated(data, tf.constant(number)))
+    return [
+        tf.nest.map_structure(lambda values, k=k: values[k], logs)
+        for k in range(number)]
+
   def _make(self, train_step):
     """Keras' own train function, around another step."""
     model = self._model
@@ -103,6 +126,33 @@ class CompiledStep:
       if own is not None:
         model.train_step = own
       model.train_function = self._own
+
+
+def _repeated(function):
+  """Keras' train function of a single batch, so many times on one.
+
+  Its logs have a leading axis, the steps.
+  """
+  step = tf.function(lambda data: function([data]), autograph=False)
+
+  def repeated(data, number):
+    # The loop's first values are of the shapes of what a step returns.
+    specs = step.get_concrete_function(data).structured_outputs
+    logs = [
+        tf.TensorArray(spec.dtype, size=number, element_shape=spec.shape)
+        for spec in tf.nest.flatten(specs)]
+
+    def body(k, logs):
+      values = tf.nest.flatten(step(data))
+      return k + 1, [
+          array.write(k, value) for array, value in zip(logs, values)]
+
+    _, logs = tf.while_loop(
+        lambda k, _: k < number, body, (tf.zeros_like(number), logs),
+        parallel_iterations=1)
+    return tf.nest.pack_sequence_as(specs, [array.stack() for array in logs])
+
+  return tf.function(repeated, autograph=False, reduce_retracing=True)
 
 
 def _on_next(function):
