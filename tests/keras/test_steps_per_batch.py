@@ -14,6 +14,7 @@ from tests.keras import test_more_rows
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.fitting import more_rows
+from tfp_sgmcmc.keras.model import compiled_step
 
 pytestmark = pytest.mark.enough_steps
 
@@ -34,6 +35,12 @@ def given(**arguments):
   return dict(
       kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9, num_examples=50,
       num_burnin_steps=4, num_steps_between_results=2, **arguments)
+
+
+def temperatures(sampling):
+  """The steps that were judged, and their temperatures."""
+  record = sampling._chain._judge._heat
+  return record.steps(0), record._since(0)
 
 
 def assert_same_draws(ours, theirs):
@@ -57,8 +64,42 @@ def test_as_if_each_batch_came_several_times(steps_per_execution):
   assert ours.num_steps == 3 * 3 * 5
   assert ours.settings['num_steps_per_batch'] == 3
   assert_same_draws(ours, plain)
+  # Each step is judged by itself, those too that are made in one program.
+  steps, kinetic = temperatures(ours)
+  assert steps == list(range(1, 46)) or steps_per_execution > 1
+  for a, b in zip((steps, kinetic), temperatures(plain)):
+    np.testing.assert_array_equal(a, b)
   with pytest.raises(AssertionError):
     assert_same_draws(ours, fit(**given(num_steps_per_batch=2)))
+
+
+def test_as_many_at_once_as_end_with_a_draw(monkeypatch):
+  numbers, real = [], compiled_step.CompiledStep.on_batch_times
+  monkeypatch.setattr(
+      compiled_step.CompiledStep, 'on_batch_times',
+      lambda self, data, number: numbers.append(number) or real(
+          self, data, number))
+  sampling = fit(epochs=1, **{**given(num_steps_per_batch=20), **dict(
+      num_burnin_steps=39, num_steps_between_results=5)})
+  assert sampling.posterior.steps == list(range(40, 101, 5))
+  # Never more than 16, and the next batch begins with the twenty-first.
+  assert numbers == [16, 4, 16, 4, *[5] * 12]
+
+
+def test_it_stops_at_the_step_that_is_lost():
+  """Though steps of one program come after it."""
+  def lost(**arguments):
+    with pytest.warns(RuntimeWarning) as warned:
+      sampling = fit(**{**given(), 'learning_rate': 1e12}, **arguments)
+    said = [str(w.message) for w in warned if 'NaN' in str(w.message)]
+    return sampling.num_steps, said
+
+  x, y = models.classes()
+  repeated = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).flat_map(
+      lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(20))
+  number, said = lost(num_steps_per_batch=20)
+  assert 1 < number < 16 and said
+  assert (number, said) == lost(data=repeated)
 
 
 @pytest.mark.slow

@@ -112,3 +112,25 @@ def test_many_chains_in_one_program_are_not_warned_of(caplog):
   for _ in range(6):
     made[-1].bootstrap((tf.constant(x), tf.constant(y)))
   assert 'bootstrap' not in caplog.text
+
+
+@pytest.mark.parametrize('run_eagerly', [False, True])
+def test_several_steps_on_one_batch(run_eagerly):
+  model = models.classifier(run_eagerly=run_eagerly)
+  model.make_train_function()
+  count, traces = tf.Variable(0), []
+
+  def train_step(data):
+    traces.append(data)
+    number = count.assign_add(1)
+    return {'rows': tf.shape(data[0])[0], 'status': (
+        number, tf.cast(number, tf.float32) * tf.ones([2]))}
+
+  step = compiled_step.CompiledStep(model, train_step)
+  x, y = map(tf.constant, models.classes())
+  logs = step.on_batch_times((x, y), 3) + step.on_batch_times((x, y), 1)
+  assert [int(log['status'][0]) for log in logs] == [1, 2, 3, 4]
+  np.testing.assert_array_equal(logs[2]['status'][1], [3., 3.])
+  assert [int(log['rows']) for log in logs] == [50] * 4
+  # One trace for the shape, whatever the number of steps.
+  assert len(traces) == (4 if run_eagerly else 1)

@@ -171,7 +171,7 @@ def assign(
     difference = chunks_lib.spec_difference(before, now)
     if difference is not None:
       raise ValueError(
-          f'The directory holds the chain of another model: {difference}. Make '
-          'the model as it was, the same layers frozen, to go on with it, or '
-          'give another directory.')
+          'The directory holds the chain of another model, or of an earlier '
+          f'version of tfp_sgmcmc: {difference}. Make the model as it was, the '
+          'same layers frozen, to go on with it, or give another directory.')
     network.assign(variables, [kept[name] for name in now])

@@ -55,6 +55,8 @@ class CompiledStep:
     if self._is_traced or self._model.run_eagerly:
       return
     self._is_traced = True
+    self._repeated = _repeated(
+        self._on_batches, [element_spec, tf.TensorSpec([], tf.int32)])
     tf.function(
         lambda data: self._on_batches([data]), autograph=False,
         input_signature=[element_spec]).get_concrete_function()
@@ -128,7 +130,7 @@ class CompiledStep:
       model.train_function = self._own
 
 
-def _repeated(function):
+def _repeated(function, signature=None):
   """Keras' train function of a single batch, so many times on one.
 
   Its logs have a leading axis, the steps.
@@ -152,7 +154,8 @@ def _repeated(function):
         parallel_iterations=1)
     return tf.nest.pack_sequence_as(specs, [array.stack() for array in logs])
 
-  return tf.function(repeated, autograph=False, reduce_retracing=True)
+  return tf.function(
+      repeated, autograph=False, input_signature=signature)
 
 
 def _on_next(function):
