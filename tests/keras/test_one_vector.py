@@ -86,11 +86,15 @@ def test_what_is_one_vector():
   assert sizes([[3, 4], [4]], ['float32', 'float64']) is None
   assert sizes([[256, 256], []]) is None  # One number too many.
   assert sizes([[255, 257], []]) == [65535, 1]
+  assert sizes([[2]] * 2, 'float16') is None
+  assert sizes([[2**15]] * 32) and sizes([[2**15]] * 33) is None  # A million.
 
 
 @pytest.mark.parametrize('arguments, is_vector', [
     ({}, True),
     (dict(kernel=sgmcmc.SGHMC, learning_rate=0.01, momentum=0.9), False),
+    (dict(kernel=sgmcmc.SGHMC, learning_rate='temperature', momentum=0.9,
+          num_burnin_steps=100, num_steps_per_batch=5), False),
     (dict(kernel=functools.partial(
         sgmcmc.SGNHT, step_size=0.003, diffusion=0., thermostat='diagonal')),
      False),

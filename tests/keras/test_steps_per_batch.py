@@ -1,6 +1,7 @@
 """Several steps of the chain on each batch of `fit`."""
 
 import functools
+import re
 
 import keras
 import numpy as np
@@ -21,8 +22,9 @@ pytestmark = pytest.mark.enough_steps
 
 def fit(data=None, epochs=3, **arguments):
   """A chain on batches of ten of fifty rows."""
-  model = models.classifier(optimizer='adam', steps_per_execution=(
-      arguments.pop('steps_per_execution', 1)))
+  model = models.classifier(
+      optimizer='adam', run_eagerly=arguments.pop('run_eagerly', False),
+      steps_per_execution=arguments.pop('steps_per_execution', 1))
   sampling = sgmcmc.keras.PosteriorSampling(seed=0, **arguments)
   data = models.classes() if data is None else (data,)
   model.fit(
@@ -51,22 +53,23 @@ def assert_same_draws(ours, theirs):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize('steps_per_execution', [
-    1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.weekly])])
-def test_as_if_each_batch_came_several_times(steps_per_execution):
+@pytest.mark.parametrize('steps_per_execution, run_eagerly', [
+    (1, False), (1, True),
+    pytest.param(2, False, marks=[pytest.mark.slow, pytest.mark.weekly])])
+def test_as_if_each_batch_came_several_times(steps_per_execution, run_eagerly):
   x, y = models.classes()
   repeated = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).flat_map(
       lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(3))
-  plain = fit(repeated, **given())
+  plain = fit(repeated, run_eagerly=run_eagerly, **given())
   ours = fit(
-      steps_per_execution=steps_per_execution,
+      steps_per_execution=steps_per_execution, run_eagerly=run_eagerly,
       **given(num_steps_per_batch=3))
   assert ours.num_steps == 3 * 3 * 5
   assert ours.settings['num_steps_per_batch'] == 3
   assert_same_draws(ours, plain)
   # Each step is judged by itself, those too that are made in one program.
   steps, kinetic = temperatures(ours)
-  assert steps == list(range(1, 46)) or steps_per_execution > 1
+  assert steps == list(range(1, 46))
   for a, b in zip((steps, kinetic), temperatures(plain)):
     np.testing.assert_array_equal(a, b)
   with pytest.raises(AssertionError):
@@ -80,25 +83,70 @@ def test_as_many_at_once_as_end_with_a_draw(monkeypatch):
       lambda self, data, number: numbers.append(number) or real(
           self, data, number))
   sampling = fit(epochs=1, **{**given(num_steps_per_batch=20), **dict(
-      num_burnin_steps=39, num_steps_between_results=5)})
+      num_burnin_steps=39, num_steps_between_results=4)})
   assert sampling.posterior.steps == list(range(40, 101, 5))
   # Never more than 16, and the next batch begins with the twenty-first.
   assert numbers == [16, 4, 16, 4, *[5] * 12]
 
 
+def test_the_next_fit_may_have_other_batches():
+  """Of another shape, or with weights of the rows."""
+  (x, y), weights = models.classes(), np.ones([50])
+  model = models.classifier(optimizer='adam')
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, **given(num_steps_per_batch=3))
+  for data, arguments in (
+      ((x, y), dict(batch_size=10)),
+      ((x, y), dict(batch_size=10, sample_weight=weights)),
+      ((tf.data.Dataset.from_tensor_slices((x, y)).batch(25, True),), {})):
+    model.fit(
+        *data, epochs=2, verbose=0, callbacks=[sampling], **arguments)
+  # One of the first two epochs is the optimizer's, where there is no kernel.
+  assert sampling.num_steps == 3 * (2 * 5 + 2 * 5 + 2 * 2)
+
+
+def test_an_interrupt_within_a_program_loses_no_count(monkeypatch):
+  model = models.classifier(optimizer='adam')
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, **given(num_steps_per_batch=3))
+  real = compiled_step.CompiledStep.on_batch_times
+
+  def interrupted(self, data, number):
+    logs = real(self, data, number)
+    if int(logs[-1]['sampling_status'][0]) >= 9:
+      raise KeyboardInterrupt
+    return logs
+
+  with monkeypatch.context() as patch:
+    patch.setattr(compiled_step.CompiledStep, 'on_batch_times', interrupted)
+    with pytest.raises(KeyboardInterrupt):
+      model.fit(*models.classes(), batch_size=10, verbose=0,
+                callbacks=[sampling])
+  made = int(sampling.kernel_results.step)
+  assert sampling.num_steps < made
+  model.fit(*models.classes(), batch_size=10, verbose=0, callbacks=[sampling])
+  assert sampling.num_steps == int(sampling.kernel_results.step) == made + 15
+  assert not np.any(np.diff(sampling.posterior.steps) < 3)
+
+
 def test_it_stops_at_the_step_that_is_lost():
   """Though steps of one program come after it."""
+  def learning_rate(step):
+    return tf.where(step < 5, 0.01, 1e38)
+
   def lost(**arguments):
     with pytest.warns(RuntimeWarning) as warned:
-      sampling = fit(**{**given(), 'learning_rate': 1e12}, **arguments)
-    said = [str(w.message) for w in warned if 'NaN' in str(w.message)]
-    return sampling.num_steps, said
+      sampling = fit(**{**given(), 'learning_rate': learning_rate}, **arguments)
+    said = [
+        found for w in warned
+        if (found := re.search('at step [0-9]+ of the chain', str(w.message)))]
+    return sampling.num_steps, [match.group() for match in said]
 
   x, y = models.classes()
   repeated = tf.data.Dataset.from_tensor_slices((x, y)).batch(10).flat_map(
       lambda *batch: tf.data.Dataset.from_tensors(batch).repeat(20))
   number, said = lost(num_steps_per_batch=20)
-  assert 1 < number < 16 and said
+  assert 1 < number < 16 and said == [f'at step {number} of the chain']
   assert (number, said) == lost(data=repeated)
 
 

@@ -134,7 +134,9 @@ def test_other_states_are_refused(sizes, state, match):
 
 
 @pytest.mark.parametrize('arguments, match', [
-    (dict(part_sizes=[0, 3]), 'part_sizes'),
+    (dict(part_sizes=[0, 3]), 'each of part_sizes'),
+    (dict(part_sizes=[]), 'has to be a list'),
+    (dict(part_sizes=96), 'has to be a list'),
     (dict(part_sizes=[3], experimental_shard_axis_names=['rows']),
      'leave one of them out')])
 def test_bad_arguments(arguments, match):

@@ -236,7 +236,12 @@ class PosteriorSampling(keras.callbacks.Callback):
 
   @property
   def kernel_results(self) -> Any:
-    """The kernel's results after the last step, None before the first."""
+    """The kernel's results after the last step, None before the first.
+
+    By default the weights of a small or deep network are one vector of the
+    kernel's state, one after another in the order of
+    `model.trainable_variables`; so are momenta and gradients.
+    """
     return None if self._chain is None else self._chain.kernel_results
 
   @property

@@ -6,8 +6,8 @@ that an estimate takes, and T' = max(T, 0.05):
 
 * The metric. F = V b / N is the sum over the examples of the squares of their
   gradients, less their mean: the curvature of a likelihood that fits. With F_l
-  its mean over a part l of the state (or of a state of one vector: then
-  `part_sizes` of the inner kernel tell its parts),
+  its mean over a part l (of the state, or one that `part_sizes` of the inner
+  kernel names),
 
     G = 1 / (1 + (F + F_l) / 2 + V / (16 T)),  s = sqrt(G)
 

@@ -229,9 +229,10 @@ class SGNHT(base.LangevinKernel):
         thermostat then compensates only for unknown noise.
       part_sizes: List of Python `int`s, for a state of one vector in which
         parts lie side by side along the last axis: how many coordinates each
-        of them has. `thermostat="part"` has a friction for each of them. One
-        vector in place of many small parts takes fewer operations. None: the
-        parts are those of the state.
+        of them has. `thermostat="part"` has a friction for each of them, and
+        `SelfTuning` goes by them too. One vector in place of many small parts
+        takes fewer operations. None: the parts are those of the state. Not
+        with `experimental_shard_axis_names`.
 
     Raises:
       ValueError: If a number is out of its range, the thermostat or the
@@ -252,8 +253,13 @@ class SGNHT(base.LangevinKernel):
       checks.numeric('friction', value, 0., strict=False)
     base.check_fixed(preconditioner, 'SGNHT')
     if part_sizes is not None:
+      if not isinstance(part_sizes, (list, tuple)) or not part_sizes:
+        raise ValueError(
+            f'part_sizes is {part_sizes!r}: it has to be a list of how many '
+            'coordinates each part of the vector has.')
       part_sizes = tuple(
-          checks.positive_integer('part_sizes', size) for size in part_sizes)
+          checks.positive_integer('each of part_sizes', size)
+          for size in part_sizes)
     self._integrator = integrator or (
         'euler' if getattr(gradient_estimator, 'needs_gaussian_step', False)
         else 'badodab')

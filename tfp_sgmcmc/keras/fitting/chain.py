@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
@@ -345,9 +346,12 @@ class Chain:
       self._take_rows(iterator)
     if self._progress.skips:
       return self._skip(iterator)
+    if self._step is not None and self.steps_per_batch > 1:
+      # An interrupt may have come between a program's end and its logs.
+      self._progress.num_steps = self._step.num_steps
     before = self.num_steps
-    if (self._is_interrupted(self._model.steps_per_execution) or self._ahead or self._step is None
-        or self.steps_per_batch > 1):
+    if (self._is_interrupted(self._model.steps_per_execution) or self._ahead
+        or self._step is None or self.steps_per_batch > 1):
       batches = itertools.islice(
           self._ahead.then(iterator), self._model.steps_per_execution)
       first = next(batches)
@@ -355,12 +359,12 @@ class Chain:
         self._begin(first, iterator)
       step = self._compiled_step()
       step.trace(iterator.element_spec)
-      for data in itertools.chain([first], batches):
-        for logs in map(self._after_step, self._steps_on(data, step)):
-          if self._model.stop_training:
-            break  # A step more would spoil the weights that were put back.
+      for logs_of_step in itertools.chain.from_iterable(
+          self._steps_on(data, step)
+          for data in itertools.chain([first], batches)):
+        logs = self._after_step(logs_of_step)
         if self._model.stop_training:
-          break
+          break  # A step more would spoil the weights that were put back.
     else:
       logs = self._after_step(self._compiled_step().on_iterator(iterator))
     self._progress.count(-(-(self.num_steps - before) // self.steps_per_batch))
@@ -373,23 +377,31 @@ class Chain:
 
     Several are made at once, up to the next draw.
     """
-    left = self.steps_per_batch
-    if left == 1:
-      yield step.on_batch(data)
+    model, left = self._model, self.steps_per_batch
+    if left == 1 or model.run_eagerly or collectives.is_several(
+        model.distribute_strategy):
+      for _ in range(left):
+        yield step.on_batch(data)
       return
     while left:
-      number = next(
-          (n for n in range(1, min(left, _MOST_AT_ONCE))
-           if self._is_interrupted(n + 1)), min(left, _MOST_AT_ONCE))
+      most = min(left, _MOST_AT_ONCE)
+      number = next((n for n in range(1, most) if self._is_due(n)), most)
       left -= number
       yield from step.on_batch_times(data, number)
+
+  def _is_due(self, number):
+    """Whether so many steps from here a draw is due."""
+    step = self.num_steps + number
+    return self._settings.schedule.is_due(step, self._num_draws) or (
+        self.is_searching and self._settings.search.is_due(step))
 
   def _is_interrupted(self, num_steps):
     """Whether so many steps in one would miss a draw."""
     search = self._settings.open_search
     return self._settings.schedule.interrupts(
         self.num_steps, num_steps, self._num_draws) or (
-            search is not None and search.interrupts(self.num_steps, num_steps))
+            search is not None
+            and search.interrupts(self.num_steps, num_steps))
 
   def _compiled_step(self):
     """The step as Keras compiles it; made anew for a model compiled anew."""

@@ -31,6 +31,11 @@ __all__ = [
     'open_store', 'to_directory']
 
 
+_OF_ANOTHER_VERSION = (
+    ' If another version of tfp_sgmcmc began it, it cannot go on: '
+    'PosteriorSamples.load(directory, model) reads its draws.')
+
+
 @dataclasses.dataclass(frozen=True)
 class Directory:
   """A directory to which draws are written as they are made.
@@ -171,7 +176,8 @@ def assign(
     difference = chunks_lib.spec_difference(before, now)
     if difference is not None:
       raise ValueError(
-          'The directory holds the chain of another model, or of an earlier '
-          f'version of tfp_sgmcmc: {difference}. Make the model as it was, the '
-          'same layers frozen, to go on with it, or give another directory.')
+          f'The directory holds the chain of another model: {difference}. Make '
+          'the model as it was, the same layers frozen, to go on with it, or '
+          'give another directory.' + _OF_ANOTHER_VERSION * (
+              group in ('results', 'chains')))
     network.assign(variables, [kept[name] for name in now])

@@ -17,7 +17,8 @@ def why_it_stops(
   """Why training stops, what is kept, and what to do.
 
   Args:
-    step: `StepOfChains` that failed, with the weights of that time.
+    step: `StepOfChains` that failed, with the weights of that time, or of the
+      end of the program that made the step.
     bad: Python `int`, the number of the step.
     num_draws: Python `int`, the number of draws made before.
     settings: `Settings` of the chain.

@@ -6,8 +6,10 @@ to trace it. In small networks, and in deep ones, this is most of the time. So
 the kernel that finds its step size is given all weights as one vector (`SGNHT`,
 `part_sizes`). That is the same chain in fewer operations.
 
-The copies to and from the vector take some nanoseconds for each number. So it
-is one where there are on average at most 32,768 numbers in a weight.
+The copies to and from the vector take some nanoseconds for each number. So the
+state is one vector where weights have at most 32,768 numbers on average, and a
+million in all; where there are at least two, of one dtype; and not in float16,
+in which sums over so many would overflow.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ import tensorflow as tf
 
 __all__ = ['Layout', 'of']
 
-_MOST_NUMBERS = 2**15
+_MOST_NUMBERS, _MOST_IN_ALL = 2**15, 2**20
 
 
 class Layout:
@@ -69,4 +71,5 @@ def of(variables: Sequence[Any], takes_vector: bool) -> Layout:
   return Layout(
       shapes, takes_vector and len(sizes) > 1 and min(sizes) > 0
       and len({v.dtype for v in variables}) == 1
-      and sum(sizes) <= _MOST_NUMBERS * len(sizes))
+      and variables[0].dtype != 'float16'
+      and sum(sizes) <= min(_MOST_NUMBERS * len(sizes), _MOST_IN_ALL))

@@ -101,9 +101,7 @@ class SamplingStep:
         num_examples / 1024. if 'float16' in compute_dtypes else None)
     self._compute_dtypes = compute_dtypes | compat.product_dtypes()
     self.variables = list(model.trainable_variables)
-    self._layout = one_vector.of(
-        self.variables, make_kernel.takes_vector
-        and not collectives.is_several(self._strategy))
+    self._layout = one_vector.of(self.variables, make_kernel.takes_vector)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that was compiled anew.

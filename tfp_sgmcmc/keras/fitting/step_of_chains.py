@@ -70,6 +70,11 @@ class StepOfChains:
     return self._step.segment()
 
   @property
+  def num_steps(self) -> int:
+    """The number of steps made."""
+    return int(self._number)
+
+  @property
   def _number(self):
     """The number of steps, as a tensor."""
     return self._turns.first(self._step.status_variables[0])

@@ -33,7 +33,7 @@ class CompiledStep:
     """
     self._model = model
     self._own = model.train_function
-    self._is_traced = False
+    self._spec: hints.Nested | None = None
     self._num_alone = 0
     self._on_batches = self._make(train_step)
     self._on_next = _on_next(self._on_batches)
@@ -47,14 +47,15 @@ class CompiledStep:
     """Traces the step for the batches of a dataset, whatever their size.
 
     A batch on its own would be traced for its size, and the first one of
-    another size again. Due before `on_batch`; only the first call traces.
+    another size again. Due before `on_batch`; calls with the same spec after
+    the first do nothing.
 
     Args:
       element_spec: That of the dataset's iterator.
     """
-    if self._is_traced or self._model.run_eagerly:
+    if self._model.run_eagerly or element_spec == self._spec:
       return
-    self._is_traced = True
+    self._spec = element_spec
     self._repeated = _repeated(
         self._on_batches, [element_spec, tf.TensorSpec([], tf.int32)])
     tf.function(
@@ -98,7 +99,8 @@ class CompiledStep:
       self, data: hints.Data, number: int) -> list[dict[str, Any]]:
     """Runs several steps on one batch, in one program whatever their number.
 
-    To call a program for each step takes as long as a small network's step.
+    To call a program for each step takes as long as a small network's step. Not
+    for models that run eagerly, or on several replicas.
 
     Args:
       data: A batch.
@@ -107,8 +109,6 @@ class CompiledStep:
     Returns:
       logs: Those of each step.
     """
-    if self._model.run_eagerly:
-      return [self.on_batch(data) for _ in range(number)]
     logs = tf.nest.map_structure(
         np.asarray, self._repeated(data, tf.constant(number)))
     return [
