@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests.keras import models
+from tests.keras import test_one_vector
 from tests.keras import test_going_on as going_on
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
@@ -72,7 +73,9 @@ def test_a_learning_rate_alone_has_the_momentum_of_sgd():
 
 
 @pytest.mark.slow
-def test_what_is_chosen_is_the_kernel_with_these_settings():
+def test_what_is_chosen_is_the_kernel_with_these_settings(monkeypatch):
+  # Chosen, the weights are one vector, whose noise is another than a list's.
+  monkeypatch.setattr(sgmcmc.SGNHT, '_noise', test_one_vector.by_coordinate)
   chosen = sgmcmc.keras.PosteriorSampling(seed=0)
   written_out = models.make_sampling(
       lambda target, **arguments: sgmcmc.SelfTuning(
