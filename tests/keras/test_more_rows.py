@@ -205,6 +205,7 @@ def test_planted_rows_that_are_not_all_are_seen(monkeypatch):
   assert of_means > 0.4
 
 
+@pytest.mark.slow
 def test_a_kernel_or_a_rate_of_the_user_has_the_batch_alone():
   for arguments in (dict(kernel=sgmcmc.SGNHT, learning_rate=0.1),
                     dict(learning_rate=0.1)):

@@ -45,7 +45,8 @@ def in_double_precision():
 
 
 @pytest.mark.usefixtures('in_double_precision')
-@pytest.mark.parametrize('num_chains', [1, 3])
+@pytest.mark.parametrize('num_chains', [
+    1, pytest.param(3, marks=pytest.mark.slow)])
 def test_the_chain_is_that_of_the_list(num_chains, monkeypatch):
   monkeypatch.setattr(sgmcmc.SGNHT, '_noise', by_coordinate)
   vector = fit(num_chains=num_chains)

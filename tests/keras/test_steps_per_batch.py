@@ -54,7 +54,7 @@ def assert_same_draws(ours, theirs):
 
 
 @pytest.mark.parametrize('steps_per_execution, run_eagerly', [
-    (1, False), (1, True),
+    (1, False), pytest.param(1, True, marks=pytest.mark.slow),
     pytest.param(2, False, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_as_if_each_batch_came_several_times(steps_per_execution, run_eagerly):
   x, y = models.classes()

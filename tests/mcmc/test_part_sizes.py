@@ -83,7 +83,9 @@ def noise_of_vector(kernel, parts, seed):
   return [noise] if len(parts) == 1 else tf.split(noise, SIZES, axis=-1)
 
 
-@pytest.mark.parametrize('name', KERNELS)
+@pytest.mark.parametrize('name', [
+    pytest.param(name, marks=[pytest.mark.slow] * (name == 'self-tuning'))
+    for name in KERNELS])
 def test_one_vector_is_the_same_chain_as_its_parts(name, monkeypatch):
   make = KERNELS[name]
   monkeypatch.setattr(sgmcmc.SGNHT, '_noise', noise_of_vector)

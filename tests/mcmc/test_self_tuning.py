@@ -132,7 +132,7 @@ def test_law_where_a_batch_is_a_hundredth_of_the_data():
 @pytest.mark.parametrize('error', [
     *(pytest.param(error, marks=[pytest.mark.slow, pytest.mark.weekly])
       for error in (dict(noise=1.), dict(noise=0.5))),
-    dict(drift=0.05)])
+    pytest.param(dict(drift=0.05), marks=pytest.mark.slow)])
 def test_planted_errors_are_seen(error):
   theta, _ = run_means(**error)
   assert not np.allclose(theta.var(axis=0), 1., **LAW)

@@ -207,7 +207,8 @@ def test_no_step_is_taken_for_a_new_start(monkeypatch):
   tf.nest.map_structure(np.testing.assert_array_equal, results, others)
 
 
-@pytest.mark.parametrize('batch_size, spacing', [(None, 100), (10, 150)])
+@pytest.mark.parametrize('batch_size, spacing', [
+    (None, 100), pytest.param(10, 150, marks=pytest.mark.slow)])
 def test_the_anchor_is_that_before_the_last(batch_size, spacing):
   """A hundred steps where all rows are in a gradient; five passes of 300."""
   if batch_size is None:
