@@ -10,8 +10,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tests.keras import models
-from tests.keras import test_one_vector
 from tests.keras import test_going_on as going_on
+from tests.keras import test_one_vector
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.draws import draw_times
