@@ -71,6 +71,18 @@ def _optimise_graphs_in_slow_tests_alone(request):
       'disable_meta_optimizer': 'slow' not in request.keywords})
 
 
+@pytest.fixture(autouse=True)
+def _few_steps_for_each_batch(request, monkeypatch):
+  """In most tests a chain need not arrive, and 10,000 steps take 20 s.
+
+  Fixtures of modules and programs of their own make as many as users do.
+  """
+  from tfp_sgmcmc.keras.fitting import steps_per_batch
+
+  if 'enough_steps' not in request.keywords:
+    monkeypatch.setattr(steps_per_batch, '_MOST_STEPS', 200)
+
+
 @pytest.fixture(autouse=True, scope='session')
 def _pipelines_that_end_at_once():
   from tests import pipelines

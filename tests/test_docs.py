@@ -32,24 +32,31 @@ def test_readme_is_short():
   assert len((ROOT / 'README.md').read_bytes()) <= 8000
 
 
-@pytest.mark.slow
-def test_the_tour_and_with_it_readme(capsys):
-  """They run as one program, and print what README says.
+def run(blocks, of_readme, capsys):
+  """Runs blocks of code as one program; returns its names, and what is printed.
 
-  To what another processor's rounding changes in a chain. Laplace's
-  approximation is near enough to the law of so many rows: there are a thousand
-  effective draws, and a share of 0.04 of heat.
+  Those of README need nothing before.
   """
-  readme = (ROOT / 'README.md').read_text()
-  blocks = BLOCK.findall(text_of('tour.md'))
-  of_readme = set(BLOCK.findall(readme))
-  assert of_readme <= set(blocks)
   names, printed = {}, {}
   for code in blocks:
-    own = {} if code in of_readme else names  # README's need nothing before.
+    own = {} if code in of_readme else names
     exec(code, own)
     names.update(own)
     printed[code] = capsys.readouterr().out
+  return names, printed
+
+
+@pytest.mark.enough_steps
+@pytest.mark.slow
+def test_readme(capsys):
+  """It prints what it says, to what another processor's rounding changes.
+
+  Laplace's approximation is near enough to the law of so many rows: there are a
+  thousand effective draws, and a share of 0.04 of heat.
+  """
+  readme = (ROOT / 'README.md').read_text()
+  blocks = BLOCK.findall(readme)
+  names, printed = run(blocks, blocks, capsys)
   found = PRINTED.findall(readme)
   assert len(found) == 2
   for code, wanted in found:
@@ -64,6 +71,16 @@ def test_the_tour_and_with_it_readme(capsys):
       references.hessian(names['posterior'], mode))))
   assert np.abs((draws.mean(axis=(0, 1)) - mode) / sd).max() < 0.25
   assert abs(np.mean(draws.std(axis=(0, 1)) / sd) - 1.) < 0.1
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_the_tour(capsys):
+  """It runs as one program, with README's code in its place."""
+  blocks = BLOCK.findall(text_of('tour.md'))
+  of_readme = BLOCK.findall((ROOT / 'README.md').read_text())
+  assert set(of_readme) <= set(blocks)
+  run(blocks, of_readme, capsys)
 
 
 def test_other_pages_have_no_code_of_their_own():

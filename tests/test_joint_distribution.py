@@ -99,7 +99,7 @@ def _case(k, has_covariates):
       id=f'{KINDS[k][1].__name__}-{has_covariates}')
 
 
-@pytest.mark.weekly_after(2)
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('make, kind, name, has_covariates', [
     _case(k, has_covariates)

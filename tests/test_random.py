@@ -76,7 +76,7 @@ def eager_draws(draws):
 
 
 @pytest.mark.parametrize('draws, jit_compile', [
-    (some_draws, True),
+    pytest.param(some_draws, True, marks=pytest.mark.slow),
     pytest.param(
         all_draws, False, marks=[pytest.mark.slow, pytest.mark.weekly]), *(
         pytest.param(

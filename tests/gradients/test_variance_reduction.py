@@ -572,7 +572,8 @@ def test_refusals(make, error, message):
 @pytest.mark.parametrize('estimator', [
     sgmcmc.gradients.ControlVariate(3, [tf.constant(0.1), tf.constant(0.2)]),
     pytest.param(sgmcmc.gradients.SAGA(3), marks=pytest.mark.weekly),
-    sgmcmc.gradients.SVRG(3, steps_per_anchor=2),
+    pytest.param(
+        sgmcmc.gradients.SVRG(3, steps_per_anchor=2), marks=pytest.mark.weekly),
     pytest.param(
         sgmcmc.gradients.ExponentiallyWeighted(
             None, base=sgmcmc.gradients.SVRG(3, steps_per_anchor=2)),

@@ -125,7 +125,8 @@ def test_a_planted_error_is_seen(kind, monkeypatch):
 
 
 @pytest.mark.parametrize('kind', [
-    'classes', pytest.param('numbers', marks=pytest.mark.slow)])
+    'classes',
+    pytest.param('numbers', marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_second_output(kind):
   """Mutual information, or the standard deviation of the draws' means."""
   posterior, weights = posterior_of(

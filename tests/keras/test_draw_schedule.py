@@ -38,19 +38,18 @@ def test_steps_that_are_due(arguments, due):
 
 
 @pytest.mark.parametrize('step', range(8))
-@pytest.mark.parametrize('num_steps', [1, 2, 4])
-def test_a_draw_before_the_last_step_interrupts(step, num_steps):
+@pytest.mark.parametrize('most', [1, 2, 4])
+def test_steps_at_once_end_with_a_draw(step, most):
   schedule = make(num_burnin_steps=2, num_steps_between_results=2)
-  due = {3, 6, 9, 12}
-  expected = bool(due & set(range(step + 1, step + num_steps)))
-  assert schedule.interrupts(step, num_steps, 0) == expected
+  to_the_next = min(due for due in (3, 6, 9, 12) if due > step) - step
+  assert schedule.at_once(step, most, 0) == min(most, to_the_next)
 
 
-@pytest.mark.parametrize('step, num_steps, expected', [
-    (4, 1, False), (0, 3, False), (0, 4, True), (7, 2, True)])
-def test_segments_after_burnin_interrupt(step, num_steps, expected):
+@pytest.mark.parametrize('step, most, expected', [
+    (4, 1, 1), (0, 3, 3), (0, 4, 3), (7, 2, 1)])
+def test_segments_after_burnin_are_made_one_by_one(step, most, expected):
   schedule = continuous(num_burnin_steps=2, interval=1.)
-  assert schedule.interrupts(step, num_steps, 0) == expected
+  assert schedule.at_once(step, most, 0) == expected
 
 
 @pytest.mark.parametrize('max_results', [None, 4])

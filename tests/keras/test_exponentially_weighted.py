@@ -51,7 +51,8 @@ def chain_by_hand(num_epochs, batch_size, num_index_steps):
 
 @pytest.mark.parametrize('num_index_steps, arguments', [
     (2, {}), (2, dict(run_eagerly=True)),
-    pytest.param(1, dict(jit_compile=True), marks=pytest.mark.slow)], ids=str)
+    pytest.param(1, dict(jit_compile=True), marks=[
+        pytest.mark.slow, pytest.mark.weekly])], ids=str)
 def test_same_chain_as_a_loop_over_its_batches(num_index_steps, arguments):
   """The last batch is of 10 rows, the others of 20, in each epoch."""
   model = models.classifier(**arguments)

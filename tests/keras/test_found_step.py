@@ -357,6 +357,7 @@ def test_the_loss_of_a_step_that_was_undone_is_no_verdict(monkeypatch):
   assert judged == [None, *history['loss'][1:]]
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_search_that_goes_back_leaves_the_heat_of_the_hot_trial(monkeypatch):
   """K at once, in 35 coordinates: T times a chi-square over 35.

@@ -131,7 +131,9 @@ def test_a_wrong_number_of_examples_is_found():
 @pytest.mark.slow
 @pytest.mark.parametrize('kernel, is_right', [
     (sgmcmc.SGNHT, True),
-    (functools.partial(sgmcmc.SGNHT, integrator='euler'), False),
+    pytest.param(
+        functools.partial(sgmcmc.SGNHT, integrator='euler'), False,
+        marks=pytest.mark.weekly),
 ], ids=['badodab', 'euler'])
 def test_sgnht_in_the_units_of_sgd(kernel, is_right):
   """The scheme that fit takes, and the published one, which is cold.

@@ -242,6 +242,7 @@ def slices():
   return tf.data.Dataset.from_tensor_slices(models.classes())
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_data_of_slices_of_arrays():

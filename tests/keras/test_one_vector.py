@@ -46,7 +46,8 @@ def in_double_precision():
 
 @pytest.mark.usefixtures('in_double_precision')
 @pytest.mark.parametrize('num_chains', [
-    1, pytest.param(3, marks=pytest.mark.slow)])
+    pytest.param(1, marks=pytest.mark.slow),
+    pytest.param(3, marks=[pytest.mark.slow, pytest.mark.weekly])])
 def test_the_chain_is_that_of_the_list(num_chains, monkeypatch):
   monkeypatch.setattr(sgmcmc.SGNHT, '_noise', by_coordinate)
   vector = fit(num_chains=num_chains)
@@ -107,11 +108,10 @@ def test_whose_kernels(arguments, is_vector):
 
 def test_join_and_split():
   weights = [tf.reshape(tf.range(6.), [2, 3]), tf.constant(7.), tf.zeros([0])]
-  shapes = [w.shape for w in weights]
-  whole = one_vector.Layout(shapes, True)
+  whole = one_vector.Layout(weights, True)
   joined, = whole.join(weights)
   assert joined.numpy().tolist() == [0., 1., 2., 3., 4., 5., 7.]
   for back, weight in zip(whole.split([joined]), weights):
     np.testing.assert_array_equal(back, weight)
-  parts = one_vector.Layout(shapes, False)
+  parts = one_vector.Layout(weights, False)
   assert parts.join(weights)[0] is weights[0]

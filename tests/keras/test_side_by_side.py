@@ -105,6 +105,7 @@ def test_each_chain_has_the_exact_posterior_and_is_independent_of_others():
   assert abs(found) < test_law.Z * (2. / (draws[0].size / 2.))**0.5 + 0.03
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_chains_with_one_noise_are_found(monkeypatch):
   def seed_of_all(self):
@@ -132,7 +133,8 @@ def correlation(draws):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', [
-    'own', 'planted', pytest.param('epochs', marks=pytest.mark.weekly)])
+    'own', *(pytest.param(kind, marks=pytest.mark.weekly)
+             for kind in ('planted', 'epochs'))])
 def test_minibatches_are_the_chains_own(kind, monkeypatch):
   """At T = 0 the spread of the draws is that of the minibatches' noise.
 

@@ -102,7 +102,7 @@ LAWS = {
 }
 
 
-@pytest.mark.weekly_after(2)
+@pytest.mark.weekly_after(1)
 @pytest.mark.parametrize('law', [
     'logistic at a state', pytest.param('softmax', marks=pytest.mark.slow),
     pytest.param('robust', marks=pytest.mark.slow)])
@@ -172,8 +172,9 @@ def chains_with_errors(jit_compile=False):
       model, bound, *chains(40, **{**RIGHT, **errors}))
 
 
-@pytest.mark.parametrize('jit_compile', [
-    False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.weekly])])
+@pytest.mark.weekly_after(1)
+@pytest.mark.slow
+@pytest.mark.parametrize('jit_compile', [False, True])
 def test_the_joint_law_with_no_error_planted(jit_compile):
   """The first law, in the program of the planted errors."""
   assert chains_with_errors(jit_compile)() > oracle.FALSE_ALARM_RATE

@@ -173,7 +173,7 @@ def p_value(found, variance=1.):
 
 @pytest.mark.parametrize('integrator, d, h, temperature', [
     ('minimal_norm', 20, 1., 1.),
-    ('leapfrog', 20, 0.7, 1.),
+    pytest.param('leapfrog', 20, 0.7, 1., marks=pytest.mark.slow),
     *(pytest.param(*row, marks=[pytest.mark.slow, pytest.mark.weekly])
       for row in [
           ('minimal_norm', 20, 1., 0.5), ('minimal_norm', 100, 2., 1.),

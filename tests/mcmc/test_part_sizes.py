@@ -84,7 +84,8 @@ def noise_of_vector(kernel, parts, seed):
 
 
 @pytest.mark.parametrize('name', [
-    pytest.param(name, marks=[pytest.mark.slow] * (name == 'self-tuning'))
+    name if name == 'badodab' else pytest.param(name, marks=[
+        pytest.mark.slow, *[pytest.mark.weekly] * (name != 'self-tuning')])
     for name in KERNELS])
 def test_one_vector_is_the_same_chain_as_its_parts(name, monkeypatch):
   make = KERNELS[name]

@@ -129,6 +129,7 @@ def test_law_where_a_batch_is_a_hundredth_of_the_data():
   assert np.all(float(results.step_size)**2 * metric * variance < 1.8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('error', [
     *(pytest.param(error, marks=[pytest.mark.slow, pytest.mark.weekly])
       for error in (dict(noise=1.), dict(noise=0.5))),

@@ -250,6 +250,7 @@ def chain_with_a_fall(condition, monkeypatch):
   return state, results
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_the_steps_that_teach_nothing(monkeypatch):
   condition = states.cond_for_all

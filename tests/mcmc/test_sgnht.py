@@ -108,7 +108,8 @@ def run(thermostat, num_steps=500, integrator='badodab', **changes):
         marks=pytest.mark.slow),
     pytest.param(
         'part', np.array([1. / 2., 1. / 3.]),
-        dict(temperature=0.5, noise_scale=5.), marks=pytest.mark.slow),
+        dict(temperature=0.5, noise_scale=5.),
+        marks=[pytest.mark.slow, pytest.mark.weekly]),
     pytest.param(
         'diagonal', 1., dict(temperature=0.5, noise_scale=5.),
         marks=pytest.mark.slow),

@@ -119,7 +119,8 @@ def p_value(kernel_class, estimator, num_events, highest=np.inf):
 UNIFORM = sgmcmc.gradients.Uniform(1)
 
 
-@pytest.mark.weekly_after(2)
+@pytest.mark.weekly_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('kernel_class, make, num_events', [
     pytest.param(sgmcmc.ZigZagSampler, lambda: UNIFORM, 3000, id='ZZ-SS'),
     pytest.param(

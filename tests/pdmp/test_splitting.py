@@ -360,8 +360,9 @@ def sticky_p_value(
   return model.p_value(oracle.join_parts(state, num_chains))
 
 
-@pytest.mark.parametrize('name', [
-    'zig-zag', pytest.param('bouncy', marks=pytest.mark.slow)])
+@pytest.mark.weekly_after(1)
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['zig-zag', 'bouncy'])
 def test_sticky_law_by_enumeration(name):
   assert sticky_p_value(
       KERNELS[name], SpikeAndSlab(), 0.08) > oracle.FALSE_ALARM_RATE

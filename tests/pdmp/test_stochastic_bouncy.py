@@ -235,12 +235,13 @@ LOCAL = Numbers(
     max_duration=0.3, refresh_rate=1., confidence=6., decay=0.5)
 
 
-@pytest.mark.weekly_after(2)
+@pytest.mark.weekly_after(1)
+@pytest.mark.slow
 @pytest.mark.parametrize('make, numbers, num_events', [
     (all_examples, LOCAL, 2000),
-    *(pytest.param(minibatches, *row, marks=pytest.mark.slow) for row in [
-        (Numbers(decay=0.9), 3000),
-        (Numbers(temperature=0.5, max_duration=0.02, refresh_rate=0.), 5000)]),
+    (minibatches, Numbers(decay=0.9), 3000),
+    (minibatches,
+     Numbers(temperature=0.5, max_duration=0.02, refresh_rate=0.), 5000),
 ], ids=['all examples', 'decay', 'short segments'])
 def test_law_with_no_error_planted(make, numbers, num_events):
   error, c = make()(num_events, numbers)

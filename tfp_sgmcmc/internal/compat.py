@@ -35,10 +35,12 @@ __all__ = [
     'in_xla_context',
     'is_vectorising',
     'jit_compile',
+    'joined_shapes',
     'joint_names',
     'mask',
     'maximum',
     'move_draws_last',
+    'num_elements',
     'num_rows_of_arrays',
     'positions',
     'product_dtypes',
@@ -53,6 +55,8 @@ __all__ = [
 
 # A tensor's shape: as NumPy where it is known while tracing, else as a tensor.
 shape = prefer_static.shape
+joined_shapes = prefer_static.concat
+num_elements = prefer_static.reduce_prod
 
 # The same of numbers.
 maximum = prefer_static.maximum

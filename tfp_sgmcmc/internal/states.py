@@ -294,7 +294,8 @@ def chain_shape(kernel_results: hints.Results) -> tf.TensorShape:
 def flatten(parts: Sequence[tf.Tensor], chain_rank: int) -> tf.Tensor:
   """All coordinates of all parts as one vector a chain: `chains + [d]`."""
   flat = [
-      tf.reshape(part, tf.concat([tf.shape(part)[:chain_rank], [-1]], axis=0))
+      tf.reshape(part, compat.joined_shapes(
+          [compat.shape(part)[:chain_rank], [-1]], axis=0))
       for part in parts]
   return tf.concat(flat, axis=-1)
 
@@ -304,7 +305,7 @@ def unflatten(
 ) -> list[tf.Tensor]:
   """The inverse of `flatten`, in the shapes of `parts`."""
   sizes = [
-      tf.reduce_prod(compat.shape(part)[chain_rank:]) for part in parts]
+      compat.num_elements(compat.shape(part)[chain_rank:]) for part in parts]
   return [
       tf.reshape(piece, compat.shape(part))
       for piece, part in zip(tf.split(flat, sizes, axis=-1), parts)]
@@ -332,7 +333,7 @@ def over_pieces(values: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
 def num_coordinates(parts: Sequence[tf.Tensor], chain_rank: int) -> Any:
   """d: the number of coordinates of one chain, over all parts."""
   return sum(
-      tf.reduce_prod(compat.shape(part)[chain_rank:]) for part in parts)
+      compat.num_elements(compat.shape(part)[chain_rank:]) for part in parts)
 
 
 def joined(

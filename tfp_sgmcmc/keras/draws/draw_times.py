@@ -155,27 +155,26 @@ class DrawTimes:
       return False
     return self._keep_draw is None or bool(self._keep_draw(step))
 
-  def interrupts(self, step: int, num_steps: int, num_draws: int) -> bool:
-    """Whether several steps in one have to be taken one by one.
+  def at_once(self, step: int, most: int, num_draws: int) -> int:
+    """How many of the next steps can be made in one: up to the next draw.
 
-    They have to where a draw is due at one of them that is not the last, and in
-    continuous time from the first step after burn-in, since the time of each
+    In continuous time each one after burn-in by itself, since the time of each
     segment counts.
 
     Args:
       step: Python `int`, the number of steps made before.
-      num_steps: Python `int`, the number of steps to make.
+      most: Python `int`, no more than so many.
       num_draws: Python `int`, the number of draws made before.
 
     Returns:
-      interrupts: Python `bool`.
+      number: Python `int`, at least 1.
     """
     if self._num_burnin_steps is None:
-      return False
+      return most
     if self.is_continuous:
-      return num_steps > 1 and step + num_steps > self._num_burnin_steps + 1
-    return any(
-        self.is_due(step + k, num_draws) for k in range(1, num_steps))
+      return max(1, min(most, self._num_burnin_steps + 1 - step))
+    return next(
+        (n for n in range(1, most) if self.is_due(step + n, num_draws)), most)
 
   def along_segment(
       self, step: int, duration: float, num_draws: int) -> list[float]:

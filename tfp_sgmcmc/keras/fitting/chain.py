@@ -349,11 +349,10 @@ class Chain:
     if self._step is not None and self.steps_per_batch > 1:
       # An interrupt may have come between a program's end and its logs.
       self._progress.num_steps = self._step.num_steps
-    before = self.num_steps
-    if (self._is_interrupted(self._model.steps_per_execution) or self._ahead
+    before, most = self.num_steps, self._model.steps_per_execution
+    if (self._at_once(most) < most or self._ahead
         or self._step is None or self.steps_per_batch > 1):
-      batches = itertools.islice(
-          self._ahead.then(iterator), self._model.steps_per_execution)
+      batches = itertools.islice(self._ahead.then(iterator), most)
       first = next(batches)
       if self._step is None:
         self._begin(first, iterator)
@@ -384,24 +383,16 @@ class Chain:
         yield step.on_batch(data)
       return
     while left:
-      most = min(left, _MOST_AT_ONCE)
-      number = next((n for n in range(1, most) if self._is_due(n)), most)
+      number = self._at_once(min(left, _MOST_AT_ONCE))
       left -= number
       yield from step.on_batch_times(data, number)
 
-  def _is_due(self, number):
-    """Whether so many steps from here a draw is due."""
-    step = self.num_steps + number
-    return self._settings.schedule.is_due(step, self._num_draws) or (
-        self.is_searching and self._settings.search.is_due(step))
-
-  def _is_interrupted(self, num_steps):
-    """Whether so many steps in one would miss a draw."""
+  def _at_once(self, most):
+    """How many of the next steps can be made in one, without missing a draw."""
+    most = self._settings.schedule.at_once(
+        self.num_steps, most, self._num_draws)
     search = self._settings.open_search
-    return self._settings.schedule.interrupts(
-        self.num_steps, num_steps, self._num_draws) or (
-            search is not None
-            and search.interrupts(self.num_steps, num_steps))
+    return most if search is None else search.at_once(self.num_steps, most)
 
   def _compiled_step(self):
     """The step as Keras compiles it; made anew for a model compiled anew."""
@@ -626,10 +617,13 @@ class Chain:
   def _take_steps(self):
     """Chooses the number of steps, and by it burn-in, draws, the step size."""
     settings, progress = self._settings, self._progress
+    chains, more = self._chains, self._chains.more_rows
     if (settings.num_steps_per_batch is None and not self.is_resumed
-        and self._chains.more_rows is not None):
+        and more is not None):
+      num_rows = more.number + chains.rows_of(self._batch_size)
       progress.steps_per_batch = steps_per_batch.chosen(
-          progress.batches_to_come or 1)
+          progress.batches_to_come or 1,
+          chains.num_chains * num_rows * more.products_a_row(self._model))
     self._take_rows_in_place()
     self._plan()
     if settings.found_step is not None and not self.is_resumed:

@@ -285,6 +285,12 @@ class MoreRows:
     """How many rows are drawn for a step."""
     return min(self.number + self.num_in_place, self._variables[0].shape[0])
 
+  def products_a_row(self, model: keras.Model) -> int:
+    """How many products with weights a row takes, where "auto" has rows."""
+    products = _products_a_row(model, self._variables)
+    assert products is not None
+    return products
+
   def load(self, arrays: Sequence[tf.Tensor]) -> None:
     """Takes other data in the same shapes.
 

@@ -13,9 +13,12 @@ in which sums over so many would overflow.
 """
 
 from collections.abc import Sequence
+import math
 from typing import Any
 
 import tensorflow as tf
+
+from tfp_sgmcmc.internal import states
 
 __all__ = ['Layout', 'of']
 
@@ -30,30 +33,28 @@ class Layout:
       weights are the parts of the state.
   """
 
-  def __init__(self, shapes: Sequence[tf.TensorShape], is_vector: bool):
+  def __init__(self, variables: Sequence[Any], is_vector: bool):
     """Makes the layout.
 
     Args:
-      shapes: Those of the weights.
+      variables: The weights, Keras variables or tensors.
       is_vector: Python `bool`, whether the state is one vector.
     """
-    self._shapes = shapes
+    self._variables = variables
     self.sizes = (
-        [shape.num_elements() for shape in shapes] if is_vector else None)
+        [math.prod(v.shape) for v in variables] if is_vector else None)
 
   def join(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The parts of the state."""
     if self.sizes is None:
       return list(weights)
-    return [tf.concat([tf.reshape(w, [-1]) for w in weights], axis=0)]
+    return [states.flatten(weights, 0)]
 
   def split(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The weights: the inverse of `join`."""
     if self.sizes is None:
       return list(parts)
-    return [
-        tf.reshape(piece, shape) for piece, shape in zip(
-            tf.split(parts[0], self.sizes), self._shapes)]
+    return states.unflatten(parts[0], self._variables, 0)
 
 
 def of(variables: Sequence[Any], takes_vector: bool) -> Layout:
@@ -66,10 +67,9 @@ def of(variables: Sequence[Any], takes_vector: bool) -> Layout:
   Returns:
     layout: `Layout`.
   """
-  shapes = [tf.TensorShape(v.shape) for v in variables]
-  sizes = [shape.num_elements() for shape in shapes]
+  sizes = [math.prod(v.shape) for v in variables]
   return Layout(
-      shapes, takes_vector and len(sizes) > 1 and min(sizes) > 0
+      variables, takes_vector and len(sizes) > 1 and min(sizes) > 0
       and len({v.dtype for v in variables}) == 1
       and variables[0].dtype != 'float16'
       and sum(sizes) <= min(_MOST_NUMBERS * len(sizes), _MOST_IN_ALL))

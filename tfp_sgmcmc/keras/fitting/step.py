@@ -52,12 +52,16 @@ class Move(NamedTuple):
     is_finite: `bool` scalar, whether the weights are.
     logs: What the kernel has for the logs, scalars by name.
     forward_pass: `ForwardPass` on the batch.
+    loss: Scalar, the mean loss of the batch as Keras reports it.
+    counted: The new values of the metrics that the loss itself keeps.
   """
   parts: list[tf.Tensor]
   results: Any
   is_finite: tf.Tensor
   logs: dict[str, tf.Tensor]
   forward_pass: network.ForwardPass
+  loss: tf.Tensor
+  counted: list[tf.Tensor]
 
 
 class SamplingStep:
@@ -101,6 +105,8 @@ class SamplingStep:
         num_examples / 1024. if 'float16' in compute_dtypes else None)
     self._compute_dtypes = compute_dtypes | compat.product_dtypes()
     self.variables = list(model.trainable_variables)
+    # Metrics of several outputs' losses. Which these are, a step tells.
+    self.counted_by_loss: list[keras.Variable] = []
     self._layout = one_vector.of(self.variables, make_kernel.takes_vector)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
@@ -220,7 +226,7 @@ class SamplingStep:
     # What the next step waits for first.
     with tf.control_dependencies(move.parts):
       network.assign(self._results, kept_leaves(move.results))
-    metrics = self.update_metrics(data, move.forward_pass)
+    metrics = self.update_metrics(data, move)
     bad = first_bad(
         tf.convert_to_tensor(self._first_bad), move.is_finite, step)
     self._first_bad.assign(bad)
@@ -254,9 +260,13 @@ class SamplingStep:
           seed=_step_seed(seed, results.step + 1))
     is_finite, logs = _watch(state, results, temperature)
     logs.update(self._make_kernel.logs(kernel, results))
+    forward_pass = passes.of_each_row()
+    loss, updates = network.mean_loss(
+        self._model, keras.utils.unpack_x_y_sample_weight(data), forward_pass)
+    self.counted_by_loss = [variable for variable, _ in updates]
     return Move(
-        self._layout.split(state), results, is_finite, logs,
-        passes.of_each_row())
+        self._layout.split(state), results, is_finite, logs, forward_pass,
+        loss, [value for _, value in updates])
 
   def _kernel(self, posterior, step):
     return self._make_kernel(
@@ -333,25 +343,24 @@ class SamplingStep:
       values -= tf.add_n([tf.cast(p, values.dtype) for p in penalties])
     return tf.cast(values, self._prior.dtype)
 
-  def update_metrics(
-      self, data: Any, forward_pass: network.ForwardPass) -> dict[str, Any]:
+  def update_metrics(self, data: hints.Data, move: Move) -> dict[str, Any]:
     """Updates the model's metrics by the predictions for the batch's rows.
 
     Args:
       data: As `train_step` gets it.
-      forward_pass: `ForwardPass` on it, whose updates are made too.
+      move: `Move` on it. The updates of its pass are made too.
 
     Returns:
       metrics: Their values.
     """
-    x, y, sample_weight = data = keras.utils.unpack_x_y_sample_weight(data)
-    loss, updates = network.mean_loss(self._model, data, forward_pass)
-    for variable, value in [*forward_pass.updates, *updates]:
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    for variable, value in [
+        *move.forward_pass.updates, *zip(self.counted_by_loss, move.counted)]:
       variable.assign(value)
     network.loss_tracker(self._model).update_state(
-        loss, sample_weight=network.num_rows(data))
+        move.loss, sample_weight=network.num_rows(data))
     return self._model.compute_metrics(
-        x, y, forward_pass.outputs, sample_weight=sample_weight)
+        x, y, move.forward_pass.outputs, sample_weight=sample_weight)
 
 
 def first_bad(

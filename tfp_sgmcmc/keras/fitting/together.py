@@ -108,9 +108,9 @@ class Together:
     counter, _ = self._step.status_variables
     number = self._turns.first(counter) + 1
     bad = self._write(moves, number)
-    metrics = self._update_metrics(batches, moves.forward_pass)
+    metrics = self._update_metrics(batches, moves)
     return [{
-        **metrics[chain],
+        **metrics,
         **{name: log[chain] for name, log in moves.logs.items()},
         step_lib.STATUS: (number, bad[chain])}
             for chain in range(self._num_chains)]
@@ -170,18 +170,25 @@ class Together:
         [*moves.parts, *step_lib.kept_leaves(moves.results), new_bad])
     return new_bad
 
-  def _update_metrics(self, batches, forward_passes):
-    """The metrics after each chain, in the order of turns."""
+  def _update_metrics(self, batches, moves):
+    """Updates the model's metrics by the rows of all chains as one batch."""
+    step, forward_pass = self._step, moves.forward_pass
+    return step.update_metrics(
+        network.map_leaves(_as_rows, batches),
+        moves._replace(
+            forward_pass=forward_pass._replace(
+                outputs=network.map_leaves(_as_rows, forward_pass.outputs)),
+            loss=tf.reduce_mean(moves.loss),
+            counted=[  # Each chain has added its own to the same number.
+                variable + tf.reduce_sum(values - variable, axis=0)
+                for variable, values in zip(
+                    step.counted_by_loss, moves.counted)]))
 
-    def update(chain):
-      return self._step.update_metrics(
-          network.map_leaves(lambda leaf: leaf[chain], batches),
-          tf.nest.map_structure(lambda leaf: leaf[chain], forward_passes))
 
-    update = tf.function(update, autograph=False)
-    return {
-        chain: update(tf.constant(chain))
-        for chain in turns_lib.order(self._num_chains)}
+def _as_rows(leaf):
+  """`[k, n, ...]` as `[k n, ...]`."""
+  return tf.reshape(
+      leaf, compat.joined_shapes([[-1], compat.shape(leaf)[2:]], axis=0))
 
 
 def _is_for_all_alike(program):
