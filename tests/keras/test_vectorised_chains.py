@@ -207,10 +207,10 @@ def masked(**compile_arguments):
       keras.layers.Dense(3)],**compile_arguments)
 
 
-def compiled(layers, **compile_arguments):
+def compiled(layers, reduction='sum_over_batch_size', **compile_arguments):
   model = keras.Sequential([keras.Input([4]), *layers])
   model.compile('sgd', keras.losses.SparseCategoricalCrossentropy(
-      from_logits=True), **compile_arguments)
+      from_logits=True, reduction=reduction), **compile_arguments)
   return model
 
 
@@ -267,6 +267,22 @@ def test_a_model_of_several_inputs_and_outputs_is_vectorised(monkeypatch):
       for how in ('together', 'turns'))
   assert IS_VECTORISED[ours[0]]
   assert_same(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_a_loss_that_is_a_sum_is_that_of_one_chain(monkeypatch):
+  """Metrics see the rows of all chains at once, and the loss does not."""
+  def summed(**compile_arguments):
+    return compiled(
+        [keras.layers.Dense(3)], 'sum', weighted_metrics=['accuracy'],
+        **compile_arguments)
+
+  ours, theirs = (
+      run(how, monkeypatch, models.SGHMC, summed) for how in (
+          'together', 'turns'))
+  assert IS_VECTORISED[ours[0]]
+  assert_same(ours, theirs)
+  assert np.min(ours[1]['loss']) > np.log(3.)  # A mean loss is below.
 
 
 def test_xla_and_the_size_decide():

@@ -168,9 +168,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         attention, or with a kernel or a learning rate of yours.
       num_steps_per_batch: Python `int`, how many steps the chain makes for each
         batch; above 1 a step that has more rows has none of the batch's own.
-        Or "auto": as many as make 3,000 steps in all, at most 30 a batch, where
-        each step has more rows; 1 elsewhere, and with a kernel, a learning
-        rate, rows, burn-in, spacing of draws or T by the step of yours.
+        Or "auto": as many as make 10,000 steps in all (3,000 of a larger
+        network), at most 30 a batch, where each step has more rows; 1
+        elsewhere, and with a kernel, a learning rate, rows, burn-in, spacing of
+        draws or T by the step of yours.
       directory: None to keep draws in memory; or the path of a directory, or a
         `Directory`, to which they are written as they are made. If it already
         holds this chain, `fit` continues the chain. `PosteriorSamples.load`
