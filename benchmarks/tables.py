@@ -15,8 +15,8 @@ mixture of two normals. Inputs and targets are standardised by
 the training rows. The score is the mean negative log likelihood of the test
 rows, in nats, of standardised targets. A network is lost where it is worse
 than a constant prediction (the training rows' mean and variance, or shares of
-the classes). "Steps" is `num_steps_per_batch`; where a fit has 10,000 batches or
-more, or its steps have the batch alone, "auto" is 1.
+the classes). "Steps" is `num_steps_per_batch`; where a fit has 10,000 batches
+or more, or its steps have the batch alone, "auto" is 1.
 
 Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
 OUTPUT/tables.md has the means over splits.
