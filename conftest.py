@@ -75,11 +75,13 @@ def _optimise_graphs_in_slow_tests_alone(request):
 def _few_steps_for_each_batch(request, monkeypatch):
   """In most tests a chain need not arrive, and 10,000 steps take 20 s.
 
-  Fixtures of modules and programs of their own make as many as users do.
+  Fixtures of modules, programs of their own and the docstrings' examples make
+  as many as users do.
   """
   from tfp_sgmcmc.keras.fitting import steps_per_batch
 
-  if 'enough_steps' not in request.keywords:
+  if ('enough_steps' not in request.keywords
+      and not isinstance(request.node, pytest.DoctestItem)):
     monkeypatch.setattr(steps_per_batch, '_MOST_STEPS', 200)
 
 

@@ -67,8 +67,8 @@ def test_the_chain_is_that_of_the_list(num_chains, monkeypatch):
   # The planted error: the scales of other parts.
   with monkeypatch.context() as patch:
     patch.setattr(
-        one_vector.Layout, '__init__', lambda self, shapes, is_vector: vars(
-            self).update(_shapes=shapes, sizes=[20, 15]))
+        one_vector.Layout, '__init__', lambda self, variables, is_vector: vars(
+            self).update(_variables=variables, sizes=[20, 15]))
     patch.setattr(
         sgmcmc.SelfTuning, '_part_sizes', property(lambda self: None))
     other = fit(num_chains=num_chains)

@@ -955,7 +955,7 @@ class PosteriorSamples:
     ...     keras.Input([1]), keras.layers.Dense(2, use_bias=False)])
     >>> history = posterior.distill(
     ...     student, np.ones([2000, 1]), optimizer=keras.optimizers.Adam(0.02),
-    ...     loss=sgmcmc.keras.GaussianLikelihood(), epochs=5, verbose=0)
+    ...     loss=sgmcmc.keras.GaussianLikelihood(), epochs=15, verbose=0)
     >>> law = student.loss.distribution(student(np.ones([1, 1])))
     >>> bool(abs(law.mean() - 1.) < 0.1), bool(abs(law.variance() - 2.) < 0.2)
     (True, True)
