@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from tfp_sgmcmc.keras.model import network
 
-__all__ = ['Turns', 'order']
+__all__ = ['Turns']
 
 
-def order(num_chains: int) -> list[int]:
+def _order(num_chains: int) -> list[int]:
   """The numbers of the chains, 0 as the last, which is left in the model."""
   return [*range(1, num_chains), 0]
 
@@ -198,13 +198,13 @@ class Turns:
     if not tf.executing_eagerly():
       turn = tf.function(turn, autograph=False)
     *others, first = (
-        turn(tf.constant(chain)) for chain in order(self._num_chains))
+        turn(tf.constant(chain)) for chain in _order(self._num_chains))
     return [first, *others]
 
   def one_by_one(self) -> Iterator[int]:
     """The chains' numbers, each with its values in the variables; 0 is last."""
     self._save_first()
-    for chain in order(self._num_chains):
+    for chain in _order(self._num_chains):
       self.load(chain)
       yield chain
       self.save(chain)
