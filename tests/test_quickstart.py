@@ -8,15 +8,11 @@ import pytest
 
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import quickstart
-from tfp_sgmcmc.keras.fitting import steps_per_batch
 
 
 @pytest.mark.slow
-def test_prints_scores_that_a_working_sampler_reaches(
-    tmp_path, capsys, monkeypatch):
+def test_prints_scores_that_a_working_sampler_reaches(tmp_path, capsys):
   pytest.importorskip('matplotlib')
-  # Several for each batch take longer than a test should.
-  monkeypatch.setattr(steps_per_batch, 'chosen', lambda num_batches: 1)
   assert quickstart.main(
       ['--epochs=25', '--num_units=40', f'--output={tmp_path / "new"}']) == 0
   picture = (tmp_path / 'new' / 'quickstart.png').read_bytes()
