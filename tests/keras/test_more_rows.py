@@ -32,7 +32,7 @@ def network(*layers):
 def numbers(model, arrays, batch_size, wanted='auto', num_chains=1):
   return more_rows.number_of(
       wanted, model, len(arrays[0]), [tf.constant(array) for array in arrays],
-      batch_size, num_chains)
+      batch_size, num_chains).rows
 
 
 class Encoder(keras.layers.Layer):
@@ -116,14 +116,15 @@ def test_how_many():
   assert numbers(wide, table(10_000), 100, num_chains=4) == 0
   # Rows that are augmented, of which there are fewer different ones.
   assert more_rows.number_of(
-      'auto', small, 100, [tf.zeros([200, 5])], 32) == 0
+      'auto', small, 100, [tf.zeros([200, 5])], 32).rows == 0
 
 
 @pytest.mark.parametrize('num_chains', [1, 3])
 def test_rows_are_of_the_data_and_distinct(num_chains):
   x = np.arange(40)
   more = more_rows.MoreRows(
-      [tf.constant(x, tf.float32), tf.constant(x, tf.int32)], 15)
+      [tf.constant(x, tf.float32), tf.constant(x, tf.int32)],
+      more_rows.Number(15))
 
   def rows(chain):
     if chain.shape.rank:

@@ -108,10 +108,10 @@ def test_whose_kernels(arguments, is_vector):
 
 def test_join_and_split():
   weights = [tf.reshape(tf.range(6.), [2, 3]), tf.constant(7.), tf.zeros([0])]
-  whole = one_vector.Layout(weights, True)
+  whole = one_vector.Layout(weights, [int(tf.size(w)) for w in weights])
   joined, = whole.join(weights)
   assert joined.numpy().tolist() == [0., 1., 2., 3., 4., 5., 7.]
   for back, weight in zip(whole.split([joined]), weights):
     np.testing.assert_array_equal(back, weight)
-  parts = one_vector.Layout(weights, False)
+  parts = one_vector.Layout(weights, None)
   assert parts.join(weights)[0] is weights[0]

@@ -1,5 +1,6 @@
 """When draws are due: at which steps, or at which times along a path."""
 
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -8,7 +9,7 @@ import numpy as np
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.keras.draws import draw_schedule
 
-__all__ = ['DrawTimes', 'Plan', 'plan']
+__all__ = ['DrawTimes', 'Plan', 'num_to_first', 'plan']
 
 _NUM_DRAWS = 30  # Where their spacing is chosen.
 _BURNIN, _BURNIN_AFTER_SEARCH = 1. / 3., 0.1
@@ -173,8 +174,8 @@ class DrawTimes:
       return most
     if self.is_continuous:
       return max(1, min(most, self._num_burnin_steps + 1 - step))
-    return next(
-        (n for n in range(1, most) if self.is_due(step + n, num_draws)), most)
+    return num_to_first(
+        lambda step: self.is_due(step, num_draws), step, most)
 
   def along_segment(
       self, step: int, duration: float, num_draws: int) -> list[float]:
@@ -305,3 +306,22 @@ def plan(
     rest = num_steps - num_burnin_steps
     num_steps_between_results = max(1, rest // _NUM_DRAWS) - 1
   return Plan(first + num_burnin_steps, num_steps_between_results)
+
+
+def num_to_first(is_due: Callable[[int], bool], step: int, most: int) -> int:
+  """How many of the next steps it takes to the first that is due.
+
+  Args:
+    is_due: Callable of a step's number.
+    step: Python `int`, the number of steps made before.
+    most: Python `int`, no more than so many.
+
+  Returns:
+    number: Python `int`; `most` where none before is due.
+
+  #### Examples
+
+  >>> num_to_first(lambda step: step % 5 == 0, 7, most=16)
+  3
+  """
+  return next((n for n in range(1, most) if is_due(step + n)), most)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
@@ -392,7 +393,8 @@ class Chain:
     most = self._settings.schedule.at_once(
         self.num_steps, most, self._num_draws)
     search = self._settings.open_search
-    return most if search is None else search.at_once(self.num_steps, most)
+    return most if search is None else draw_times.num_to_first(
+        search.is_due, self.num_steps, most)
 
   def _compiled_step(self):
     """The step as Keras compiles it; made anew for a model compiled anew."""
@@ -619,11 +621,11 @@ class Chain:
     settings, progress = self._settings, self._progress
     chains, more = self._chains, self._chains.more_rows
     if (settings.num_steps_per_batch is None and not self.is_resumed
-        and more is not None):
+        and more is not None and more.products_a_row is not None):
       num_rows = more.number + chains.rows_of(self._batch_size)
       progress.steps_per_batch = steps_per_batch.chosen(
           progress.batches_to_come or 1,
-          chains.num_chains * num_rows * more.products_a_row(self._model))
+          chains.num_chains * num_rows * more.products_a_row)
     self._take_rows_in_place()
     self._plan()
     if settings.found_step is not None and not self.is_resumed:

@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import math
 from typing import Any
+from typing import NamedTuple
 
 import keras
 import tensorflow as tf
@@ -46,7 +47,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
-__all__ = ['MoreRows', 'number_in_place', 'number_of', 'of_fit']
+__all__ = ['MoreRows', 'Number', 'number_in_place', 'number_of', 'of_fit']
 
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
@@ -54,6 +55,18 @@ _NUMBERS_AT_ONCE = 2**22
 # Parts of the names of operations that hold others, and of other products.
 _NOT_COUNTED = (
     'While', 'If', 'Case', 'Call', 'Einsum', 'BatchMatMulV3', 'Conv3D')
+
+
+class Number(NamedTuple):
+  """How many rows a step has beside its batch, and what each of them costs.
+
+  Attributes:
+    rows: Python `int`, m.
+    products_a_row: Python `int`, how many products with weights a row takes;
+      None where m is 0, or was given and not chosen.
+  """
+  rows: int
+  products_a_row: int | None = None
 
 
 def of_fit(
@@ -89,7 +102,7 @@ def of_fit(
   arrays = None if dataset is None else compat.arrays_of(dataset)
   number = number_of(
       num_more_rows, model, num_examples, arrays, batch_size, num_chains)
-  if number == 0:
+  if number.rows == 0:
     return None
   assert arrays is not None
   if before is not None and before.is_for(arrays, number):
@@ -105,7 +118,7 @@ def number_of(
     arrays: Sequence[tf.Tensor] | None,
     batch_size: int,
     num_chains: int = 1,
-) -> int:
+) -> Number:
   """How many rows a step has beside its batch.
 
   Args:
@@ -117,7 +130,7 @@ def number_of(
     num_chains: Python `int`, k.
 
   Returns:
-    number: Python `int`, m.
+    number: `Number`.
 
   Raises:
     ValueError: If a number was asked for and cannot be had.
@@ -128,13 +141,13 @@ def number_of(
       raise ValueError(
           f'num_more_rows is {num_more_rows}, and {why_not}. Leave it out, or '
           'make the batches larger.')
-    return 0
+    return Number(0)
   if isinstance(num_more_rows, int):
     if num_more_rows > num_examples:
       raise ValueError(
           f'num_more_rows is {num_more_rows}, and there are {num_examples} '
           'examples: it can be no more than that.')
-    return num_more_rows
+    return Number(num_more_rows)
   assert arrays is not None
   fewest = _LEAST_BATCHES * batch_size
   # A kernel takes as many products as it has weights, or more: the graph of a
@@ -142,18 +155,18 @@ def number_of(
   kernels = [v for v in model.weights if v.name.endswith('kernel')]
   if (network.num_weights(kernels) * fewest > _MOST_PRODUCTS
       or sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS):
-    return 0
+    return Number(0)
   products = _products_a_row(model, arrays)
   if products is None:
-    return 0
+    return Number(0)
   most = _MOST_PRODUCTS // max(1, products)
   if most < fewest:
-    return 0
+    return Number(0)
   of_one = min(
       _TIMES * batch_size, num_examples // _PART, most - batch_size)
   if fewest > num_examples:
     of_one = 0
-  return of_one + batch_size - -(-batch_size // num_chains)
+  return Number(of_one + batch_size - -(-batch_size // num_chains), products)
 
 
 def number_in_place(
@@ -263,18 +276,21 @@ class MoreRows:
 
   Attributes:
     number: Python `int`, how many rows a step has of these.
+    products_a_row: Python `int`, how many products with weights a row takes;
+      None where the number of rows was given.
     num_in_place: Python `int`, how many more it has, in place of those of its
       batch; 0 where it has the batch itself.
   """
 
-  def __init__(self, arrays: Sequence[tf.Tensor], number: int):
+  def __init__(self, arrays: Sequence[tf.Tensor], number: Number):
     """Keeps the data.
 
     Args:
       arrays: One tensor of N rows for each leaf of a batch.
-      number: Python `int`, how many rows a step has.
+      number: `Number`.
     """
-    self.number, self.num_in_place = number, 0
+    self.number, self.products_a_row = number
+    self.num_in_place = 0
     self._dtypes = [array.dtype for array in arrays]
     self._variables = [
         tf.Variable(_kept(array), trainable=False, name='all_rows')
@@ -285,12 +301,6 @@ class MoreRows:
     """How many rows are drawn for a step."""
     return min(self.number + self.num_in_place, self._variables[0].shape[0])
 
-  def products_a_row(self, model: keras.Model) -> int:
-    """How many products with weights a row takes, where "auto" has rows."""
-    products = _products_a_row(model, self._variables)
-    assert products is not None
-    return products
-
   def load(self, arrays: Sequence[tf.Tensor]) -> None:
     """Takes other data in the same shapes.
 
@@ -300,9 +310,9 @@ class MoreRows:
     for variable, array in zip(self._variables, arrays):
       variable.assign(_kept(array))
 
-  def is_for(self, arrays: Sequence[tf.Tensor], number: int) -> bool:
+  def is_for(self, arrays: Sequence[tf.Tensor], number: Number) -> bool:
     """Whether `load` takes them, for as many rows a step."""
-    return number == self.number and [
+    return number.rows == self.number and [
         (array.dtype, array.shape) for array in arrays] == [
             (dtype, v.shape) for dtype, v in zip(
                 self._dtypes, self._variables)]

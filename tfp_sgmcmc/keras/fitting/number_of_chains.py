@@ -83,7 +83,7 @@ def _have_rows(model, iterator, num_examples, batch_size):
   dataset = compat.dataset_of(iterator)
   arrays = None if dataset is None else compat.arrays_of(dataset)
   return more_rows.number_of(
-      checks.AUTO, model, num_examples, arrays, batch_size, SEVERAL) > 0
+      checks.AUTO, model, num_examples, arrays, batch_size, SEVERAL).rows > 0
 
 
 def _have_starts(model, inputs, seed):

@@ -33,16 +33,14 @@ class Layout:
       weights are the parts of the state.
   """
 
-  def __init__(self, variables: Sequence[Any], is_vector: bool):
+  def __init__(self, variables: Sequence[Any], sizes: Sequence[int] | None):
     """Makes the layout.
 
     Args:
       variables: The weights, Keras variables or tensors.
-      is_vector: Python `bool`, whether the state is one vector.
+      sizes: How many numbers each has; None to leave them as they are.
     """
-    self._variables = variables
-    self.sizes = (
-        [math.prod(v.shape) for v in variables] if is_vector else None)
+    self._variables, self.sizes = variables, sizes
 
   def join(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The parts of the state."""
@@ -68,8 +66,9 @@ def of(variables: Sequence[Any], takes_vector: bool) -> Layout:
     layout: `Layout`.
   """
   sizes = [math.prod(v.shape) for v in variables]
-  return Layout(
-      variables, takes_vector and len(sizes) > 1 and min(sizes) > 0
+  is_vector = (
+      takes_vector and len(sizes) > 1 and min(sizes) > 0
       and len({v.dtype for v in variables}) == 1
       and variables[0].dtype != 'float16'
       and sum(sizes) <= min(_MOST_NUMBERS * len(sizes), _MOST_IN_ALL))
+  return Layout(variables, sizes if is_vector else None)

@@ -53,7 +53,8 @@ class Move(NamedTuple):
     logs: What the kernel has for the logs, scalars by name.
     forward_pass: `ForwardPass` on the batch.
     loss: Scalar, the mean loss of the batch as Keras reports it.
-    counted: The new values of the metrics that the loss itself keeps.
+    counted: What is to be added to the metrics that the loss itself keeps, by
+      their place among the model's.
   """
   parts: list[tf.Tensor]
   results: Any
@@ -61,7 +62,7 @@ class Move(NamedTuple):
   logs: dict[str, tf.Tensor]
   forward_pass: network.ForwardPass
   loss: tf.Tensor
-  counted: list[tf.Tensor]
+  counted: dict[int, tf.Tensor]
 
 
 class SamplingStep:
@@ -105,8 +106,6 @@ class SamplingStep:
         num_examples / 1024. if 'float16' in compute_dtypes else None)
     self._compute_dtypes = compute_dtypes | compat.product_dtypes()
     self.variables = list(model.trainable_variables)
-    # Metrics of several outputs' losses. Which these are, a step tells.
-    self.counted_by_loss: list[keras.Variable] = []
     self._layout = one_vector.of(self.variables, make_kernel.takes_vector)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
@@ -261,12 +260,11 @@ class SamplingStep:
     is_finite, logs = _watch(state, results, temperature)
     logs.update(self._make_kernel.logs(kernel, results))
     forward_pass = passes.of_each_row()
-    loss, updates = network.mean_loss(
+    loss, counted = network.mean_loss(
         self._model, keras.utils.unpack_x_y_sample_weight(data), forward_pass)
-    self.counted_by_loss = [variable for variable, _ in updates]
     return Move(
         self._layout.split(state), results, is_finite, logs, forward_pass,
-        loss, [value for _, value in updates])
+        loss, counted)
 
   def _kernel(self, posterior, step):
     return self._make_kernel(
@@ -354,9 +352,10 @@ class SamplingStep:
       metrics: Their values.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    for variable, value in [
-        *move.forward_pass.updates, *zip(self.counted_by_loss, move.counted)]:
+    for variable, value in move.forward_pass.updates:
       variable.assign(value)
+    for place, number in move.counted.items():
+      self._model.metrics_variables[place].assign_add(number)
     network.loss_tracker(self._model).update_state(
         move.loss, sample_weight=network.num_rows(data))
     return self._model.compute_metrics(

@@ -179,10 +179,8 @@ class Together:
             forward_pass=forward_pass._replace(
                 outputs=network.map_leaves(_as_rows, forward_pass.outputs)),
             loss=tf.reduce_mean(moves.loss),
-            counted=[  # Each chain has added its own to the same number.
-                variable + tf.reduce_sum(values - variable, axis=0)
-                for variable, values in zip(
-                    step.counted_by_loss, moves.counted)]))
+            counted={place: tf.reduce_sum(numbers, axis=0)
+                     for place, numbers in moves.counted.items()}))
 
 
 def _as_rows(leaf):

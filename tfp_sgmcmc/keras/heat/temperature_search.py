@@ -179,10 +179,6 @@ class TemperatureSearch:
     return end >= step > end - _NUM_DRAWS * spacing and (
         (end - step) % spacing == 0)
 
-  def at_once(self, step: int, most: int) -> int:
-    """How many of the next steps can be made in one: up to the next draw."""
-    return next((n for n in range(1, most) if self.is_due(step + n)), most)
-
   def keep(self, weights: Sequence[np.ndarray]) -> None:
     """Takes a draw of each chain: the values of the weights, `[k, ...]`."""
     self._draws.append(list(weights))

@@ -102,7 +102,7 @@ def mean_loss(
     model: keras.Model,
     data: tuple[Any, Any, Any],
     forward_pass: ForwardPass,
-) -> tuple[tf.Tensor, Updates]:
+) -> tuple[tf.Tensor, dict[int, tf.Tensor]]:
   """The compiled loss and all penalties: the loss that Keras reports.
 
   Args:
@@ -112,8 +112,8 @@ def mean_loss(
 
   Returns:
     loss: Scalar.
-    updates: The new values of metrics that the loss itself keeps: those of
-      several outputs, one each.
+    counted: What is to be added to metrics that the loss itself keeps (those
+      of several outputs, one each), by their place among the model's.
   """
   x, y, sample_weight = data
   with keras.StatelessScope(
@@ -125,7 +125,10 @@ def mean_loss(
   loss *= tf.cast(model.distribute_strategy.num_replicas_in_sync, loss.dtype)
   for added in forward_pass.layer_losses:
     loss += tf.reduce_sum(tf.cast(added, loss.dtype))
-  return loss, _updates(scope, model.metrics_variables)
+  values = [scope.get_current_value(v) for v in model.metrics_variables]
+  return loss, {
+      place: value - variable for place, (variable, value) in enumerate(
+          zip(model.metrics_variables, values)) if value is not None}
 
 
 def num_rows(data: hints.Data) -> Any:
