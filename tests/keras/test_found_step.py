@@ -205,7 +205,7 @@ def test_chains_find_a_step_each():
 def test_a_burnin_of_few_steps(epochs, num_burnin_steps):
   sampling = sgmcmc.keras.PosteriorSampling(
       seed=0, num_examples=models.NUM_EXAMPLES, start_epoch=0,
-      num_burnin_steps=num_burnin_steps)
+      num_burnin_steps=num_burnin_steps, num_steps_per_batch=1)
   model = models.classifier(run_eagerly=True)
   models.fit(model, sampling, epochs=epochs)
   assert all(np.all(np.isfinite(w)) for w in model.get_weights())

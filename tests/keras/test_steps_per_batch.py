@@ -15,6 +15,7 @@ from tests.keras import test_more_rows
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
 from tfp_sgmcmc.keras.fitting import more_rows
+from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.model import compiled_step
 
 pytestmark = pytest.mark.enough_steps
@@ -212,6 +213,25 @@ def test_a_short_fit_of_small_images_makes_several():
   np.testing.assert_allclose(
       test_more_rows.num_gradients(sampling),
       40. * (num_steps - undone) / num_steps)
+
+
+@pytest.mark.slow
+def test_where_rows_cost_more_they_come_in_the_place_of_the_batchs(monkeypatch):
+  monkeypatch.setattr(more_rows, '_MOST_PRODUCTS', 100)
+  sampling = fit()
+  assert sampling.settings['num_chains'] == 1
+  assert sampling.settings['num_steps_per_batch'] == 30
+  num_steps = 1 + sampling.num_steps
+  undone = int(sampling.kernel_results.num_returns)
+  np.testing.assert_allclose(
+      test_more_rows.num_gradients(sampling),
+      10. * (num_steps - undone) / num_steps)
+  # And not where that would be too long a fit.
+  monkeypatch.setattr(steps_per_batch, '_PRODUCTS_OF_ENOUGH', 100)
+  with pytest.warns(UserWarning, match='in burn-in, which has'):
+    sampling = fit()
+  assert sampling.settings['num_steps_per_batch'] == 1
+  assert sampling._chain._chains.more_rows is None
 
 
 @pytest.mark.parametrize('value, error', [

@@ -138,7 +138,7 @@ class Chain:
   def steps_per_batch(self) -> int:
     """The number of steps for each batch; 1 until it is chosen.
 
-    A number that was chosen holds where steps have rows beside their batch.
+    A number that was chosen holds where rows can be drawn for each step.
     """
     if (self._settings.num_steps_per_batch is None
         and self._step is not None and self._chains.more_rows is None):
@@ -625,7 +625,8 @@ class Chain:
       num_rows = more.number + chains.rows_of(self._batch_size)
       progress.steps_per_batch = steps_per_batch.chosen(
           progress.batches_to_come or 1,
-          chains.num_chains * num_rows * more.products_a_row)
+          chains.num_chains * num_rows * more.products_a_row,
+          chains.has_more_rows)
     self._take_rows_in_place()
     self._plan()
     if settings.found_step is not None and not self.is_resumed:
@@ -651,19 +652,23 @@ class Chain:
     more = self._chains.more_rows
     if more is None:
       return
+    if self.steps_per_batch == 1 and not more.number:
+      self._chains.more_rows = None  # The batch is all that a step has.
+      return
     number = 0 if self.steps_per_batch == 1 else more_rows.number_in_place(
         self._settings.num_more_rows, more.number,
         self._chains.rows_of(self._batch_size), self._settings.examples.number)
     if more.num_in_place != number:
-      more.num_in_place = number
+      more.draw_in_place(number)
       self._program.compiled = None
 
   def _say_rows(self):
     """Says which rows a step has, where these are not those of the batch."""
     chains = self._chains
-    self._say(chains.advice(self._batch_size) if chains.more_rows is None
-              else chains.said_of_rows(
-                  self._batch_size, self._settings.examples.number))
+    self._say(chains.advice(self._batch_size))
+    if chains.more_rows is not None:
+      self._say(chains.said_of_rows(
+          self._batch_size, self._settings.examples.number))
     if self.steps_per_batch > 1:
       self._say(f'There are {self.steps_per_batch} steps for each batch.')
 

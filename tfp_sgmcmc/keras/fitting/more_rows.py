@@ -11,20 +11,18 @@ time, which is nearly the same for 32 rows and for 1,000.
 So the step may have more rows than the batch. They are drawn anew for each step
 and each chain from all N rows, distinct among themselves, and their gradients
 count like those of the batch. "auto" chooses their number m, for batches of b
-rows and a network that takes w products with its weights for a row,
+rows and a network that takes w products with its weights for a row
+(`products`),
 
   m = min(63 b, N / 2, 2^22 / w - b).
 
-w is the number of weights; with convolutions, whose weights are used at each
-place, the number of products in a pass. There are none in four cases.
-Where b is above N / 4, noise is no concern. Where w is above 2^22 / (4 b), or a
-layer is recurrent, or one of sequences (without convolutions), or the inputs of
-a network without convolutions are images, rows cost more. A model may take
-batches of one size alone. And data of more than 2^28 numbers might not fit
-beside a network on a GPU.
+There are none in four cases. Where b is above N / 4, noise is no concern. Where
+w is above 2^22 / (4 b), rows cost more. A model may take batches of one size
+alone. And data of more than 2^28 numbers might not fit beside a network on a
+GPU.
 
 Where a chain makes several steps for each batch (`steps_per_batch`), as many
-rows are drawn in place of the batch's own.
+rows are drawn in place of the batch's own, also where there are no others.
 
 Of several chains each has a part of the batch, and so many rows more that it
 has as many as one chain would have: also where b is above N / 4.
@@ -33,7 +31,6 @@ has as many as one chain would have: also where b is above N / 4.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
-import math
 from typing import Any
 from typing import NamedTuple
 
@@ -45,16 +42,13 @@ from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
-from tfp_sgmcmc.keras.model import vectorisation
+from tfp_sgmcmc.keras.model import products as products_lib
 
 __all__ = ['MoreRows', 'Number', 'number_in_place', 'number_of', 'of_fit']
 
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
 _NUMBERS_AT_ONCE = 2**22
-# Parts of the names of operations that hold others, and of other products.
-_NOT_COUNTED = (
-    'While', 'If', 'Case', 'Call', 'Einsum', 'BatchMatMulV3', 'Conv3D')
 
 
 class Number(NamedTuple):
@@ -62,8 +56,8 @@ class Number(NamedTuple):
 
   Attributes:
     rows: Python `int`, m.
-    products_a_row: Python `int`, how many products with weights a row takes;
-      None where m is 0, or was given and not chosen.
+    products_a_row: Python `int`, how many products a row takes, or hardly
+      exceeds; None where rows cannot be drawn, or m was given.
   """
   rows: int
   products_a_row: int | None = None
@@ -91,7 +85,7 @@ def of_fit(
 
   Returns:
     more_rows: `before`, with the data of this fit, where these have the same
-      shapes; or new ones; or None.
+      shapes; or new ones; or None where none can be drawn.
 
   Raises:
     ValueError: If a number was asked for and cannot be had.
@@ -102,7 +96,7 @@ def of_fit(
   arrays = None if dataset is None else compat.arrays_of(dataset)
   number = number_of(
       num_more_rows, model, num_examples, arrays, batch_size, num_chains)
-  if number.rows == 0:
+  if number == Number(0):
     return None
   assert arrays is not None
   if before is not None and before.is_for(arrays, number):
@@ -149,21 +143,19 @@ def number_of(
           'examples: it can be no more than that.')
     return Number(num_more_rows)
   assert arrays is not None
-  fewest = _LEAST_BATCHES * batch_size
-  # A kernel takes as many products as it has weights, or more: the graph of a
-  # large model need not be traced.
-  kernels = [v for v in model.weights if v.name.endswith('kernel')]
-  if (network.num_weights(kernels) * fewest > _MOST_PRODUCTS
-      or sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS):
+  if sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS:
     return Number(0)
-  products = _products_a_row(model, arrays)
+  fewest, products = _LEAST_BATCHES * batch_size, None
+  # The graph of a large model is not traced.
+  if products_lib.at_least(model) * fewest <= _MOST_PRODUCTS:
+    products = products_lib.a_row(model, arrays)
   if products is None:
-    return Number(0)
-  most = _MOST_PRODUCTS // max(1, products)
-  if most < fewest:
-    return Number(0)
+    products = products_lib.at_most(model, arrays)
+  if products is None or products * fewest > _MOST_PRODUCTS:
+    return Number(0, products)
   of_one = min(
-      _TIMES * batch_size, num_examples // _PART, most - batch_size)
+      _TIMES * batch_size, num_examples // _PART,
+      _MOST_PRODUCTS // max(1, products) - batch_size)
   if fewest > num_examples:
     of_one = 0
   return Number(of_one + batch_size - -(-batch_size // num_chains), products)
@@ -193,68 +185,6 @@ def number_in_place(
   return max(1, min(num_rows, most - number))
 
 
-def _products_a_row(model, arrays):
-  """How many products with weights a row takes; None where rows cost more.
-
-  Or where that is not known, or the model takes batches of one size alone.
-  """
-  shapes = [
-      shape for layer in [model, *compat.all_layers(model)]
-      for shape in _output_shapes(layer)]
-  if any(shape[:1] != (None,) for shape in shapes):
-    return None
-  if not vectorisation.may_be(model):
-    return _products_of_convolutions(model)
-  is_of_sequences = any(array.shape.rank > 2 for array in arrays) or any(
-      size != 1 for shape in shapes for size in shape[1:-1])
-  return None if is_of_sequences else network.num_weights(model.weights)
-
-
-def _output_shapes(layer):
-  """The shapes of a layer's outputs; none of one outside a graph of layers."""
-  try:
-    return [tensor.shape for tensor in keras.tree.flatten(layer.output)]
-  except (AttributeError, ValueError):
-    return []
-
-
-def _products_of_convolutions(model):
-  """How many products there are in the graph of a pass on one row.
-
-  None where it holds other products, or loops and calls, which may; or where a
-  model does not say what a row is.
-  """
-  inputs = getattr(model, 'inputs', None) or []
-  if len(inputs) != 1 or None in inputs[0].shape[1:]:
-    return None
-  row = tf.TensorSpec([1, *inputs[0].shape[1:]], inputs[0].dtype)
-  operations = tf.function(
-      lambda row: model(row, training=False),
-      autograph=False).get_concrete_function(row).graph.get_operations()
-  if any(part in op.type for op in operations for part in _NOT_COUNTED):
-    return None
-  numbers = [_products_of(op) for op in operations]
-  return None if None in numbers else sum(numbers)
-
-
-def _products_of(op):
-  """How many products an operation takes; None if that is not known."""
-  if op.type in ('MatMul', 'BatchMatMulV2'):
-    first = op.inputs[0].shape
-    is_transposed = op.get_attr(
-        'transpose_a' if op.type == 'MatMul' else 'adj_x')
-    each, shape = op.outputs[0].shape, [first[-2 if is_transposed else -1]]
-  elif op.type in ('Conv2D', 'DepthwiseConv2dNative'):
-    num_axes = 3 if op.type == 'Conv2D' else 2
-    each, shape = op.outputs[0].shape, op.inputs[1].shape[:num_axes]
-  elif op.type == 'Conv2DBackpropInput':  # A transposed convolution.
-    each, shape = op.inputs[2].shape, op.inputs[1].shape[:3]
-  else:
-    return 0
-  sizes = [*each, *shape]
-  return None if None in sizes else math.prod(sizes)
-
-
 def _why_not(model, num_examples, arrays, batch_size):
   """Why a step cannot have other rows than its batch; None where it can."""
   if collectives.is_several(model.distribute_strategy):
@@ -276,10 +206,10 @@ class MoreRows:
 
   Attributes:
     number: Python `int`, how many rows a step has of these.
-    products_a_row: Python `int`, how many products with weights a row takes;
-      None where the number of rows was given.
+    products_a_row: Python `int`, how many products a row takes; None where the
+      number of rows was given.
     num_in_place: Python `int`, how many more it has, in place of those of its
-      batch; 0 where it has the batch itself.
+      batch; 0 where it has the batch itself (`draw_in_place`).
   """
 
   def __init__(self, arrays: Sequence[tf.Tensor], number: Number):
@@ -291,15 +221,33 @@ class MoreRows:
     """
     self.number, self.products_a_row = number
     self.num_in_place = 0
+    self._arrays = list(arrays)
     self._dtypes = [array.dtype for array in arrays]
-    self._variables = [
-        tf.Variable(_kept(array), trainable=False, name='all_rows')
-        for array in arrays]
+    self._variables: list[tf.Variable] = []
+    if self.number:
+      self._keep()
+
+  def _keep(self):
+    """Makes the variables, which take as much memory as the data."""
+    if not self._variables:
+      self._variables = [
+          tf.Variable(_kept(array), trainable=False, name='all_rows')
+          for array in self._arrays]
+      self._arrays = self._variables
+
+  def draw_in_place(self, number: int) -> None:
+    """Has rows drawn in place of those of the batch.
+
+    Args:
+      number: Python `int`, how many; 0 for the batch itself.
+    """
+    self.num_in_place = number
+    self._keep()
 
   @property
   def num_drawn(self) -> int:
     """How many rows are drawn for a step."""
-    return min(self.number + self.num_in_place, self._variables[0].shape[0])
+    return min(self.number + self.num_in_place, self._arrays[0].shape[0])
 
   def load(self, arrays: Sequence[tf.Tensor]) -> None:
     """Takes other data in the same shapes.
@@ -307,6 +255,8 @@ class MoreRows:
     Args:
       arrays: As those that it was made with.
     """
+    if not self._variables:
+      self._arrays = list(arrays)
     for variable, array in zip(self._variables, arrays):
       variable.assign(_kept(array))
 
@@ -314,8 +264,8 @@ class MoreRows:
     """Whether `load` takes them, for as many rows a step."""
     return number.rows == self.number and [
         (array.dtype, array.shape) for array in arrays] == [
-            (dtype, v.shape) for dtype, v in zip(
-                self._dtypes, self._variables)]
+            (dtype, kept.shape) for dtype, kept in zip(
+                self._dtypes, self._arrays)]
 
   def batches(self, data: Any) -> Iterator[Any]:
     """All rows, in their order.

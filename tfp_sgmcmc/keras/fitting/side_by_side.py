@@ -82,7 +82,7 @@ class SideBySide:
     self._train: compiled_step.CompiledStep | None = None
     self.num_chains = chains.num_chains
     self.turns = turns.Turns(self.num_chains)
-    # The rows that a step has beside its batch; None for none.
+    # The rows that a step has beside its batch, or in its place.
     self.more_rows: more_rows.MoreRows | None = None
     # What is traced reads the seeds of the chains that there are then.
     self._seed_read, self._turns_seed = (
@@ -124,6 +124,11 @@ class SideBySide:
     """What is the chains' own, beside the model."""
     return [self._seed_read, self._turns_seed, *self.turns.made]
 
+  @property
+  def has_more_rows(self) -> bool:
+    """Whether a step has rows beside those of its batch."""
+    return self.more_rows is not None and self.more_rows.number > 0
+
   def rows_of(self, num_rows: int) -> int:
     """How many rows of a batch are a chain's: n / k, rounded up."""
     return -(-num_rows // self.num_chains)
@@ -138,7 +143,7 @@ class SideBySide:
       said: A sentence, or None.
     """
     k = self.num_chains
-    if self.more_rows is not None or k == 1:
+    if self.has_more_rows or k == 1:
       return None
     return (
         f'Each of the {k} chains has {self.rows_of(num_rows)} of the '
@@ -276,9 +281,10 @@ class SideBySide:
     Returns:
       said: A sentence; None where no chain was far off.
     """
-    if (self.num_chains == 1 or self.more_rows is None
+    if (self.num_chains == 1 or not self.has_more_rows
         or self._initial_weights is not None):
       return None
+    assert self.more_rows is not None
     variables = self._model.trainable_variables
     losses = np.zeros([self.num_chains])
     for chain in self.one_by_one():
@@ -373,7 +379,7 @@ class SideBySide:
     return train.on_iterator(iterator)
 
   def _optimizer_step(self, train_step, data):
-    if self.more_rows is not None:  # Each as it would be trained alone.
+    if self.has_more_rows:  # Each as it would be trained alone.
       return self.turns.each(train_step, lambda chain: data)[0]
     rows = self.deal(
         data, tf.convert_to_tensor(self._model.optimizer.iterations) + 1)

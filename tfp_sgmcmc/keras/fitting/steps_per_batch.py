@@ -5,47 +5,56 @@ epochs that sample, are 288. A chain of a small network needs some thousand
 steps to find its scales and step size, to arrive, and to move about. Its step
 costs one or two milliseconds.
 
-Where a step has rows beside its batch (`more_rows`), it can do without the
+Where rows can be drawn from the data (`more_rows`), a step can do without the
 batch: all its rows, as many as before, are drawn anew. So with each batch that
 comes a chain may make several steps. "auto" makes, with B batches to come,
 
   r = min(30, ceil(E / B))
 
-for each, so that there are E or more in all. E is 10,000 where a step is cheap,
-less where it takes more products p with weights, and at least 3,000:
+for each, so that there are E or more in all. By the number p of products that a
+step of all chains takes (`products`),
 
-  E = min(10000, max(3000, 2^33 / p)).
+  E = min(10000, max(3000, 2^33 / p))  where it has rows beside its batch,
+  E = min(3000, 2^35 / p)              elsewhere.
 
-r is 1 in two cases. Where steps have the batch alone, r of them in a row would
-share its noise, which would heat the chain like that of a batch r times as
-small. And where burn-in or the spacing of draws is given, or T is a function of
-the step, these count steps of which their author expects one a batch.
+So large networks, and long fits, make one step for each batch.
+
+r is 1 in two more cases. Where rows cannot be drawn, r steps in a row would
+share the noise of their batch, which would heat the chain like that of a batch
+r times as small. And where burn-in or the spacing of draws is given, or T is a
+function of the step, these count steps of which their author expects one a
+batch.
 """
 
 __all__ = ['chosen']
 
 _MOST_STEPS, _ENOUGH_STEPS, _MOST_A_BATCH = 10_000, 3000, 30
-_PRODUCTS_IN_ALL = 2**33
+_PRODUCTS_OF_MOST, _PRODUCTS_OF_ENOUGH = 2**33, 2**35
 
 
-def chosen(num_batches: int, num_products: int) -> int:
-  """The number of steps on each batch, where each has rows beside it.
+def chosen(num_batches: int, num_products: int, has_more_rows: bool) -> int:
+  """The number of steps on each batch, where rows can be drawn for each.
 
   Args:
     num_batches: Python `int`, B, the number of batches to come.
     num_products: Python `int`, p, how many products with weights there are in a
       pass of all chains over the rows of a step.
+    has_more_rows: Python `bool`, whether a step has rows beside its batch.
 
   Returns:
     number: Python `int`, r.
 
   #### Examples
 
-  >>> [chosen(number, 2**19) for number in (30, 700, 1400, 5600, 12000)]
+  >>> [chosen(number, 2**19, True) for number in (30, 700, 1400, 5600, 12000)]
   [30, 15, 8, 2, 1]
-  >>> chosen(700, num_products=2**22)
-  5
+  >>> [chosen(700, num_products, False) for num_products in (2**19, 2**25)]
+  [5, 2]
   """
-  enough = min(
-      _MOST_STEPS, max(_ENOUGH_STEPS, _PRODUCTS_IN_ALL // num_products))
-  return min(_MOST_A_BATCH, -(-enough // max(1, num_batches)))
+  if has_more_rows:
+    enough = min(
+        _MOST_STEPS, max(_ENOUGH_STEPS, _PRODUCTS_OF_MOST // num_products))
+  else:
+    enough = min(
+        _MOST_STEPS, _ENOUGH_STEPS, _PRODUCTS_OF_ENOUGH // num_products)
+  return max(1, min(_MOST_A_BATCH, -(-enough // max(1, num_batches))))
