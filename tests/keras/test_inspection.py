@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
@@ -264,3 +265,30 @@ def test_looking_further_loses_no_batch(monkeypatch):
     found.append(model.get_weights())
   for a, b in zip(*found):
     np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize('scale, last, is_warned', [
+    (3e5, [], True), (1., [], False),
+    (3e5, [keras.layers.Rescaling(3e5)], False)])
+def test_targets_too_large_for_the_default_prior(scale, last, is_warned):
+  x = np.random.default_rng(0).normal(size=[40, 3])
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1), *last])
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood(scale=scale))
+  with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter('always')
+    model.fit(x, scale * x[:, :1], verbose=0, epochs=2, callbacks=[
+        sgmcmc.keras.PosteriorSampling(seed=0, num_chains=1)])
+  assert any('Standardise' in str(w.message) for w in warned) == is_warned
+
+
+def test_targets_of_a_prior_of_yours_may_be_large():
+  x = np.random.default_rng(0).normal(size=[40, 3])
+  model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood(scale=1e5))
+  with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter('always')
+    model.fit(x, 1e5 * x[:, :1], verbose=0, epochs=2, callbacks=[
+        sgmcmc.keras.PosteriorSampling(
+            seed=0, num_chains=1, prior=tfp.distributions.Normal(0., 1e5))])
+  assert not any('Standardise' in str(w.message) for w in warned)

@@ -58,8 +58,8 @@ class PosteriorSampling(keras.callbacks.Callback):
   the epochs is for the compiled optimizer and a third of the rest for burn-in,
   in which `SelfTuning` finds the step size of `SGNHT`; 30 draws follow. Of a
   small network on a table there are four chains, with 30 draws each. A short
-  `fit` of few rows, by a small network, makes several steps for each batch. If
-  you pass a kernel, only the temperature can still be chosen for you.
+  `fit` makes several steps for each batch, but for large networks. If you pass
+  a kernel, only the temperature can still be chosen for you.
 
   The page "Sampling in fit" (docs/keras.md) says more: what is sampled, what is
   chosen, the temperature and the warnings, batch normalisation, resuming after
@@ -164,14 +164,15 @@ class PosteriorSampling(keras.callbacks.Callback):
         its batch, drawn anew from all rows of the arrays that `fit` has: then
         gradients have less noise, and most chains arrive in fewer epochs. Or
         "auto", for as many as cost little: up to 63 times the batch for a small
-        network on a table, or with convolutions; none for recurrent layers and
-        attention, or with a kernel or a learning rate of yours.
+        network; none for a larger one, or with a kernel or a learning rate of
+        yours.
       num_steps_per_batch: Python `int`, how many steps the chain makes for each
-        batch; above 1 a step that has more rows has none of the batch's own.
-        Or "auto": as many as make 10,000 steps in all (3,000 of a larger
-        network), at most 30 a batch, where each step has more rows; 1
-        elsewhere, and with a kernel, a learning rate, rows, burn-in, spacing of
-        draws or T by the step of yours.
+        batch; above 1 its rows are drawn anew from those arrays, and none is of
+        the batch. Or "auto": as many as make 10,000 steps in all where each
+        step has more rows (3,000 of a larger network), and 3,000 or fewer
+        elsewhere; at most 30 a batch. It is 1 where there are no such arrays,
+        and with a kernel, a learning rate, rows, burn-in, spacing of draws or T
+        by the step of yours.
       directory: None to keep draws in memory; or the path of a directory, or a
         `Directory`, to which they are written as they are made. If it already
         holds this chain, `fit` continues the chain. `PosteriorSamples.load`

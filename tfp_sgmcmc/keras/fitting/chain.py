@@ -588,6 +588,8 @@ class Chain:
     model.compute_metrics(first.x, first.y, y_pred, first.sample_weight)
     model.reset_metrics()
     self._first_look.check_weights()
+    if self._settings.has_default_prior and not model.losses:
+      self._first_look.warn_of_large_targets(first.y, y_pred)
     network.build_moving_average(model)
 
   def _take_weights(self):
