@@ -18,6 +18,7 @@ from benchmarks import environments
 from benchmarks import gpu
 from benchmarks import head_to_head
 from benchmarks import how_far
+from benchmarks import kinds
 from benchmarks import laws
 from benchmarks import long_hmc
 from benchmarks import memory
@@ -253,6 +254,33 @@ def test_tables_run_and_resume(tmp_path, capsys):
   report = (tmp_path / 'tables.md').read_text()
   assert '| digits |  | 8 | 32 | auto | auto | 50 | 1 | 1 |' in report
   assert capsys.readouterr().out.count('digits 0: ') == 1
+
+
+def test_the_data_of_other_kinds_fit_their_models():
+  for name, make in kinds.KINDS.items():
+    kind = make()
+    inputs = kind.x if isinstance(kind.x, tuple) else (kind.x,)
+    assert {len(x) for x in inputs} == {len(kind.y)}, name
+    model = kind.make_model()
+    outputs = model([x[:3] for x in inputs] if len(inputs) > 1
+                    else inputs[0][:3])
+    assert np.isfinite(kind.make_loss()(kind.y[:3], outputs)), name
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_other_kinds_run_and_resume(tmp_path, capsys):
+  arguments = [
+      '--kinds', 'words', 'normalised', '--seeds', '1', '--tiny', '--output',
+      str(tmp_path)]
+  assert kinds.main(arguments) == 0
+  assert kinds.main(arguments) == 0
+  lines = uncertainty.read(tmp_path / 'kinds.jsonl')
+  assert [line['kind'] for line in lines] == ['words', 'normalised']
+  assert np.isfinite([line['posterior'] for line in lines]).all()
+  report = (tmp_path / 'kinds.md').read_text()
+  assert '| words |' in report and '| normalised |' in report
+  assert capsys.readouterr().out.count('words 0: ') == 1
 
 
 def test_scores_of_normals():
