@@ -45,18 +45,21 @@ def test_everything_left_out_is_chosen_and_said(capsys):
   assert 0.003 < found < 1.
   assert sampling.settings == dict(
       kernel='SGNHT', step_size=float(f'{found:.6g}'), momentum=None,
-      temperature=None, start_epoch=6, num_burnin_steps=26,
-      num_steps_between_results=0, num_chains=1, num_steps_per_batch=1)
-  assert sampling.num_steps == 78  # Three an epoch, six epochs of SGD.
-  assert sampling.posterior.steps == list(range(27, 79))
+      temperature=None, start_epoch=6, num_burnin_steps=78,
+      num_steps_between_results=4, num_chains=1, num_steps_per_batch=3)
+  # Three batches an epoch, six epochs of SGD.
+  assert sampling.num_steps == 3 * 78
+  assert sampling.posterior.steps == list(range(79, 235, 5))
   said = capsys.readouterr().out
   for part in (
       '6 epoch(s) of the compiled optimizer, then SGNHT with a step size that '
       'is found in burn-in, temperature=1.0',
-      f'step_size={found:.3g} was found in 26 step(s).',
+      f'step_size={found:.3g} was found in 78 step(s).',
       'the prior is N(0, 1) for each weight, narrower where',
-      '26 step(s) of burn-in, then a draw every 1 step(s): 52 by step 78',
-      '52 draws: R-hat of predictions', 'In all: ',
+      '78 step(s) of burn-in, then a draw every 5 step(s): 32 by step 234',
+      'A step of the chain has 20 rows, drawn from all 50.',
+      'There are 3 steps for each batch.',
+      '32 draws: R-hat of predictions', 'In all: ',
       'not about how good the predictions are.'):
     assert part in said, (part, said)
 
@@ -76,7 +79,7 @@ def test_a_learning_rate_alone_has_the_momentum_of_sgd():
 def test_what_is_chosen_is_the_kernel_with_these_settings(monkeypatch):
   # Chosen, the weights are one vector, whose noise is another than a list's.
   monkeypatch.setattr(sgmcmc.SGNHT, '_noise', test_one_vector.by_coordinate)
-  chosen = sgmcmc.keras.PosteriorSampling(seed=0)
+  chosen = sgmcmc.keras.PosteriorSampling(seed=0, num_steps_per_batch=1)
   written_out = models.make_sampling(
       lambda target, **arguments: sgmcmc.SelfTuning(
           sgmcmc.SGNHT(
@@ -198,7 +201,8 @@ def test_the_temperature_is_that_of_the_lowest_score(monkeypatch, capsys):
   monkeypatch.setattr(
       temperature_search.TemperatureSearch, '_score',
       lambda self, model: (np.full([9], next(scores)), np.ones([9])))
-  sampling = sgmcmc.keras.PosteriorSampling(temperature='validation', seed=0)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      temperature='validation', num_steps_per_batch=1, seed=0)
   # In a graph, which is the cheaper for so many epochs.
   model = fit(sampling, 12, model=models.classifier(), validation_freq=1,
               verbose=2)
