@@ -67,7 +67,7 @@ def test_the_chain_is_that_of_the_list(num_chains, monkeypatch):
   # The planted error: the scales of other parts.
   with monkeypatch.context() as patch:
     patch.setattr(
-        one_vector.Layout, '__init__', lambda self, variables, is_vector: vars(
+        one_vector.Layout, '__init__', lambda self, variables, sizes: vars(
             self).update(_variables=variables, sizes=[20, 15]))
     patch.setattr(
         sgmcmc.SelfTuning, '_part_sizes', property(lambda self: None))

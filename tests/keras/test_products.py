@@ -79,6 +79,12 @@ def test_of_words(length):
       recurrent, arrays) == 20 * recurrent.count_params()
 
 
+def test_of_a_model_without_products():
+  model = keras.Sequential([
+      keras.Input([4, 2]), keras.layers.LayerNormalization()])
+  assert products_lib.a_row(model, [tf.zeros([3, 4, 2])]) == 1
+
+
 def test_of_attention():
   inputs = keras.Input([6, 8])
   outputs = keras.layers.MultiHeadAttention(2, 3)(inputs, inputs)

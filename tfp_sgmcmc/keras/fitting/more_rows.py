@@ -155,7 +155,7 @@ def number_of(
     return Number(0, products)
   of_one = min(
       _TIMES * batch_size, num_examples // _PART,
-      _MOST_PRODUCTS // max(1, products) - batch_size)
+      _MOST_PRODUCTS // products - batch_size)
   if fewest > num_examples:
     of_one = 0
   return Number(of_one + batch_size - -(-batch_size // num_chains), products)

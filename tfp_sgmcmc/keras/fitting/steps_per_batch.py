@@ -51,10 +51,7 @@ def chosen(num_batches: int, num_products: int, has_more_rows: bool) -> int:
   >>> [chosen(700, num_products, False) for num_products in (2**19, 2**25)]
   [5, 2]
   """
-  if has_more_rows:
-    enough = min(
-        _MOST_STEPS, max(_ENOUGH_STEPS, _PRODUCTS_OF_MOST // num_products))
-  else:
-    enough = min(
-        _MOST_STEPS, _ENOUGH_STEPS, _PRODUCTS_OF_ENOUGH // num_products)
+  enough = min(_MOST_STEPS, (
+      max(_ENOUGH_STEPS, _PRODUCTS_OF_MOST // num_products) if has_more_rows
+      else min(_ENOUGH_STEPS, _PRODUCTS_OF_ENOUGH // num_products)))
   return max(1, min(_MOST_A_BATCH, -(-enough // max(1, num_batches))))

@@ -31,9 +31,9 @@ def a_row(model: keras.Model, arrays: Sequence[tf.Tensor]) -> int | None:
     arrays: The data, one tensor of N rows for each leaf of a batch.
 
   Returns:
-    number: Python `int`; None where it is not known (loops, as of recurrent
-      layers; several inputs of sequences), or the model takes batches of one
-      size alone.
+    number: Python `int`, at least 1; None where it is not known (loops, as of
+      recurrent layers; several inputs of sequences), or the model takes batches
+      of one size alone.
   """
   shapes = _output_shapes(model)
   if any(shape[:1] != (None,) for shape in shapes):
@@ -110,7 +110,7 @@ def _in_graph(model, shape):
   if any(part in op.type for op in operations for part in _NOT_COUNTED):
     return None
   numbers = [_of_operation(op) for op in operations]
-  return None if None in numbers else sum(numbers)
+  return None if None in numbers else max(1, sum(numbers))
 
 
 def _of_operation(op):
