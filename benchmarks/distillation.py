@@ -27,7 +27,6 @@ Each seed is a line of OUTPUT/distillation.jsonl, and is not run again;
 OUTPUT/distillation.md has the means over seeds.
 """
 
-import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
@@ -38,6 +37,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from benchmarks import result_lines
 from benchmarks import tables
 from benchmarks import uncertainty
 from benchmarks import uncertainty_data
@@ -45,7 +45,6 @@ import tfp_sgmcmc as sgmcmc
 
 BATCH_SIZE, NUM_COPIES, AIRFOIL_EPOCHS = 100, 2, 300
 PREDICT_SIZE = 500
-RESULTS = pathlib.Path(__file__).parent / 'results'
 USUAL = uncertainty_data.USUAL
 Arrays = uncertainty_data.Arrays
 
@@ -187,26 +186,21 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
     rows.append(['---'] * len(rows[0]))
     for method in group[0]:
       rows.append([method, *(
-          uncertainty.cell([scores[method][c] for scores in group])
+          result_lines.cell([scores[method][c] for scores in group])
           if c in group[0][method] else '' for c in columns)])
-    parts.append(f'{uncertainty.table(rows)}\n\nSeeds: {len(group)}.\n')
+    parts.append(f'{result_lines.table(rows)}\n\nSeeds: {len(group)}.\n')
   return (
       'Test rows, mean ± standard error over seeds (`python -m '
       'benchmarks.distillation`):\n\n' + '\n'.join(parts))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.distillation', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('distillation', __doc__)
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--sets', nargs='+', default=list(SETS), choices=SETS)
   parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument('--output', type=pathlib.Path, default=RESULTS)
   arguments = parser.parse_args(argv)
-  arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / 'distillation.jsonl'
+  path = result_lines.path(arguments, 'distillation')
 
   def found(name, seed):
     case = SETS[name](arguments.data, seed)
@@ -217,12 +211,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   for name in arguments.sets:
     for seed in range(1, arguments.seeds + 1):
-      line = uncertainty.run_once(
+      line = result_lines.run_once(
           path, dict(set=name, seed=seed), functools.partial(found, name, seed))
       if line is not None:
         print(name, seed, line['scores'], flush=True)
-  (arguments.output / 'distillation.md').write_text(
-      report(uncertainty.read(path)))
+  result_lines.write(path, report)
   return 0
 
 

@@ -52,8 +52,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import environments
+from benchmarks import result_lines
 from benchmarks import tables
-from benchmarks import uncertainty
 
 # Of each method: where it runs, the module that does, and what it is told.
 METHODS = {
@@ -133,14 +133,14 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
     rows.append([
         name, method if passes is None else f'{method}, {passes:,} passes',
         str(len(group)), *(
-            uncertainty.cell([line[what] for line in group])
+            result_lines.cell([line[what] for line in group])
             for what in ('mixture', 'normal', 'rmse')), *(
                 _time(group, what) for what in ('cpu', 'wall'))])
   return (
       '# Ten networks of a table\n\nTest rows, mean ± standard error over '
       'seeds; median times, + that of a choice of settings. See '
       '`python -m benchmarks.ensembles --help`.\n\n'
-      f'{uncertainty.table(rows)}\n')
+      f'{result_lines.table(rows)}\n')
 
 
 def _time(lines, what):
@@ -151,22 +151,15 @@ def _time(lines, what):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.ensembles', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('ensembles', __doc__)
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--sets', nargs='+', default=SETS, choices=SETS)
   parser.add_argument(
       '--methods', nargs='+', default=list(METHODS), choices=METHODS)
   parser.add_argument('--seeds', type=int, default=5)
   parser.add_argument('--passes', type=int, default=2000)
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
-  arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / 'ensembles.jsonl'
+  path = result_lines.path(arguments, 'ensembles')
   for name in arguments.sets:
     table = tables.SETS[name](arguments.data, 0)
     if arguments.tiny:
@@ -176,13 +169,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         key = dict(set=name, method=method, seed=seed)
         if method in OF_PASSES:
           key['passes'] = arguments.passes
-        line = uncertainty.run_once(path, key, functools.partial(
+        line = result_lines.run_once(path, key, functools.partial(
             run, method, table, seed, arguments))
         if line is not None:
           print(f'{name}, {method}, seed {seed}: NLL {line["mixture"]:.3f} in '
                 f'{line["cpu"]:.0f} s', flush=True)
-  (arguments.output / 'ensembles.md').write_text(
-      report(uncertainty.read(path)))
+  result_lines.write(path, report)
   return 0
 
 

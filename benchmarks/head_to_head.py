@@ -53,8 +53,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from benchmarks import reference_posteriors
+from benchmarks import result_lines
 from benchmarks import stacked
-from benchmarks import uncertainty
 import tfp_sgmcmc as sgmcmc
 
 tfd = tfp.distributions
@@ -387,7 +387,7 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
       f'standard error over at most {seeds} seeds, one where no error is '
       'shown; the factor is chosen at the first. See '
       f'`python -m benchmarks.head_to_head --help`.\n\n'
-      f'{uncertainty.table(rows)}\n')
+      f'{result_lines.table(rows)}\n')
 
 
 def _cell(values):
@@ -396,7 +396,7 @@ def _cell(values):
   finite = [value for value in values if np.isfinite(value)]
   if not finite:
     return 'lost'
-  cell = uncertainty.cell(finite)
+  cell = result_lines.cell(finite)
   lost = len(values) - len(finite)
   return f'{cell}, {lost} of {len(values)} lost' if lost else cell
 
@@ -409,9 +409,7 @@ def timed(*arguments: Any) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.head_to_head', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('head_to_head', __doc__)
   parser.add_argument(
       '--problems', nargs='+', default=list(PROBLEMS), choices=PROBLEMS)
   parser.add_argument(
@@ -420,13 +418,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       '--factors', nargs='+', type=float, default=list(FACTORS))
   parser.add_argument('--seeds', type=int, default=5)
   parser.add_argument('--data', type=pathlib.Path)
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
-  arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / 'head_to_head.jsonl'
+  path = result_lines.path(arguments, 'head_to_head')
   for name in arguments.problems:
     problem = PROBLEMS[name](arguments)
     for sampler in arguments.samplers:
@@ -434,17 +427,16 @@ def main(argv: Sequence[str] | None = None) -> int:
       for seed in range(arguments.seeds):
         factors = arguments.factors if chosen.step_size else [None]
         if seed:
-          known = errors(uncertainty.read(path), name, sampler)
+          known = errors(result_lines.read(path), name, sampler)
           factors = [
               factor for factor in factors if factor in (1., best(known))]
         for factor in factors:
           key = dict(problem=name, sampler=sampler, factor=factor, seed=seed)
-          line = uncertainty.run_once(path, key, functools.partial(
+          line = result_lines.run_once(path, key, functools.partial(
               timed, problem, chosen, factor, seed))
           if line is not None:
             print(line, flush=True)
-  (arguments.output / 'head_to_head.md').write_text(
-      report(uncertainty.read(path)))
+  result_lines.write(path, report)
   return 0
 
 

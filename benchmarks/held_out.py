@@ -14,11 +14,11 @@ import pathlib
 
 import numpy as np
 
+from benchmarks import result_lines
 from experiments.datasets import uci_regression
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.sklearn import BayesianRegressor
 
-RESULTS = pathlib.Path(__file__).parent / 'results'
 TABLES = ('concrete', 'energy', 'yacht')
 NUM_DRAWS = 5
 COLUMNS = (
@@ -56,7 +56,8 @@ def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--splits', type=int, default=3)
-  parser.add_argument('--output', type=pathlib.Path, default=RESULTS)
+  parser.add_argument(
+      '--output', type=pathlib.Path, default=result_lines.RESULTS)
   options = parser.parse_args()
   path = options.output / 'held_out.jsonl'
   known = [json.loads(line) for line in (

@@ -13,11 +13,9 @@ Each fit is a line of OUTPUT/kinds.jsonl, and is not run again;
 OUTPUT/kinds.md has the means over seeds.
 """
 
-import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
-import pathlib
 import time
 from typing import Any
 from typing import NamedTuple
@@ -28,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from benchmarks import uncertainty
+from benchmarks import result_lines
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import quickstart
 
@@ -301,7 +299,7 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
       continue
     first = group[0]
     rows.append([
-        kind, *(uncertainty.cell([line[what] for line in group])
+        kind, *(result_lines.cell([line[what] for line in group])
                 for what in ('adam', 'posterior')), str(len(group)),
         str(sum(not line['posterior'] < line['adam'] for line in group)),
         *(str(first[what]) for what in (
@@ -313,22 +311,15 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
       'rows, mean ± standard error over seeds. Over Adam: seeds where Adam was '
       'better. Seconds are of the processor, compilation included, the median '
       'over seeds. See `python -m benchmarks.kinds --help`.\n\n'
-      f'{uncertainty.table(rows)}\n')
+      f'{result_lines.table(rows)}\n')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.kinds', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('kinds', __doc__)
   parser.add_argument('--kinds', nargs='+', default=list(KINDS), choices=KINDS)
   parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
-  arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / 'kinds.jsonl'
+  path = result_lines.path(arguments, 'kinds')
 
   def run(name, seed):
     kind = KINDS[name]()
@@ -341,13 +332,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   for seed in range(arguments.seeds):
     for name in arguments.kinds:
-      line = uncertainty.run_once(
+      line = result_lines.run_once(
           path, dict(kind=name, seed=seed, tiny=arguments.tiny),
           functools.partial(run, name, seed))
       if line is not None:
         print(f'{name} {seed}: Adam {line["adam"]:.3f}, posterior '
               f'{line["posterior"]:.3f}', flush=True)
-  (path.parent / 'kinds.md').write_text(report(uncertainty.read(path)))
+  result_lines.write(path, report)
   return 0
 
 

@@ -30,8 +30,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from benchmarks import result_lines
 from benchmarks import tables
-from benchmarks import uncertainty
 from benchmarks import uncertainty_data
 from tfp_sgmcmc.keras.model import priors
 
@@ -147,7 +147,7 @@ def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
   """
   found = {}
   for line in sorted(
-      uncertainty.read(output / 'tables.jsonl'), key=lambda line: (
+      result_lines.read(output / 'tables.jsonl'), key=lambda line: (
           line['steps_per_batch'] == 'auto', -abs(line['batch_size'] - 32))):
     if line['temperature'] == 1. and line['num_chains'] == 'auto':
       hidden = '-'.join(map(str, line['hidden']))
@@ -197,7 +197,7 @@ def cases(arguments: argparse.Namespace) -> None:
 def score(arguments: argparse.Namespace) -> None:
   """Keeps what the side found, and writes the page."""
   path = arguments.output / 'long_hmc.jsonl'
-  lines = {line['case']: line for line in uncertainty.read(path)}
+  lines = {line['case']: line for line in result_lines.read(path)}
   for result in sorted(arguments.folder.glob('*.result.npz')):
     with np.load(result) as file:
       about = json.loads(str(file['about']))
@@ -224,7 +224,7 @@ def others(output: pathlib.Path) -> dict[str, dict[str, dict[str, float]]]:
       name: {'Adam': {uncertainty_data.USUAL: line['adam']},
              'T = 1': {uncertainty_data.USUAL: line['posterior']}}
       for name, line in fits(output).items()}
-  for line in uncertainty.read(output / 'uncertainty.jsonl'):
+  for line in result_lines.read(output / 'uncertainty.jsonl'):
     if line['seed'] == SEED:
       found.setdefault(line['set'], {})[line['method']] = {
           kind: scores['NLL'] for kind, scores in line['scores'].items()}
@@ -265,7 +265,7 @@ def report(lines: dict[str, dict[str, Any]], output: pathlib.Path) -> str:
         [name, kind, *(f'{value:.3f}' for value in (
             there['Adam'][kind], there['T = 1'][kind], nll))]
         for kind, nll in line['nll'].items() if kind not in (usual, OTHERS)]
-  return _PAGE.format(uncertainty.table(rows), uncertainty.table(shifts))
+  return _PAGE.format(result_lines.table(rows), result_lines.table(shifts))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -277,8 +277,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--data', type=pathlib.Path, help='needed for cases')
   parser.add_argument('--sets', nargs='*', default=[])
   parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
+      '--output', type=pathlib.Path, default=result_lines.RESULTS)
   arguments = parser.parse_args(argv)
   if arguments.task == 'cases' and arguments.data is None:
     parser.error('cases needs --data: the folder of the data sets.')

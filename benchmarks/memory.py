@@ -17,7 +17,7 @@ import pathlib
 import subprocess
 import sys
 
-from benchmarks import uncertainty
+from benchmarks import result_lines
 
 PROGRAM = '''
 import json
@@ -96,7 +96,7 @@ def report(found: Sequence[Sequence]) -> str:
     rows.append([what, *(
         f'{number:.0f}' for number in (whole, whole - before, own, files))])
     before = whole
-  return f'{uncertainty.table(rows)}\n'
+  return f'{result_lines.table(rows)}\n'
 
 
 def main(argv: Sequence[str] | None = None) -> int:

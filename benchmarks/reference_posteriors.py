@@ -47,9 +47,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from benchmarks import result_lines
 from benchmarks import stacked
 from benchmarks import tables
-from benchmarks import uncertainty
 from experiments import datasets
 import tfp_sgmcmc as sgmcmc
 
@@ -335,12 +335,11 @@ def compare(arguments: argparse.Namespace) -> None:
       for passes in [0] if of_adam else arguments.passes:
         for seed in range(arguments.seeds):
           key = dict(set=name, method=method, passes=passes, seed=seed)
-          line = uncertainty.run_once(
+          line = result_lines.run_once(
               path, key, functools.partial(scored, method, passes, seed))
           if line is not None:
             print({k: v for k, v in line.items() if k != 'hmc'}, flush=True)
-  (arguments.output / 'reference_posteriors.md').write_text(
-      report(uncertainty.read(path)))
+  result_lines.write(path, report)
 
 
 def report(lines: Sequence[dict[str, Any]]) -> str:
@@ -359,20 +358,18 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         name, method, f'{passes:,}' if passes else 'stopped early',
         f'{len(done)} of {len(group)}' if len(done) < len(group)
         else str(len(group)),
-        *(uncertainty.cell([line[what] for line in done]) if done else 'lost'
+        *(result_lines.cell([line[what] for line in done]) if done else 'lost'
           for what in ('distance', 'agreement', 'nll')),
         f'{hmc["nll"]:.3f}', f'{hmc["halves"]:.3f}',
         f'{np.median([line["seconds"] for line in group]):.0f}'])
   return (
       '# Distance from the posterior\n\nMean ± standard error over seeds; see '
       '`python -m benchmarks.reference_posteriors --help`.\n\n'
-      f'{uncertainty.table(rows)}\n')
+      f'{result_lines.table(rows)}\n')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.reference_posteriors', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('reference_posteriors', __doc__)
   parser.add_argument('task', choices=('make', 'compare'))
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--sets', nargs='+', default=list(SETS), choices=SETS)
@@ -380,10 +377,6 @@ def main(argv: Sequence[str] | None = None) -> int:
       '--methods', nargs='+', default=METHODS, choices=METHODS)
   parser.add_argument('--passes', type=int, nargs='+', default=[100, 1000])
   parser.add_argument('--seeds', type=int, default=3)
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
   (make if arguments.task == 'make' else compare)(arguments)
   return 0

@@ -21,9 +21,9 @@ import numpy as np
 import onnxruntime
 import tensorflow as tf
 
+from benchmarks import result_lines
 import tfp_sgmcmc as sgmcmc
 
-RESULTS = pathlib.Path(__file__).parent / 'results'
 CLASSES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 ROWS = (1, 1000)
 
@@ -117,7 +117,8 @@ def cells(model: keras.Model, shape: tuple[int, ...]) -> list[str]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__)
   parser.add_argument('--draws', type=int, default=30)
-  parser.add_argument('--output', type=pathlib.Path, default=RESULTS)
+  parser.add_argument(
+      '--output', type=pathlib.Path, default=result_lines.RESULTS)
   options = parser.parse_args()
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)

@@ -1,10 +1,12 @@
 """Tables by defaults alone: `PosteriorSampling()` beside Adam.
 
   python -m benchmarks.tables --data FOLDER [--sets energy ...] [--splits 2]
-      [--epochs 40] [--batch-size 32] [--hidden 50] [--temperature 1]
-      [--likelihood gaussian|one_scale|student_t|mixture]
+      [--epochs 40] [--batch-size 32 ...] [--hidden 50 ...] [--temperature 1]
+      [--likelihood gaussian|one_scale|student_t|mixture ...]
       [--chains auto|1] [--steps-per-batch auto|1] [--tiny]
       [--output benchmarks/results]
+  python -m benchmarks.tables --data FOLDER --splits 1 --batch-size 10 32 100
+      --hidden 50 50-50 --likelihood gaussian one_scale student_t mixture
 
 For each table and split, a perceptron with hidden layers as given and Keras'
 defaults: Adam for all epochs, and a new network with the same seed for as many
@@ -18,6 +20,9 @@ than a constant prediction (the training rows' mean and variance, or shares of
 the classes). "Steps" is `num_steps_per_batch`; where a fit has 10,000 batches
 or more, or its steps have the batch alone, "auto" is 1.
 
+Of several batch sizes, hidden layers or likelihoods, all combinations are run:
+the second command is the whole product.
+
 Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
 OUTPUT/tables.md has the means over splits.
 
@@ -27,10 +32,10 @@ them; a9a, Covertype, KOS and MNIST are those of `benchmarks.uncertainty`, with
 the pixels of MNIST as columns. The digits come with scikit-learn.
 """
 
-import argparse
 from collections.abc import Callable
 from collections.abc import Sequence
 import functools
+import itertools
 import pathlib
 import time
 from typing import Any
@@ -41,7 +46,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from benchmarks import uncertainty
+from benchmarks import result_lines
 from benchmarks import uncertainty_data
 from experiments import datasets
 import tfp_sgmcmc as sgmcmc
@@ -162,30 +167,29 @@ def constant_nll(table: Table) -> float:
 
 
 def fit(
-    table: Table, arguments: argparse.Namespace, seed: int,
+    table: Table, key: dict[str, Any],
     callback: sgmcmc.keras.PosteriorSampling | None = None) -> keras.Model:
   """A network, fitted."""
-  keras.utils.set_random_seed(seed)
+  keras.utils.set_random_seed(key['split'])
   num_classes = table.num_classes
-  make_loss, num_outputs = LIKELIHOODS[arguments.likelihood]
+  make_loss, num_outputs = LIKELIHOODS[key['likelihood']]
   model = keras.Sequential([
       keras.Input(table.x.shape[1:]),
       *(keras.layers.Dense(units, activation='relu')
-        for units in arguments.hidden),
+        for units in key['hidden']),
       keras.layers.Dense(num_classes, activation='softmax') if num_classes
       else keras.layers.Dense(num_outputs)])
   model.compile('adam', (
       'sparse_categorical_crossentropy' if num_classes else make_loss()))
   model.fit(
-      table.x, table.y, batch_size=arguments.batch_size,
-      epochs=arguments.epochs, verbose=0,
+      table.x, table.y, batch_size=key['batch_size'], epochs=key['epochs'],
+      verbose=0,
       callbacks=[] if callback is None else [callback])
   return model
 
 
 def scores(
-    table: Table, arguments: argparse.Namespace, seed: int,
-    known: dict[str, Any] | None = None,
+    table: Table, key: dict[str, Any], known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
   """Of Adam and of the posterior: NLL, and processor seconds.
 
@@ -194,16 +198,15 @@ def scores(
   """
   begin = time.process_time()
   if known is None:
-    model = fit(table, arguments, seed)
+    model = fit(table, key)
     known = dict(
         adam=float(model.evaluate(table.x_test, table.y_test, verbose=0)),
         adam_seconds=round(time.process_time() - begin, 1))
   middle = time.process_time()
   sampling = sgmcmc.keras.PosteriorSampling(
-      temperature=arguments.temperature, seed=seed,
-      num_chains=arguments.chains,
-      num_steps_per_batch=arguments.steps_per_batch)
-  fit(table, arguments, seed, sampling)
+      temperature=key['temperature'], seed=key['split'],
+      num_chains=key['num_chains'], num_steps_per_batch=key['steps_per_batch'])
+  fit(table, key, sampling)
   end = time.process_time()
   return dict(
       adam=known['adam'],
@@ -246,68 +249,73 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
     rows.append([
         name, likelihood, str(epochs), str(batch), str(chains), str(steps),
         '-'.join(map(str, hidden)), f'{temperature:g}', str(len(group)), *(
-            uncertainty.cell([line[what] for line in group])
+            result_lines.cell([line[what] for line in group])
             for what in ('constant', 'adam', 'posterior')),
         str(lost), str(worse)])
   return (
       '# Tables by defaults\n\nNegative log likelihood of test rows, mean ± '
       'standard error over splits. Lost: worse than a constant. Over Adam: '
       'splits where Adam was better. See `python -m benchmarks.tables --help`.'
-      f'\n\n{uncertainty.table(rows)}\n')
+      f'\n\n{result_lines.table(rows)}\n')
+
+
+def layers(text: str) -> list[int]:
+  """The units of hidden layers: 50-50 is [50, 50]."""
+  return [int(units) for units in text.split('-')]
+
+
+def run(
+    path: pathlib.Path, folder: pathlib.Path, key: dict[str, Any],
+) -> dict[str, Any]:
+  """The scores of a table's split, of which the key says what to fit."""
+  table = SETS[key['set']](folder, key['split'])
+  if key['tiny']:
+    table = Table(*(values[:64] for values in table))
+  keras.backend.clear_session()
+  same = {name: value for name, value in key.items()
+          if name not in ('num_chains', 'steps_per_batch')}
+  known = next((line for line in result_lines.read(path)
+                if same.items() <= line.items()), None)
+  return scores(table, key, known)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.tables', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('tables', __doc__)
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--sets', nargs='+', default=list(SETS), choices=SETS)
   parser.add_argument('--splits', type=int, default=2)
   parser.add_argument('--epochs', type=int, default=40)
-  parser.add_argument('--batch-size', type=int, default=32)
-  parser.add_argument('--hidden', type=int, nargs='+', default=[50])
+  parser.add_argument('--batch-size', type=int, nargs='+', default=[32])
+  parser.add_argument(
+      '--hidden', type=layers, nargs='+', default=[[50]],
+      help='50-50: two layers of 50 units')
   parser.add_argument('--temperature', type=float, default=1.)
   parser.add_argument(
-      '--likelihood', default='gaussian', choices=LIKELIHOODS)
+      '--likelihood', nargs='+', default=['gaussian'], choices=LIKELIHOODS)
   for name in ('chains', 'steps-per-batch'):
     parser.add_argument(
         f'--{name}', default='auto', choices=['auto', 1],
         type=lambda value: 1 if value == '1' else value,
         help=f'1: PosteriorSampling(num_{name.replace("-", "_")}=1) everywhere')
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
-  arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / 'tables.jsonl'
-  about = dict(
-      epochs=arguments.epochs, batch_size=arguments.batch_size,
-      hidden=arguments.hidden, temperature=arguments.temperature,
-      likelihood=arguments.likelihood, tiny=arguments.tiny,
-      num_chains=arguments.chains, steps_per_batch=arguments.steps_per_batch)
-
-  def run(name, split):
-    table = SETS[name](arguments.data, split)
-    if arguments.tiny:
-      table = Table(*(values[:64] for values in table))
-    keras.backend.clear_session()
-    same = {**about, 'set': name, 'split': split}
-    del same['num_chains'], same['steps_per_batch']
-    known = next((
-        line for line in uncertainty.read(path)
-        if same.items() <= line.items()), None)
-    return scores(table, arguments, split, known)
-
-  for name in arguments.sets:
-    for split in range(arguments.splits):
-      line = uncertainty.run_once(
-          path, dict(set=name, split=split, **about),
-          functools.partial(run, name, split))
-      if line is not None:
-        print(f'{name} {split}: Adam {line["adam"]:.3f}, posterior '
-              f'{line["posterior"]:.3f}', flush=True)
-  (path.parent / 'tables.md').write_text(report(uncertainty.read(path)))
+  path = result_lines.path(arguments, 'tables')
+  for name, split, batch_size, hidden, likelihood in itertools.product(
+      arguments.sets, range(arguments.splits), arguments.batch_size,
+      arguments.hidden, arguments.likelihood):
+    if name in _CLASSES:
+      likelihood = 'gaussian'  # In name alone: a set is run once for all.
+    key = dict(
+        set=name, split=split, epochs=arguments.epochs, batch_size=batch_size,
+        hidden=hidden, temperature=arguments.temperature, likelihood=likelihood,
+        tiny=arguments.tiny, num_chains=arguments.chains,
+        steps_per_batch=arguments.steps_per_batch)
+    line = result_lines.run_once(
+        path, key, functools.partial(run, path, arguments.data, key))
+    if line is not None:
+      print(f'{name} {split} {likelihood} {batch_size} {hidden}: Adam '
+            f'{line["adam"]:.3f}, posterior {line["posterior"]:.3f}',
+            flush=True)
+  result_lines.write(path, report)
   return 0
 
 

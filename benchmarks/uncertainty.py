@@ -46,6 +46,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import result_lines
 from benchmarks import uncertainty_data as data
 import tfp_sgmcmc as sgmcmc
 
@@ -191,7 +192,7 @@ def run(arguments: argparse.Namespace, path: pathlib.Path) -> None:
   """Fits and scores what is not in the file yet."""
   for name in arguments.sets:
     for seed in range(1, arguments.seeds + 1):
-      there = {r['method'] for r in read(path)
+      there = {r['method'] for r in result_lines.read(path)
                if (r['set'], r['seed']) == (name, seed)}
       if there >= set(METHODS):
         continue
@@ -218,25 +219,6 @@ def run(arguments: argparse.Namespace, path: pathlib.Path) -> None:
                 flush=True)
 
 
-def read(path: pathlib.Path) -> list[dict[str, Any]]:
-  """The lines of a file; none where there is none."""
-  if not path.exists():
-    return []
-  return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def run_once(
-    path: pathlib.Path, key: dict[str, Any], run: Callable[[], dict[str, Any]],
-) -> dict[str, Any] | None:
-  """Appends a line of a key and what a run finds; None where there is one."""
-  if any(key.items() <= line.items() for line in read(path)):
-    return None
-  line = {**key, **run()}
-  with path.open('a') as file:
-    file.write(json.dumps(line) + '\n')
-  return line
-
-
 def report(lines: Sequence[dict[str, Any]]) -> str:
   """All rows, and what was reached, in Markdown."""
   grid = {name: {} for name in data.SETS
@@ -256,27 +238,17 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
       runs = list(methods.get(method, {}).values())
       if runs:
         rows.append([method, *(
-            cell([run['scores'][data.USUAL][score] for run in runs])
+            result_lines.cell(
+                [run['scores'][data.USUAL][score] for run in runs])
             for score in SCORES), *(
-                cell([run['scores'][kind]['NLL'] for run in runs])
+                result_lines.cell([run['scores'][kind]['NLL'] for run in runs])
                 for kind in shifts),
-            cell([run['auroc'] for run in runs]), str(len(runs))])
+            result_lines.cell([run['auroc'] for run in runs]), str(len(runs))])
     parts += [f'## {name}', f'{first["epochs"]} epochs, {first["num_train"]} '
-              'rows (a tenth less where some are for validation)', table(rows)]
+              'rows (a tenth less where some are for validation)',
+              result_lines.table(rows)]
   parts += ['## What was to be reached', targets(grid)]
   return '\n\n'.join(parts) + '\n'
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-  return '\n'.join('| ' + ' | '.join(row) + ' |' for row in rows)
-
-
-def cell(values: Sequence[float]) -> str:
-  """A mean and its standard error, which one seed has not."""
-  mean = f'{np.mean(values):.3f}'
-  if len(values) == 1:
-    return mean
-  return f'{mean} ± {np.std(values, ddof=1) / len(values)**0.5:.3f}'
 
 
 def nll(line: dict[str, Any]) -> float:
@@ -326,29 +298,23 @@ def targets(grid: dict[str, Any]) -> str:
           continue
         mean = np.mean(values)
         reached = mean <= limit if sign == '≤' else mean >= limit
-        row.append(cell(values) + (', reached' if reached else ', not reached'))
+        row.append(result_lines.cell(values) + (
+            ', reached' if reached else ', not reached'))
       rows.append(row)
-  return table(rows)
+  return result_lines.table(rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.uncertainty',
-      description=f'{__doc__}\n{data.__doc__}',
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser(
+      'uncertainty', f'{__doc__}\n{data.__doc__}')
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--seeds', type=int, default=5)
   parser.add_argument(
       '--sets', nargs='+', default=list(data.SETS), choices=data.SETS)
-  parser.add_argument('--tiny', action='store_true')
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
   arguments = parser.parse_args(argv)
-  arguments.output.mkdir(parents=True, exist_ok=True)
-  path = arguments.output / 'uncertainty.jsonl'
+  path = result_lines.path(arguments, 'uncertainty')
   run(arguments, path)
-  (arguments.output / 'uncertainty.md').write_text(report(read(path)))
+  result_lines.write(path, report)
   return 0
 
 

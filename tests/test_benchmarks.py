@@ -25,6 +25,7 @@ from benchmarks import memory
 from benchmarks import programs
 from benchmarks import reference_posteriors
 from benchmarks import report
+from benchmarks import result_lines
 from benchmarks import rows
 from benchmarks import stacked
 from benchmarks import tables
@@ -81,7 +82,7 @@ def test_uncertainty_runs_and_resumes(tmp_path, monkeypatch):
   arguments += ['--sets', first]
   assert uncertainty.main(arguments) == 0
   path = tmp_path / 'uncertainty.jsonl'
-  lines = uncertainty.read(path)
+  lines = result_lines.read(path)
   assert sorted(
       line['method'] for line in lines if line['set'] == first) == sorted(
           uncertainty.METHODS)
@@ -247,7 +248,7 @@ def test_tables_run_and_resume(tmp_path, capsys):
       '--epochs', '8', '--output', str(tmp_path)]
   assert tables.main(arguments) == 0
   assert tables.main(arguments) == 0
-  line, = uncertainty.read(tmp_path / 'tables.jsonl')
+  line, = result_lines.read(tmp_path / 'tables.jsonl')
   assert np.isfinite([line['adam'], line['posterior']]).all()
   # Ten classes of 64 rows: less than the 2.3 nats of equal shares by little.
   assert 2. < line['constant'] < 3.
@@ -275,7 +276,7 @@ def test_other_kinds_run_and_resume(tmp_path, capsys):
       str(tmp_path)]
   assert kinds.main(arguments) == 0
   assert kinds.main(arguments) == 0
-  lines = uncertainty.read(tmp_path / 'kinds.jsonl')
+  lines = result_lines.read(tmp_path / 'kinds.jsonl')
   assert [line['kind'] for line in lines] == ['words', 'normalised']
   assert np.isfinite([line['posterior'] for line in lines]).all()
   report = (tmp_path / 'kinds.md').read_text()
@@ -329,7 +330,7 @@ def test_reference_posteriors_run_and_resume(tmp_path):
     assert reference_posteriors.main(
         ['compare', *arguments, '--passes', '16', '--methods', 'ensemble',
          'sample', 'MCLMC']) == 0
-  lines = uncertainty.read(tmp_path / 'reference_posteriors.jsonl')
+  lines = result_lines.read(tmp_path / 'reference_posteriors.jsonl')
   assert [line['method'] for line in lines] == ['ensemble', 'sample', 'MCLMC']
   assert all(0. < line['distance'] < 1. for line in lines)
   report = (tmp_path / 'reference_posteriors.md').read_text()
@@ -339,7 +340,7 @@ def test_reference_posteriors_run_and_resume(tmp_path):
 def test_the_page_of_long_hmc_is_what_was_found():
   folder = speed.RESULTS
   lines = {line['case']: line
-           for line in uncertainty.read(folder / 'long_hmc.jsonl')}
+           for line in result_lines.read(folder / 'long_hmc.jsonl')}
   page = (folder / 'long_hmc.md').read_text()
   assert page == long_hmc.report(lines, folder)
 
@@ -381,8 +382,8 @@ def test_long_hmc_has_the_law_of_a_linear_regression(tmp_path):
 
 
 def test_the_table_of_distillation_is_what_was_found():
-  found = uncertainty.read(distillation.RESULTS / 'distillation.jsonl')
-  table = (distillation.RESULTS / 'distillation.md').read_text()
+  found = result_lines.read(result_lines.RESULTS / 'distillation.jsonl')
+  table = (result_lines.RESULTS / 'distillation.md').read_text()
   assert table == distillation.report(found)
 
 
@@ -392,7 +393,7 @@ def test_distillation_runs_and_resumes(tmp_path, capsys):
   arguments = ['--data', str(tmp_path), '--sets', 'digits', '--seeds', '1',
                '--tiny', '--output', str(tmp_path)]
   assert distillation.main(arguments) == distillation.main(arguments) == 0
-  line, = uncertainty.read(tmp_path / 'distillation.jsonl')
+  line, = result_lines.read(tmp_path / 'distillation.jsonl')
   methods = ['Adam', 'posterior', 'student', 'student, perturbed']
   assert list(line['scores']) == methods
   assert all(np.isfinite(list(scores.values())).all()
@@ -413,7 +414,7 @@ def test_ensembles_run_and_resume(tmp_path):
         f'--data={folder}', '--sets', 'airfoil', '--methods', 'sample',
         'fit, all rows', '--seeds=1', '--passes=8', '--tiny',
         f'--output={tmp_path}']) == 0
-  lines = uncertainty.read(tmp_path / 'ensembles.jsonl')
+  lines = result_lines.read(tmp_path / 'ensembles.jsonl')
   assert [line['method'] for line in lines] == ['sample', 'fit, all rows']
   assert np.isfinite([line['normal'] for line in lines]).all()
   assert '| airfoil | sample, 8 passes | 1 |' in (
@@ -434,7 +435,7 @@ def test_ensembles_of_peers(method, tmp_path):
   assert ensembles.main([
       f'--data={folder}', '--sets', 'airfoil', '--methods', method,
       '--seeds=1', '--passes=40', '--tiny', f'--output={tmp_path}']) == 0
-  line, = uncertainty.read(tmp_path / 'ensembles.jsonl')
+  line, = result_lines.read(tmp_path / 'ensembles.jsonl')
   assert np.isfinite([line['normal'], line['mixture'], line['rmse']]).all()
   assert f'| airfoil | {method}, 40 passes | 1 |' in (
       tmp_path / 'ensembles.md').read_text()
@@ -450,7 +451,7 @@ def test_samplers_at_equal_gradients(tmp_path):
       '--tiny', '--output', str(tmp_path)]
   for _ in range(2):  # The second time there is nothing left to do.
     assert head_to_head.main(arguments) == 0
-    lines = uncertainty.read(tmp_path / 'head_to_head.jsonl')
+    lines = result_lines.read(tmp_path / 'head_to_head.jsonl')
     assert sum(line['seed'] == 0 for line in lines) == 7
     assert 2 <= sum(line['seed'] == 1 and line['sampler'] != 'MCLMC, all rows'
                     for line in lines) <= 4

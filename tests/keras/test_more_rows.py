@@ -30,9 +30,9 @@ def network(*layers):
 
 
 def numbers(model, arrays, batch_size, wanted='auto', num_chains=1):
-  return more_rows.number_of(
-      wanted, model, len(arrays[0]), [tf.constant(array) for array in arrays],
-      batch_size, num_chains).rows
+  return more_rows.number_of(wanted, more_rows.FitData(
+      model, [tf.constant(array) for array in arrays], len(arrays[0]),
+      batch_size), num_chains).rows
 
 
 def test_how_many():
@@ -66,8 +66,8 @@ def test_how_many():
   assert numbers(small, table(200), 51, num_chains=4) == 38
   assert numbers(wide, table(10_000), 100, num_chains=4) == 0
   # Rows that are augmented, of which there are fewer different ones.
-  assert more_rows.number_of(
-      'auto', small, 100, [tf.zeros([200, 5])], 32).rows == 0
+  assert more_rows.number_of('auto', more_rows.FitData(
+      small, [tf.zeros([200, 5])], 100, 32)).rows == 0
 
 
 @pytest.mark.parametrize('num_chains', [1, 3])

@@ -11,6 +11,7 @@ from tests.keras import test_more_rows
 from tests.keras import test_side_by_side
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
+from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import number_of_chains
 from tfp_sgmcmc.keras.fitting import starts
 
@@ -28,8 +29,11 @@ def chosen(model, num_rows=200, batch_size=32, data=None):
   if data is None:
     data = tf.data.Dataset.from_tensor_slices(
         test_more_rows.table(num_rows)).batch(batch_size)
+  iterator = iter(data)
   return number_of_chains.chosen(
-      model, iter(data), num_rows, batch_size, tf.constant([0, 1]))
+      model, iterator.element_spec,
+      more_rows.of_iterator(model, iterator, num_rows, batch_size),
+      tf.constant([0, 1]))
 
 
 @pytest.mark.parametrize('batch_size', [10, 32, 200])

@@ -127,6 +127,7 @@ def test_several_steps_on_one_batch():
 
   step = compiled_step.CompiledStep(model, train_step)
   x, y = map(tf.constant, models.classes())
+  step.trace(tuple(map(tf.TensorSpec.from_tensor, (x, y))))
   logs = step.on_batch_times((x, y), 3) + step.on_batch_times((x, y), 1)
   assert [int(log['status'][0]) for log in logs] == [1, 2, 3, 4]
   np.testing.assert_array_equal(logs[2]['status'][1], [3., 3.])

@@ -19,15 +19,13 @@ from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
 from tfp_sgmcmc.keras.fitting import failures
 from tfp_sgmcmc.keras.fitting import first_look
 from tfp_sgmcmc.keras.fitting import lookahead
-from tfp_sgmcmc.keras.fitting import more_rows
-from tfp_sgmcmc.keras.fitting import number_of_chains
 from tfp_sgmcmc.keras.fitting import program as program_lib
 from tfp_sgmcmc.keras.fitting import progress as progress_lib
+from tfp_sgmcmc.keras.fitting import rows_and_steps
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import step as step_lib
 from tfp_sgmcmc.keras.fitting import step_of_chains
-from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
@@ -93,7 +91,7 @@ class Chain:
     self._program: program_lib.Program | None = None
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
-    self._has_new_data, self._batch_size = True, 0
+    self._rows = rows_and_steps.RowsAndSteps(model, settings, self._progress)
     self._num_returns = 0
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
@@ -136,14 +134,10 @@ class Chain:
 
   @property
   def steps_per_batch(self) -> int:
-    """The number of steps for each batch; 1 until it is chosen.
-
-    A number that was chosen holds where rows can be drawn for each step.
-    """
-    if (self._settings.num_steps_per_batch is None
-        and self._step is not None and self._chains.more_rows is None):
-      return 1
-    return self._progress.steps_per_batch
+    """The number of steps for each batch; 1 until it is chosen."""
+    if self._step is None:
+      return self._progress.steps_per_batch
+    return self._rows.steps_per_batch(self._chains)
 
   @property
   def has_begun(self) -> bool:
@@ -187,18 +181,26 @@ class Chain:
 
     By the next batch, which is not used up.
     """
-    if self.num_chains == 1 or not self._has_new_data:
+    if self.num_chains == 1 or not self._rows.needs_rows:
       self._enter(iterator.element_spec)
       return
-    batch = first_look.whole_batch(self._model, self._ahead.first(iterator))
-    self._batch_size = int(network.num_rows(batch))
+    self._look(iterator)
     if self.num_chains is None:
-      self._set_num_chains(number_of_chains.chosen(
-          self._model, iterator, self._settings.examples.number,
-          self._batch_size, self.seed))
+      self._set_num_chains(self._rows.num_chains(
+          iterator.element_spec, self.seed))
     self._enter(iterator.element_spec)
     if self.num_chains > 1:
-      self._take_rows(iterator)
+      self._take_rows()
+
+  def _look(self, iterator):
+    """Takes the data of a fit, by the next batch, which is not used up."""
+    batch = first_look.whole_batch(self._model, self._ahead.first(iterator))
+    self._rows.look(iterator, int(network.num_rows(batch)))
+
+  def _take_rows(self):
+    """Takes the rows that steps of this fit have beside their batches."""
+    if self._rows.take_rows(self._chains, self._step is not None):
+      self._program.compiled = None
 
   def _enter(self, element_spec=None):
     """Has the program's variables hold this chain; makes the program first."""
@@ -218,7 +220,7 @@ class Chain:
     """
     self._first_look.begin_fit(likelihood)
     self._ahead.clear()
-    self._has_new_data = True
+    self._rows.begin_fit()
     self._judge.begin_fit()
     if self._step is not None:
       self._enter()
@@ -343,8 +345,9 @@ class Chain:
       logs: Those of the last step, and the number of draws.
     """
     self._prepare(iterator)
-    if self._has_new_data and self._step is not None:
-      self._take_rows(iterator)
+    if self._step is not None and self._rows.needs_rows:
+      self._look(iterator)
+      self._take_rows()
     if self._progress.skips:
       return self._skip(iterator)
     if self._step is not None and self.steps_per_batch > 1:
@@ -532,7 +535,7 @@ class Chain:
       return
     said = failures.why_it_stops(
         self._step, bad, len(self._draws), self._settings,
-        self._chains.advice(self._batch_size))
+        self._chains.advice(self._rows.batch_size))
     if len(self._draws):
       last = self._draws.read([len(self._draws) - self._chains.num_chains])
       network.assign(
@@ -564,10 +567,7 @@ class Chain:
     self._take_weights()
     self._start_chains(first)
     self._take_numbers(first)
-    if self._has_new_data:  # Several chains have taken theirs before.
-      self._take_rows(iterator)
     self._take_steps()
-    self._say_rows()
     self._warn(first)
     self._fix_statistics(first)
     self._settings.examples.check_weights(
@@ -588,7 +588,8 @@ class Chain:
     model.compute_metrics(first.x, first.y, y_pred, first.sample_weight)
     model.reset_metrics()
     self._first_look.check_weights()
-    if self._settings.has_default_prior and not model.losses:
+    if (self._settings.has_default_prior and not model.losses
+        and not self.is_resumed):  # An earlier process has warned.
       self._first_look.warn_of_large_targets(first.y, y_pred)
     network.build_moving_average(model)
 
@@ -612,67 +613,27 @@ class Chain:
 
   def _take_numbers(self, first):
     """Takes N and the number of rows of a batch."""
-    self._batch_size = num_rows = first.num_rows
     examples = self._settings.examples
-    examples.check_batch(self._chains.rows_of(num_rows))
-    self._progress.set_batches_in_epoch(-(-examples.number // num_rows))
+    examples.check_batch(self._chains.rows_of(first.num_rows))
+    self._progress.set_batches_in_epoch(-(-examples.number // first.num_rows))
     self._settings.make_kernel.set_num_examples(examples.number)
+    if self._rows.needs_rows or not self._rows.batch_size:  # Else looked at.
+      self._rows.look(first.iterator, first.num_rows)
 
   def _take_steps(self):
     """Chooses the number of steps, and by it burn-in, draws, the step size."""
-    settings, progress = self._settings, self._progress
-    chains, more = self._chains, self._chains.more_rows
-    if (settings.num_steps_per_batch is None and not self.is_resumed
-        and more is not None and more.products_a_row is not None):
-      num_rows = more.number + chains.rows_of(self._batch_size)
-      progress.steps_per_batch = steps_per_batch.chosen(
-          progress.batches_to_come or 1,
-          chains.num_chains * num_rows * more.products_a_row,
-          chains.has_more_rows)
-    self._take_rows_in_place()
+    settings, rows = self._settings, self._rows
+    if rows.needs_rows:  # Several chains have taken theirs before.
+      self._take_rows()
+    if rows.take_steps(self._chains, self.is_resumed):
+      self._program.compiled = None
     self._plan()
     if settings.found_step is not None and not self.is_resumed:
       settings.found_step.plan(
           settings.schedule.num_burnin_steps if settings.search is None
           else settings.search.most_steps)
-
-  def _take_rows(self, iterator):
-    """Takes the rows that steps of this fit have beside their batches."""
-    self._has_new_data = False
-    settings, chains = self._settings, self._chains
-    before = chains.more_rows
-    chains.more_rows = more_rows.of_fit(
-        iterator, before, settings.num_more_rows, self._model,
-        settings.examples.number, self._batch_size, chains.num_chains)
-    if chains.more_rows is not before:
-      self._program.compiled = None
-    if self._step is not None:  # Else the number of steps is still to come.
-      self._take_rows_in_place()
-
-  def _take_rows_in_place(self):
-    """Has rows drawn anew for all steps on a batch, in place of its own."""
-    more = self._chains.more_rows
-    if more is None:
-      return
-    if self.steps_per_batch == 1 and not more.number:
-      self._chains.more_rows = None  # The batch is all that a step has.
-      return
-    number = 0 if self.steps_per_batch == 1 else more_rows.number_in_place(
-        self._settings.num_more_rows, more.number,
-        self._chains.rows_of(self._batch_size), self._settings.examples.number)
-    if more.num_in_place != number:
-      more.draw_in_place(number)
-      self._program.compiled = None
-
-  def _say_rows(self):
-    """Says which rows a step has, where these are not those of the batch."""
-    chains = self._chains
-    self._say(chains.advice(self._batch_size))
-    if chains.more_rows is not None:
-      self._say(chains.said_of_rows(
-          self._batch_size, self._settings.examples.number))
-    if self.steps_per_batch > 1:
-      self._say(f'There are {self.steps_per_batch} steps for each batch.')
+    for said in rows.said(self._chains):
+      self._say(said)
 
   def _warn(self, first):
     """Warns of what a step does otherwise than training."""

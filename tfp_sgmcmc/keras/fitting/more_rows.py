@@ -31,6 +31,7 @@ has as many as one chain would have: also where b is above N / 4.
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
+import functools
 from typing import Any
 from typing import NamedTuple
 
@@ -44,7 +45,9 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import products as products_lib
 
-__all__ = ['MoreRows', 'Number', 'number_in_place', 'number_of', 'of_fit']
+__all__ = [
+    'FitData', 'MoreRows', 'Number', 'number_in_place', 'number_of', 'of_fit',
+    'of_iterator']
 
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
@@ -63,24 +66,101 @@ class Number(NamedTuple):
   products_a_row: int | None = None
 
 
-def of_fit(
-    iterator: Iterator[Any],
-    before: 'MoreRows | None',
-    num_more_rows: int | str,
+class FitData:
+  """What is known of the data of a `fit`, at its first batch.
+
+  Attributes:
+    arrays: The data, one tensor of N rows for each leaf of a batch; None where
+      they are no arrays.
+    num_examples: Python `int`, N.
+    batch_size: Python `int`, b.
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      arrays: Sequence[tf.Tensor] | None,
+      num_examples: int,
+      batch_size: int,
+  ):
+    """Keeps what it is given.
+
+    Args:
+      model: Built `keras.Model`.
+      arrays: As the attribute.
+      num_examples: Python `int`, N.
+      batch_size: Python `int`, b.
+    """
+    self._model, self.arrays = model, arrays
+    self.num_examples, self.batch_size = num_examples, batch_size
+
+  @property
+  def why_fixed(self) -> str | None:
+    """Why a step cannot have other rows than its batch; None where it can."""
+    if collectives.is_several(self._model.distribute_strategy):
+      return 'each of several replicas sees a part of a batch'
+    if self.arrays is None:
+      return (
+          'the data of fit are no arrays of numbers, in which other rows could '
+          'be looked up')
+    # A pipeline may leave a partial batch out.
+    if not 0 <= len(self.arrays[0]) - self.num_examples < self.batch_size:
+      return (
+          f'the data have {len(self.arrays[0])} rows where num_examples is '
+          f'{self.num_examples}')
+    return None
+
+  @functools.cached_property
+  def products_a_row(self) -> int | None:
+    """How many products a row takes, or hardly exceeds.
+
+    None where the model takes batches of one size alone. The model may be
+    traced for it, but where it is a large one.
+    """
+    assert self.arrays is not None
+    products, fewest = None, _LEAST_BATCHES * self.batch_size
+    if products_lib.at_least(self._model) * fewest <= _MOST_PRODUCTS:
+      products = products_lib.a_row(self._model, self.arrays)
+    if products is None:
+      products = products_lib.at_most(self._model, self.arrays)
+    return products
+
+
+def of_iterator(
     model: keras.Model,
+    iterator: Iterator[Any],
     num_examples: int,
     batch_size: int,
+) -> FitData:
+  """The data of a `fit`, by its iterator.
+
+  Args:
+    model: Built `keras.Model`.
+    iterator: That of the fit, over its dataset.
+    num_examples: Python `int`, N.
+    batch_size: Python `int`, b.
+
+  Returns:
+    data: `FitData`.
+  """
+  dataset = compat.dataset_of(iterator)
+  return FitData(
+      model, None if dataset is None else compat.arrays_of(dataset),
+      num_examples, batch_size)
+
+
+def of_fit(
+    data: FitData,
+    before: 'MoreRows | None',
+    num_more_rows: int | str,
     num_chains: int,
 ) -> 'MoreRows | None':
   """The rows that steps of a `fit` have beside those of their batches.
 
   Args:
-    iterator: That of the fit, over its dataset.
+    data: `FitData` of the fit.
     before: Those of the chain's fit before; None where there is none.
     num_more_rows: As `PosteriorSampling` takes it.
-    model: Built `keras.Model`.
-    num_examples: Python `int`, N.
-    batch_size: Python `int`, b.
     num_chains: Python `int`, k.
 
   Returns:
@@ -90,37 +170,23 @@ def of_fit(
   Raises:
     ValueError: If a number was asked for and cannot be had.
   """
-  if num_more_rows == 0:
-    return None
-  dataset = compat.dataset_of(iterator)
-  arrays = None if dataset is None else compat.arrays_of(dataset)
-  number = number_of(
-      num_more_rows, model, num_examples, arrays, batch_size, num_chains)
+  number = number_of(num_more_rows, data, num_chains)
   if number == Number(0):
     return None
-  assert arrays is not None
-  if before is not None and before.is_for(arrays, number):
-    before.load(arrays)
+  assert data.arrays is not None
+  if before is not None and before.is_for(data.arrays, number):
+    before.load(data.arrays)
     return before
-  return MoreRows(arrays, number)
+  return MoreRows(data.arrays, number)
 
 
 def number_of(
-    num_more_rows: int | str,
-    model: keras.Model,
-    num_examples: int,
-    arrays: Sequence[tf.Tensor] | None,
-    batch_size: int,
-    num_chains: int = 1,
-) -> Number:
+    num_more_rows: int | str, data: FitData, num_chains: int = 1) -> Number:
   """How many rows a step has beside its batch.
 
   Args:
     num_more_rows: The number, or "auto".
-    model: Built `keras.Model`.
-    num_examples: Python `int`, N.
-    arrays: The data, one tensor for each leaf; None where they are no arrays.
-    batch_size: Python `int`, b.
+    data: `FitData`.
     num_chains: Python `int`, k.
 
   Returns:
@@ -129,12 +195,14 @@ def number_of(
   Raises:
     ValueError: If a number was asked for and cannot be had.
   """
-  why_not = _why_not(model, num_examples, arrays, batch_size)
-  if why_not is not None:
+  if num_more_rows == 0:
+    return Number(0)
+  num_examples, batch_size = data.num_examples, data.batch_size
+  if data.why_fixed is not None:
     if num_more_rows != checks.AUTO:
       raise ValueError(
-          f'num_more_rows is {num_more_rows}, and {why_not}. Leave it out, or '
-          'make the batches larger.')
+          f'num_more_rows is {num_more_rows}, and {data.why_fixed}. Leave it '
+          'out, or make the batches larger.')
     return Number(0)
   if isinstance(num_more_rows, int):
     if num_more_rows > num_examples:
@@ -142,15 +210,10 @@ def number_of(
           f'num_more_rows is {num_more_rows}, and there are {num_examples} '
           'examples: it can be no more than that.')
     return Number(num_more_rows)
-  assert arrays is not None
-  if sum(array.shape.num_elements() for array in arrays) > _MOST_NUMBERS:
+  assert data.arrays is not None
+  if sum(array.shape.num_elements() for array in data.arrays) > _MOST_NUMBERS:
     return Number(0)
-  fewest, products = _LEAST_BATCHES * batch_size, None
-  # The graph of a large model is not traced.
-  if products_lib.at_least(model) * fewest <= _MOST_PRODUCTS:
-    products = products_lib.a_row(model, arrays)
-  if products is None:
-    products = products_lib.at_most(model, arrays)
+  fewest, products = _LEAST_BATCHES * batch_size, data.products_a_row
   if products is None or products * fewest > _MOST_PRODUCTS:
     return Number(0, products)
   of_one = min(
@@ -183,22 +246,6 @@ def number_in_place(
   """
   most = 3 * num_examples // 4 if num_more_rows == checks.AUTO else num_examples
   return max(1, min(num_rows, most - number))
-
-
-def _why_not(model, num_examples, arrays, batch_size):
-  """Why a step cannot have other rows than its batch; None where it can."""
-  if collectives.is_several(model.distribute_strategy):
-    return 'each of several replicas sees a part of a batch'
-  if arrays is None:
-    return (
-        'the data of fit are no arrays of numbers, in which other rows could '
-        'be looked up')
-  # A pipeline may leave a partial batch out.
-  if not 0 <= len(arrays[0]) - num_examples < batch_size:
-    return (
-        f'the data have {len(arrays[0])} rows where num_examples is '
-        f'{num_examples}')
-  return None
 
 
 class MoreRows:

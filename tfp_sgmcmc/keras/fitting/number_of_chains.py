@@ -16,15 +16,13 @@ the time of one chain. So "auto" is four chains, and one where
 * the optimizer keeps a moving average of the weights, which is that of one.
 """
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc.internal import checks
-from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.fitting import calls
 from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import starts
@@ -39,18 +37,16 @@ SEVERAL = 4
 
 def chosen(
     model: keras.Model,
-    iterator: Any,
-    num_examples: int,
-    batch_size: int,
+    element_spec: hints.Nested,
+    data: more_rows.FitData,
     seed: tf.Tensor,
 ) -> int:
   """The number of chains.
 
   Args:
     model: Compiled and built `keras.Model`.
-    iterator: That of the fit, over its dataset.
-    num_examples: Python `int`, N.
-    batch_size: Python `int`, b.
+    element_spec: That of the fit's iterator.
+    data: `FitData`.
     seed: Stateless seed of the chains.
 
   Returns:
@@ -63,10 +59,11 @@ def chosen(
       and network.num_trained_steps(model.optimizer) == 0
       and vectorisation.may_be(model)
       and _are_cheap(model)
-      and _have_rows(model, iterator, num_examples, batch_size))
+      # Whether rows can be added to a chain's part of a batch.
+      and more_rows.number_of(checks.AUTO, data, SEVERAL).rows > 0)
   if not may_be:
     return 1
-  inputs, changing = calls.look(model, iterator.element_spec)
+  inputs, changing = calls.look(model, element_spec)
   has_statistics = calls.has_statistics(model, changing)
   return SEVERAL if not has_statistics and _have_starts(
       model, inputs, seed) else 1
@@ -76,14 +73,6 @@ def _are_cheap(model):
   """Whether four chains take two to three times the time of one."""
   number = network.num_weights(model.trainable_variables)
   return model.jit_compile or number <= together.MOST_WEIGHTS
-
-
-def _have_rows(model, iterator, num_examples, batch_size):
-  """Whether rows can be added to a chain's part of a batch."""
-  dataset = compat.dataset_of(iterator)
-  arrays = None if dataset is None else compat.arrays_of(dataset)
-  return more_rows.number_of(
-      checks.AUTO, model, num_examples, arrays, batch_size, SEVERAL).rows > 0
 
 
 def _have_starts(model, inputs, seed):

@@ -37,7 +37,7 @@ class CompiledStep:
     self._num_alone = 0
     self._on_batches = self._make(train_step)
     self._on_next = _on_next(self._on_batches)
-    self._repeated = _repeated(self._on_batches)
+    self._repeated: Callable[..., Any] | None = None
 
   def is_stale(self) -> bool:
     """Whether the model has another own function now: it was compiled anew."""
@@ -47,8 +47,8 @@ class CompiledStep:
     """Traces the step for the batches of a dataset, whatever their size.
 
     A batch on its own would be traced for its size, and the first one of
-    another size again. Due before `on_batch`; calls with the same spec after
-    the first do nothing.
+    another size again. Due before `on_batch` and `on_batch_times`; calls with
+    the same spec after the first do nothing.
 
     Args:
       element_spec: That of the dataset's iterator.
@@ -109,6 +109,7 @@ class CompiledStep:
     Returns:
       logs: Those of each step.
     """
+    assert self._repeated is not None  # By `trace`.
     logs = tf.nest.map_structure(
         np.asarray, self._repeated(data, tf.constant(number)))
     return [
@@ -130,7 +131,7 @@ class CompiledStep:
       model.train_function = self._own
 
 
-def _repeated(function, signature=None):
+def _repeated(function, signature):
   """Keras' train function of a single batch, so many times on one.
 
   Its logs have a leading axis, the steps.

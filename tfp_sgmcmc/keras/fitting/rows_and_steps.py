@@ -1,0 +1,179 @@
+"""How many chains a `fit` has, which rows a step has, how many steps a batch.
+
+Each is given or chosen at the first batch, in this order: the chains
+(`number_of_chains`), the rows beside a batch or in its place (`more_rows`), and
+the steps for each batch (`steps_per_batch`), which depend on what a step of all
+chains costs. A later `fit` has other data: the rows are taken anew, and the
+numbers of chains and of steps stay.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.fitting import more_rows
+from tfp_sgmcmc.keras.fitting import number_of_chains
+from tfp_sgmcmc.keras.fitting import progress as progress_lib
+from tfp_sgmcmc.keras.fitting import settings as settings_lib
+from tfp_sgmcmc.keras.fitting import side_by_side
+from tfp_sgmcmc.keras.fitting import steps_per_batch
+
+__all__ = ['RowsAndSteps']
+
+
+class RowsAndSteps:
+  """The rows of a step and the steps of a batch.
+
+  Methods that may change what a step is return whether they have: its program
+  has to be made anew then.
+  """
+
+  def __init__(
+      self,
+      model: keras.Model,
+      settings: settings_lib.Settings,
+      progress: progress_lib.Progress,
+  ):
+    """Makes the object, before any data are known.
+
+    Args:
+      model: Compiled `keras.Model`.
+      settings: `Settings`.
+      progress: `Progress` of the chain, which holds the number of steps a
+        batch.
+    """
+    self._model, self._settings, self._progress = model, settings, progress
+    self._data: more_rows.FitData | None = None
+    self.begin_fit()
+
+  def begin_fit(self) -> None:
+    """Takes note that the next batch is of other data."""
+    self._needs_rows = self._settings.num_more_rows != 0
+
+  @property
+  def needs_rows(self) -> bool:
+    """Whether `take_rows` is due, before the next step."""
+    return self._needs_rows
+
+  @property
+  def batch_size(self) -> int:
+    """The number of rows of the first batch that was looked at last."""
+    return self._data.batch_size if self._data is not None else 0
+
+  @property
+  def _num_examples(self):
+    number = self._settings.examples.number
+    assert number is not None  # It is known before the first batch.
+    return number
+
+  def look(self, iterator: Iterator[Any], batch_size: int) -> None:
+    """Takes the data of a fit.
+
+    Args:
+      iterator: That of the fit, over its dataset.
+      batch_size: Python `int`, the number of rows of its first batch.
+    """
+    self._data = more_rows.of_iterator(
+        self._model, iterator, self._num_examples, batch_size)
+
+  def num_chains(self, element_spec: hints.Nested, seed: tf.Tensor) -> int:
+    """The number of chains, where it is left to choose; `look` comes before.
+
+    Args:
+      element_spec: That of the fit's iterator.
+      seed: Stateless seed of the chains.
+
+    Returns:
+      number: Python `int`.
+    """
+    assert self._data is not None
+    return number_of_chains.chosen(
+        self._model, element_spec, self._data, seed)
+
+  def steps_per_batch(self, chains: side_by_side.SideBySide) -> int:
+    """The number of steps for each batch; 1 until it is chosen.
+
+    A number that was chosen holds where rows can be drawn for each step.
+    """
+    if self._settings.num_steps_per_batch is None and chains.more_rows is None:
+      return 1
+    return self._progress.steps_per_batch
+
+  def take_rows(
+      self, chains: side_by_side.SideBySide, has_steps: bool) -> bool:
+    """Gives a step its rows beside the batch; `look` comes before.
+
+    Args:
+      chains: `SideBySide`, which gets them.
+      has_steps: Python `bool`, whether the number of steps is known; else
+        `take_steps` is to come.
+
+    Returns:
+      is_new: Python `bool`, as said above.
+    """
+    assert self._data is not None
+    self._needs_rows = False
+    before = chains.more_rows
+    chains.more_rows = more_rows.of_fit(
+        self._data, before, self._settings.num_more_rows, chains.num_chains)
+    is_new = chains.more_rows is not before
+    return (has_steps and self._draw_in_place(chains)) or is_new
+
+  def take_steps(
+      self, chains: side_by_side.SideBySide, is_resumed: bool) -> bool:
+    """Chooses the number of steps for each batch, where it is left to choose.
+
+    Args:
+      chains: `SideBySide`, with the rows of a step.
+      is_resumed: Python `bool`, whether an earlier process has chosen it.
+
+    Returns:
+      is_new: Python `bool`, as said above.
+    """
+    progress, more = self._progress, chains.more_rows
+    if (self._settings.num_steps_per_batch is None and not is_resumed
+        and more is not None and more.products_a_row is not None):
+      num_rows = more.number + chains.rows_of(self.batch_size)
+      progress.steps_per_batch = steps_per_batch.chosen(
+          progress.batches_to_come or 1,
+          chains.num_chains * num_rows * more.products_a_row,
+          chains.has_more_rows)
+    return self._draw_in_place(chains)
+
+  def _draw_in_place(self, chains):
+    """Has rows drawn anew for all steps on a batch, in place of its own."""
+    more, number = chains.more_rows, 0
+    if more is None:
+      return False
+    if self.steps_per_batch(chains) > 1:
+      number = more_rows.number_in_place(
+          self._settings.num_more_rows, more.number,
+          chains.rows_of(self.batch_size), self._num_examples)
+    elif not more.number:
+      chains.more_rows = None  # The batch is all that a step has.
+      return False
+    is_new = more.num_in_place != number
+    if is_new:
+      more.draw_in_place(number)
+    return is_new
+
+  def said(self, chains: side_by_side.SideBySide) -> list[str | None]:
+    """Which rows a step has, where these are not those of the batch.
+
+    Args:
+      chains: `SideBySide`.
+
+    Returns:
+      said: Sentences, and None.
+    """
+    said = [chains.advice(self.batch_size)]
+    if chains.more_rows is not None:
+      said.append(chains.said_of_rows(
+          self.batch_size, self._num_examples))
+    number = self.steps_per_batch(chains)
+    if number > 1:
+      said.append(f'There are {number} steps for each batch.')
+    return said
