@@ -169,6 +169,27 @@ def images() -> Kind:
               x.reshape([-1, 8, 8, 1]), y, 30)
 
 
+def patches() -> Kind:
+  """The digits by two blocks of attention over their 16 patches."""
+  x, y = _digits()
+
+  def make_model():
+    inputs = keras.Input([8, 8, 1])
+    hidden = layers.Reshape([16, 16])(
+        layers.Conv2D(16, 2, strides=2)(inputs))
+    hidden += layers.Embedding(16, 16)(np.arange(16))
+    for _ in range(2):
+      normal = layers.LayerNormalization()(hidden)
+      hidden += layers.MultiHeadAttention(2, 8)(normal, normal)
+      normal = layers.LayerNormalization()(hidden)
+      hidden += layers.Dense(16)(layers.Dense(32, activation='gelu')(normal))
+    hidden = layers.GlobalAveragePooling1D()(
+        layers.LayerNormalization()(hidden))
+    return keras.Model(inputs, layers.Dense(10)(hidden))
+
+  return Kind(make_model, classes, x.reshape([-1, 8, 8, 1]), y, 40)
+
+
 def normalised() -> Kind:
   """The same with batch normalisation, and dropout."""
   x, y = _digits()
@@ -254,8 +275,8 @@ def rare() -> Kind:
 
 
 KINDS = {make.__name__: make for make in (
-    words, attention, lstm, gru, waves, angles, images, normalised, long_table,
-    counts, three_targets, categories, rare)}
+    words, attention, lstm, gru, waves, angles, images, patches, normalised,
+    long_table, counts, three_targets, categories, rare)}
 
 
 def scores(kind: Kind, seed: int) -> dict[str, Any]:

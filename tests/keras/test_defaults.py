@@ -105,6 +105,24 @@ def test_the_prior_of_wide_kernels_is_narrower():
       [1., 1., 128. / 500., 1., 1., 1., 128. / 300., 1.], rtol=1e-5)
 
 
+def test_the_prior_of_attention_is_narrower():
+  """A score of a query and a key is of order one, whatever their sizes."""
+  layer = keras.layers.MultiHeadAttention(2, 8, value_dim=5, output_shape=3)
+  layer.build([None, 20, 16], [None, 20, 16])
+  variances = {
+      w.path.partition('/')[2]: float(priors.bounded_normal(w).variance())
+      for w in layer.weights}
+  assert variances == pytest.approx({
+      'query/kernel': 1. / 16, 'key/kernel': 1. / 16, 'value/kernel': 1. / 16,
+      'attention_output/kernel': 1. / 10,
+      **{f'{name}/bias': 1. for name in (
+          'query', 'key', 'value', 'attention_output')}})
+  dense = keras.layers.Dense(4, name='query')  # One's own attention.
+  dense.build([None, 9])
+  assert float(priors.bounded_normal(dense.kernel).variance()) == pytest.approx(
+      1. / 9)
+
+
 def test_the_prior_of_adapters_is_narrow():
   """A product of two keeps a kernel about what it was before."""
   layer = keras.layers.Dense(3)

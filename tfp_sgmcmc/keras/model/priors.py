@@ -26,6 +26,7 @@ _MOST_INPUTS = 128
 # Of LoRA's matrices. The product of two of N(0, 1) would change each weight of
 # a pretrained kernel by more than its own size.
 _ADAPTER_STDDEV = 0.1
+_ATTENTION = ('query', 'key', 'value', 'attention_output')
 
 tfd = tfp.distributions
 
@@ -77,12 +78,18 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   """The prior where none is given: N(0, 1), and narrower for wide layers.
 
     w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
+    w ~ N(0, 1 / fan_in)             for kernels of attention,
     w ~ N(0, 0.1^2)                  for the two matrices of LoRA,
     w ~ N(0, 1)                      for all others, embeddings among them,
 
-  with fan_in as in `he_normal`. Under N(0, 1) the variance of what a unit sums
-  up grows with the number of its inputs: at 64 to 128 inputs it predicted well,
-  with 500 to 1,600 it fitted too much.
+  with fan_in the number of inputs of a unit. Under N(0, 1) the variance of what
+  a unit sums up grows with the number of its inputs: at 64 to 128 inputs it
+  predicted well, with 500 to 1,600 it fitted too much. In attention queries and
+  keys are multiplied: with d inputs each under N(0, 1) a score has a standard
+  deviation of d, and of all places one gets nearly all of the weight.
+
+  Kernels of attention are those of layers named query, key, value and
+  attention_output, as Keras names them.
 
   Args:
     variable: A weight.
@@ -99,7 +106,12 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   [0.5, 1.0]
   """
   dtype = tf.as_dtype(variable.dtype)
-  if variable.name in ('kernel', 'recurrent_kernel'):
+  layer = variable.path.rpartition('/')[0].rpartition('/')[2]
+  if variable.name == 'kernel' and layer in _ATTENTION:
+    # Queries, keys and values have an axis of inputs, before that of heads.
+    axes = variable.shape[:-1 if layer == 'attention_output' else 1]
+    stddev = math.prod(axes)**-0.5
+  elif variable.name in ('kernel', 'recurrent_kernel'):
     fan_in = scale_mixture.fan_in(variable.shape)
     stddev = min(1., (_MOST_INPUTS / fan_in)**0.5)
   else:
@@ -129,7 +141,8 @@ def chosen(
     say('the prior is ' + (
         "the model's regularisers and other added losses." if has_losses
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
-        '128 inputs: N(0, 128 / inputs); N(0, 0.01) for LoRA.'))
+        '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
+        'N(0, 0.01) for LoRA.'))
     return prior if has_losses else bounded_normal
   if prior is None and not has_losses:
     warnings.warn(
