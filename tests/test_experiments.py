@@ -57,7 +57,7 @@ def _load_mnist(data_dir):
   return mnist.load_mnist(data_dir)
 
 
-@pytest.mark.weekly_after(4)
+@pytest.mark.weekly_after(3)
 @pytest.mark.filterwarnings('error:Mean of empty slice')
 @pytest.mark.parametrize(
     'name', marks.and_weekly(experiments.NAMES, _WEEKLY))

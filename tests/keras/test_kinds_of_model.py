@@ -469,7 +469,7 @@ def draw_of(each, k):
   return keras.tree.map_structure(lambda array: array[k], each)
 
 
-@pytest.mark.weekly_after(5)
+@pytest.mark.weekly_after(3)
 @pytest.mark.parametrize(
     'make', marks.and_weekly(KINDS, _WEEKLY), ids=lambda make: make.__name__)
 def test_kind(make, tmp_path, caplog):

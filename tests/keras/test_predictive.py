@@ -307,6 +307,7 @@ def two_outputs(losses, as_dict):
   return sgmcmc.keras.PosteriorSamples.from_arrays(model, arrays)
 
 
+@pytest.mark.weekly_after(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('as_dict', [
     True, pytest.param(False, marks=pytest.mark.weekly)])

@@ -64,7 +64,8 @@ def rising(step):
         sgmcmc.SGHMC, step_size=0.01, friction=5.,
         gradient_estimator=models.DEALT), marks=pytest.mark.slow),
     pytest.param(functools.partial(
-        sgmcmc.SGNHT, step_size=0.01, diffusion=3.), marks=pytest.mark.slow),
+        sgmcmc.SGNHT, step_size=0.01, diffusion=3.),
+                 marks=[pytest.mark.slow, pytest.mark.weekly]),
     pytest.param(functools.partial(
         sgmcmc.SGHMC, step_size=0.01, friction=5., temperature=rising),
                  marks=[pytest.mark.slow, pytest.mark.weekly]),

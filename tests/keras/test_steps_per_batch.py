@@ -193,6 +193,7 @@ def test_data_without_rows_have_one():
   assert sampling.settings['num_steps_per_batch'] == 1
 
 
+@pytest.mark.weekly
 @pytest.mark.slow
 def test_a_short_fit_of_small_images_makes_several():
   rng = np.random.default_rng(0)

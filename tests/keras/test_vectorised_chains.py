@@ -124,7 +124,8 @@ def test_the_chains_of_all_that_is_chosen(
 
 
 @pytest.mark.parametrize('planted', [
-    'seed', pytest.param('rows', marks=pytest.mark.slow)])
+    'seed', pytest.param('rows', marks=[
+        pytest.mark.slow, pytest.mark.weekly])])
 def test_what_is_not_of_each_chain_is_found(planted, monkeypatch):
   """All chains with the seed of chain 0, or with its rows."""
   advance, each = step_lib.SamplingStep.advance, together.Together.each

@@ -94,8 +94,8 @@ def p_value(num_steps=20, estimator=UNIFORM, num_parts=1, temperature=1.,
         dict(h=0.5, temperature=0.5, num_parts=2), marks=[
             pytest.mark.slow, pytest.mark.weekly]),
     pytest.param(
-        dict(h=0.7, estimator=sgmcmc.gradients.Exact()),
-        marks=pytest.mark.slow),
+        dict(h=0.7, estimator=sgmcmc.gradients.Exact()), marks=[
+            pytest.mark.slow, pytest.mark.weekly]),
     pytest.param(
         dict(h=0.5, estimator=sgmcmc.gradients.GaussianNoise(1.)),
         marks=pytest.mark.slow),

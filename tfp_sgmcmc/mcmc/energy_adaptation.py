@@ -129,7 +129,7 @@ class EnergyErrorStepSizeAdaptation(adaptation.AdaptingKernel):
   ...         step_size=0.01, decoherence_length=5.),
   ...     num_adaptation_steps=500, target=(5e-4, 5e-4))
   >>> draws = sgmcmc.sample(
-  ...     kernel, 500, tf.zeros([20, 20]), num_burnin_steps=500, seed=1,
+  ...     kernel, 200, tf.zeros([20, 20]), num_burnin_steps=500, seed=1,
   ...     num_steps_between_results=4, progress_bar=False)
   >>> variances = tf.math.reduce_variance(draws.states, axis=[0, 1]) / scales**2
   >>> bool(tf.reduce_all(abs(variances - 1.) < 0.15))
