@@ -191,7 +191,7 @@ def patches() -> Kind:
 
 
 def normalised() -> Kind:
-  """The same with batch normalisation, and dropout."""
+  """The digits by Conv2D with batch normalisation, and dropout."""
   x, y = _digits()
 
   def convolution(units, strides):

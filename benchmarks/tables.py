@@ -20,8 +20,9 @@ than a constant prediction (the training rows' mean and variance, or shares of
 the classes). "Steps" is `num_steps_per_batch`; where a fit has 10,000 batches
 or more, or its steps have the batch alone, "auto" is 1.
 
-Of several batch sizes, hidden layers or likelihoods, all combinations are run:
-the second command is the whole product.
+Hidden layers are units joined by hyphens: 50-50 is two layers. Every
+combination of batch sizes, hidden layers and likelihoods is run, as by the
+second command.
 
 Each fit is a line of OUTPUT/tables.jsonl, and is not run again;
 OUTPUT/tables.md has the means over splits.
@@ -248,7 +249,7 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
         for other in ('constant', 'adam'))
     rows.append([
         name, likelihood, str(epochs), str(batch), str(chains), str(steps),
-        '-'.join(map(str, hidden)), f'{temperature:g}', str(len(group)), *(
+        units(hidden), f'{temperature:g}', str(len(group)), *(
             result_lines.cell([line[what] for line in group])
             for what in ('constant', 'adam', 'posterior')),
         str(lost), str(worse)])
@@ -261,7 +262,12 @@ def report(lines: Sequence[dict[str, Any]]) -> str:
 
 def layers(text: str) -> list[int]:
   """The units of hidden layers: 50-50 is [50, 50]."""
-  return [int(units) for units in text.split('-')]
+  return [int(number) for number in text.split('-')]
+
+
+def units(hidden: Sequence[int]) -> str:
+  """As `layers` takes them."""
+  return '-'.join(map(str, hidden))
 
 
 def run(
@@ -303,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       arguments.sets, range(arguments.splits), arguments.batch_size,
       arguments.hidden, arguments.likelihood):
     if name in _CLASSES:
-      likelihood = 'gaussian'  # In name alone: a set is run once for all.
+      likelihood = 'gaussian'  # Classes have one: run once, under this name.
     key = dict(
         set=name, split=split, epochs=arguments.epochs, batch_size=batch_size,
         hidden=hidden, temperature=arguments.temperature, likelihood=likelihood,
@@ -312,8 +318,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = result_lines.run_once(
         path, key, functools.partial(run, path, arguments.data, key))
     if line is not None:
-      print(f'{name} {split} {likelihood} {batch_size} {hidden}: Adam '
-            f'{line["adam"]:.3f}, posterior {line["posterior"]:.3f}',
+      print(f'{name} {split}, {likelihood}, {batch_size}, {units(hidden)}: '
+            f'Adam {line["adam"]:.3f}, posterior {line["posterior"]:.3f}',
             flush=True)
   result_lines.write(path, report)
   return 0

@@ -245,16 +245,18 @@ def test_the_report_on_an_accelerator(tmp_path):
 def test_tables_run_and_resume(tmp_path, capsys):
   arguments = [
       '--data', str(tmp_path), '--sets', 'digits', '--splits', '1', '--tiny',
-      '--epochs', '8', '--output', str(tmp_path)]
+      '--epochs', '8', '--likelihood', 'gaussian', 'mixture', '--output',
+      str(tmp_path)]
   assert tables.main(arguments) == 0
   assert tables.main(arguments) == 0
-  line, = result_lines.read(tmp_path / 'tables.jsonl')
+  line, = result_lines.read(tmp_path / 'tables.jsonl')  # Classes have one.
   assert np.isfinite([line['adam'], line['posterior']]).all()
   # Ten classes of 64 rows: less than the 2.3 nats of equal shares by little.
   assert 2. < line['constant'] < 3.
   report = (tmp_path / 'tables.md').read_text()
   assert '| digits |  | 8 | 32 | auto | auto | 50 | 1 | 1 |' in report
-  assert capsys.readouterr().out.count('digits 0: ') == 1
+  assert capsys.readouterr().out.count(
+      'digits 0, gaussian, 32, 50: ') == 1
 
 
 def test_the_data_of_other_kinds_fit_their_models():

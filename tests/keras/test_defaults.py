@@ -117,10 +117,14 @@ def test_the_prior_of_attention_is_narrower():
       'attention_output/kernel': 1. / 10,
       **{f'{name}/bias': 1. for name in (
           'query', 'key', 'value', 'attention_output')}})
-  dense = keras.layers.Dense(4, name='query')  # One's own attention.
-  dense.build([None, 9])
-  assert float(priors.bounded_normal(dense.kernel).variance()) == pytest.approx(
-      1. / 9)
+  others = [
+      (keras.layers.Dense(4, name='query'), [9], 1. / 9),  # One's own.
+      (keras.layers.Dense(1, name='value'), [9], 1.),  # The value of a state.
+      (keras.layers.Conv2D(4, 3, name='key'), [9, 9, 20], 128. / 180)]
+  for other, shape, variance in others:
+    other.build([None, *shape])
+    assert float(priors.bounded_normal(other.kernel).variance()) == (
+        pytest.approx(variance))
 
 
 def test_the_prior_of_adapters_is_narrow():

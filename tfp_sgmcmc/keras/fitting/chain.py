@@ -181,7 +181,7 @@ class Chain:
 
     By the next batch, which is not used up.
     """
-    if self.num_chains == 1 or not self._rows.needs_rows:
+    if self.num_chains == 1 or not self._rows.needs_look:
       self._enter(iterator.element_spec)
       return
     self._look(iterator)
@@ -189,7 +189,7 @@ class Chain:
       self._set_num_chains(self._rows.num_chains(
           iterator.element_spec, self.seed))
     self._enter(iterator.element_spec)
-    if self.num_chains > 1:
+    if self.num_chains > 1 and self._rows.needs_rows:
       self._take_rows()
 
   def _look(self, iterator):
@@ -617,11 +617,14 @@ class Chain:
     examples.check_batch(self._chains.rows_of(first.num_rows))
     self._progress.set_batches_in_epoch(-(-examples.number // first.num_rows))
     self._settings.make_kernel.set_num_examples(examples.number)
-    if self._rows.needs_rows or not self._rows.batch_size:  # Else looked at.
+    if self._rows.needs_look:
       self._rows.look(first.iterator, first.num_rows)
 
   def _take_steps(self):
-    """Chooses the number of steps, and by it burn-in, draws, the step size."""
+    """Takes a step's rows, and the number of steps for each batch.
+
+    By that number burn-in, draws and the step size are planned.
+    """
     settings, rows = self._settings, self._rows
     if rows.needs_rows:  # Several chains have taken theirs before.
       self._take_rows()

@@ -114,8 +114,8 @@ class FitData:
   def products_a_row(self) -> int | None:
     """How many products a row takes, or hardly exceeds.
 
-    None where the model takes batches of one size alone. The model may be
-    traced for it, but where it is a large one.
+    None where the model takes batches of one size alone. A model is traced for
+    it, unless it is large.
     """
     assert self.arrays is not None
     products, fewest = None, _LEAST_BATCHES * self.batch_size
@@ -195,8 +195,6 @@ def number_of(
   Raises:
     ValueError: If a number was asked for and cannot be had.
   """
-  if num_more_rows == 0:
-    return Number(0)
   num_examples, batch_size = data.num_examples, data.batch_size
   if data.why_fixed is not None:
     if num_more_rows != checks.AUTO:

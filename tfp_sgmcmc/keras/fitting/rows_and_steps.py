@@ -1,10 +1,11 @@
 """How many chains a `fit` has, which rows a step has, how many steps a batch.
 
-Each is given or chosen at the first batch, in this order: the chains
-(`number_of_chains`), the rows beside a batch or in its place (`more_rows`), and
-the steps for each batch (`steps_per_batch`), which depend on what a step of all
-chains costs. A later `fit` has other data: the rows are taken anew, and the
-numbers of chains and of steps stay.
+Each is given, or chosen in this order: the chains (`number_of_chains`), the
+rows beside a batch or in its place (`more_rows`), and the steps for each batch
+(`steps_per_batch`), which depend on what a step of all chains costs.
+
+A later `fit` has other data: the rows are taken anew. The number of chains
+stays. So does that of the steps, but it is 1 where rows cannot be drawn.
 """
 
 from collections.abc import Iterator
@@ -46,12 +47,21 @@ class RowsAndSteps:
         batch.
     """
     self._model, self._settings, self._progress = model, settings, progress
-    self._data: more_rows.FitData | None = None
+    self._batch_size = 0
+    # What the program of a step was made for.
+    self._made_for: tuple[more_rows.MoreRows | None, int] = (None, 0)
     self.begin_fit()
 
   def begin_fit(self) -> None:
     """Takes note that the next batch is of other data."""
+    self._needs_look = True
     self._needs_rows = self._settings.num_more_rows != 0
+    self._data: more_rows.FitData | None = None  # From `look` to `take_rows`.
+
+  @property
+  def needs_look(self) -> bool:
+    """Whether no batch of this fit has been looked at."""
+    return self._needs_look
 
   @property
   def needs_rows(self) -> bool:
@@ -60,8 +70,8 @@ class RowsAndSteps:
 
   @property
   def batch_size(self) -> int:
-    """The number of rows of the first batch that was looked at last."""
-    return self._data.batch_size if self._data is not None else 0
+    """The number of rows of the batch that was looked at last."""
+    return self._batch_size
 
   @property
   def _num_examples(self):
@@ -76,8 +86,10 @@ class RowsAndSteps:
       iterator: That of the fit, over its dataset.
       batch_size: Python `int`, the number of rows of its first batch.
     """
-    self._data = more_rows.of_iterator(
-        self._model, iterator, self._num_examples, batch_size)
+    self._needs_look, self._batch_size = False, batch_size
+    if self._needs_rows:
+      self._data = more_rows.of_iterator(
+          self._model, iterator, self._num_examples, batch_size)
 
   def num_chains(self, element_spec: hints.Nested, seed: tf.Tensor) -> int:
     """The number of chains, where it is left to choose; `look` comes before.
@@ -96,7 +108,7 @@ class RowsAndSteps:
   def steps_per_batch(self, chains: side_by_side.SideBySide) -> int:
     """The number of steps for each batch; 1 until it is chosen.
 
-    A number that was chosen holds where rows can be drawn for each step.
+    Where rows cannot be drawn for each step, a chosen number does not count.
     """
     if self._settings.num_steps_per_batch is None and chains.more_rows is None:
       return 1
@@ -115,12 +127,12 @@ class RowsAndSteps:
       is_new: Python `bool`, as said above.
     """
     assert self._data is not None
-    self._needs_rows = False
-    before = chains.more_rows
+    self._made_for = _rows_of(chains)
     chains.more_rows = more_rows.of_fit(
-        self._data, before, self._settings.num_more_rows, chains.num_chains)
-    is_new = chains.more_rows is not before
-    return (has_steps and self._draw_in_place(chains)) or is_new
+        self._data, chains.more_rows, self._settings.num_more_rows,
+        chains.num_chains)
+    self._needs_rows, self._data = False, None
+    return has_steps and self._draw_in_place(chains)
 
   def take_steps(
       self, chains: side_by_side.SideBySide, is_resumed: bool) -> bool:
@@ -145,20 +157,16 @@ class RowsAndSteps:
 
   def _draw_in_place(self, chains):
     """Has rows drawn anew for all steps on a batch, in place of its own."""
-    more, number = chains.more_rows, 0
-    if more is None:
-      return False
-    if self.steps_per_batch(chains) > 1:
-      number = more_rows.number_in_place(
+    more = chains.more_rows
+    if more is not None and self.steps_per_batch(chains) > 1:
+      more.draw_in_place(more_rows.number_in_place(
           self._settings.num_more_rows, more.number,
-          chains.rows_of(self.batch_size), self._num_examples)
-    elif not more.number:
+          chains.rows_of(self.batch_size), self._num_examples))
+    elif more is not None and more.number:
+      more.draw_in_place(0)
+    else:
       chains.more_rows = None  # The batch is all that a step has.
-      return False
-    is_new = more.num_in_place != number
-    if is_new:
-      more.draw_in_place(number)
-    return is_new
+    return _rows_of(chains) != self._made_for
 
   def said(self, chains: side_by_side.SideBySide) -> list[str | None]:
     """Which rows a step has, where these are not those of the batch.
@@ -177,3 +185,9 @@ class RowsAndSteps:
     if number > 1:
       said.append(f'There are {number} steps for each batch.')
     return said
+
+
+def _rows_of(chains):
+  """All rows that there are for steps, and how many are drawn in place."""
+  more = chains.more_rows
+  return more, 0 if more is None else more.num_in_place

@@ -26,7 +26,6 @@ _MOST_INPUTS = 128
 # Of LoRA's matrices. The product of two of N(0, 1) would change each weight of
 # a pretrained kernel by more than its own size.
 _ADAPTER_STDDEV = 0.1
-_ATTENTION = ('query', 'key', 'value', 'attention_output')
 
 tfd = tfp.distributions
 
@@ -86,10 +85,12 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   a unit sums up grows with the number of its inputs: at 64 to 128 inputs it
   predicted well, with 500 to 1,600 it fitted too much. In attention queries and
   keys are multiplied: with d inputs each under N(0, 1) a score has a standard
-  deviation of d, and of all places one gets nearly all of the weight.
+  deviation of d, and nearly all the weight goes to one place. Under
+  N(0, 1 / fan_in) what attention adds to its inputs is as large as they are.
 
   Kernels of attention are those of layers named query, key, value and
-  attention_output, as Keras names them.
+  attention_output, as Keras names them. A dense layer named value is none: so
+  a head is named that values a state.
 
   Args:
     variable: A weight.
@@ -106,17 +107,25 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   [0.5, 1.0]
   """
   dtype = tf.as_dtype(variable.dtype)
-  layer = variable.path.rpartition('/')[0].rpartition('/')[2]
-  if variable.name == 'kernel' and layer in _ATTENTION:
-    # Queries, keys and values have an axis of inputs, before that of heads.
-    axes = variable.shape[:-1 if layer == 'attention_output' else 1]
-    stddev = math.prod(axes)**-0.5
-  elif variable.name in ('kernel', 'recurrent_kernel'):
+  if variable.name in ('kernel', 'recurrent_kernel'):
     fan_in = scale_mixture.fan_in(variable.shape)
-    stddev = min(1., (_MOST_INPUTS / fan_in)**0.5)
+    stddev = min(1., (_MOST_INPUTS / fan_in)**0.5, _of_attention(variable))
   else:
     stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
   return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
+
+
+def _of_attention(variable):
+  """1 / sqrt(fan_in) of a kernel of attention; infinity for others."""
+  layer = variable.path.rpartition('/')[0].rpartition('/')[2]
+  shape = variable.shape
+  if layer == 'attention_output':
+    return math.prod(shape[:max(1, min(2, len(shape) - 1))])**-0.5
+  # The axes are inputs, heads and their size; those of a dense layer two.
+  is_projection = len(shape) == 3 or len(shape) == 2 and layer != 'value'
+  if layer in ('query', 'key', 'value') and is_projection:
+    return shape[0]**-0.5
+  return math.inf
 
 
 def chosen(
