@@ -8,8 +8,6 @@ measured is kept, and a second call goes on. The lines kept are of an earlier
 default, one chain with minibatches alone.
 """
 
-import argparse
-import json
 import pathlib
 
 import numpy as np
@@ -53,31 +51,23 @@ def scores(x: np.ndarray, y: np.ndarray, seed: int) -> list[float]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = result_lines.parser('held_out', __doc__, has_tiny=False)
   parser.add_argument('--data', type=pathlib.Path, required=True)
   parser.add_argument('--splits', type=int, default=3)
-  parser.add_argument(
-      '--output', type=pathlib.Path, default=result_lines.RESULTS)
   options = parser.parse_args()
-  path = options.output / 'held_out.jsonl'
-  known = [json.loads(line) for line in (
-      path.read_text().splitlines() if path.exists() else [])]
-  lines = [['table', *COLUMNS], ['---'] * (1 + len(COLUMNS))]
+  path = result_lines.path(options, 'held_out')
+  rows = [['table', *COLUMNS], ['---'] * (1 + len(COLUMNS))]
   for name in TABLES:
     parts = uci_regression.load_uci_regression(name, options.data)
     x = np.concatenate([part.features for part in parts])
     y = np.concatenate([part.labels for part in parts])
     for seed in range(options.splits):
-      if not any(one['table'] == name and one['split'] == seed
-                 for one in known):
-        known.append(dict(table=name, split=seed, scores=scores(x, y, seed)))
-        path.write_text(''.join(json.dumps(one) + '\n' for one in known))
-    found = np.array([
-        one['scores'] for one in known if one['table'] == name])
-    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-    lines.append([name, *(
-        f'{mean:.3f} ± {by:.3f}' for mean, by in zip(found.mean(0), error))])
-  text = ''.join(f'| {" | ".join(line)} |\n' for line in lines)
+      result_lines.run_once(path, dict(table=name, split=seed), (
+          lambda x=x, y=y, seed=seed: dict(scores=scores(x, y, seed))))
+    found = [line['scores'] for line in result_lines.read(path)
+             if line['table'] == name]
+    rows.append([name, *map(result_lines.cell, zip(*found))])
+  text = f'{result_lines.table(rows)}\n'
   (options.output / 'held_out.md').write_text(
       'In units of the targets\' standard deviation, mean ± standard error '
       f'over {options.splits} splits (`python -m benchmarks.held_out`; '

@@ -269,15 +269,11 @@ def report(lines: dict[str, dict[str, Any]], output: pathlib.Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.long_hmc', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser = result_lines.parser('long_hmc', __doc__, has_tiny=False)
   parser.add_argument('task', choices=('cases', 'score'))
   parser.add_argument('folder', type=pathlib.Path)
   parser.add_argument('--data', type=pathlib.Path, help='needed for cases')
   parser.add_argument('--sets', nargs='*', default=[])
-  parser.add_argument(
-      '--output', type=pathlib.Path, default=result_lines.RESULTS)
   arguments = parser.parse_args(argv)
   if arguments.task == 'cases' and arguments.data is None:
     parser.error('cases needs --data: the folder of the data sets.')

@@ -10,10 +10,8 @@ libraries, which all processes of a machine share. OUTPUT/memory.md has the
 table.
 """
 
-import argparse
 from collections.abc import Sequence
 import json
-import pathlib
 import subprocess
 import sys
 
@@ -100,13 +98,8 @@ def report(found: Sequence[Sequence]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  parser = argparse.ArgumentParser(
-      prog='python -m benchmarks.memory', description=__doc__,
-      formatter_class=argparse.RawDescriptionHelpFormatter)
-  parser.add_argument(
-      '--output', type=pathlib.Path,
-      default=pathlib.Path(__file__).parent / 'results')
-  arguments = parser.parse_args(argv)
+  arguments = result_lines.parser(
+      'memory', __doc__, has_tiny=False).parse_args(argv)
   arguments.output.mkdir(parents=True, exist_ok=True)
   text = report(measure())
   (arguments.output / 'memory.md').write_text(text)

@@ -18,20 +18,25 @@ import numpy as np
 RESULTS = pathlib.Path(__file__).parent / 'results'
 
 
-def parser(name: str, about: str | None) -> argparse.ArgumentParser:
+def parser(
+    name: str, about: str | None, has_tiny: bool = True,
+) -> argparse.ArgumentParser:
   """The arguments of a benchmark: those that all have.
 
   Args:
     name: Python `str`, NAME.
     about: Python `str`, the help's text.
+    has_tiny: Python `bool`, whether there is a tiny size.
 
   Returns:
-    parser: `ArgumentParser`, with --tiny and --output.
+    parser: `ArgumentParser`, with --output, and with --tiny where there is one.
   """
   made = argparse.ArgumentParser(
       prog=f'python -m benchmarks.{name}', description=about,
       formatter_class=argparse.RawDescriptionHelpFormatter)
-  made.add_argument('--tiny', action='store_true', help='to see that it runs')
+  if has_tiny:
+    made.add_argument(
+        '--tiny', action='store_true', help='to see that it runs')
   made.add_argument('--output', type=pathlib.Path, default=RESULTS)
   return made
 

@@ -7,7 +7,6 @@ file is loaded by its own runtime, on one thread, and asked for one row and for
 1,000.
 """
 
-import argparse
 from collections.abc import Callable
 import pathlib
 import statistics
@@ -115,10 +114,8 @@ def cells(model: keras.Model, shape: tuple[int, ...]) -> list[str]:
 
 
 def main() -> None:
-  parser = argparse.ArgumentParser(description=__doc__)
+  parser = result_lines.parser('serving', __doc__, has_tiny=False)
   parser.add_argument('--draws', type=int, default=30)
-  parser.add_argument(
-      '--output', type=pathlib.Path, default=result_lines.RESULTS)
   options = parser.parse_args()
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -135,9 +132,7 @@ def main() -> None:
       rows.append([name, f'{number} draws, with quantiles', *cells(
           served(model, number), shape)])
   head = ['network', 'what', *FORMATS]
-  text = ''.join(
-      f'| {" | ".join(cells)} |\n'
-      for cells in [head, ['---'] * len(head), *rows])
+  text = f'{result_lines.table([head, ["---"] * len(head), *rows])}\n'
   (options.output / 'serving.md').write_text(
       'Size in MB; milliseconds for one row, for 1,000 rows '
       f'(`python -m benchmarks.serving`, one thread):\n\n{text}')

@@ -30,6 +30,12 @@ class RowsAndSteps:
 
   Methods that may change what a step is return whether they have: its program
   has to be made anew then.
+
+  Attributes:
+    needs_look: Python `bool`, whether no batch of this fit has been looked at.
+    needs_rows: Python `bool`, whether `take_rows` is due, before the next step.
+    batch_size: Python `int`, the number of rows of the batch that was looked at
+      last.
   """
 
   def __init__(
@@ -47,31 +53,16 @@ class RowsAndSteps:
         batch.
     """
     self._model, self._settings, self._progress = model, settings, progress
-    self._batch_size = 0
+    self.batch_size = 0
     # What the program of a step was made for.
     self._made_for: tuple[more_rows.MoreRows | None, int] = (None, 0)
     self.begin_fit()
 
   def begin_fit(self) -> None:
     """Takes note that the next batch is of other data."""
-    self._needs_look = True
-    self._needs_rows = self._settings.num_more_rows != 0
+    self.needs_look = True
+    self.needs_rows = self._settings.num_more_rows != 0
     self._data: more_rows.FitData | None = None  # From `look` to `take_rows`.
-
-  @property
-  def needs_look(self) -> bool:
-    """Whether no batch of this fit has been looked at."""
-    return self._needs_look
-
-  @property
-  def needs_rows(self) -> bool:
-    """Whether `take_rows` is due, before the next step."""
-    return self._needs_rows
-
-  @property
-  def batch_size(self) -> int:
-    """The number of rows of the batch that was looked at last."""
-    return self._batch_size
 
   @property
   def _num_examples(self):
@@ -86,8 +77,8 @@ class RowsAndSteps:
       iterator: That of the fit, over its dataset.
       batch_size: Python `int`, the number of rows of its first batch.
     """
-    self._needs_look, self._batch_size = False, batch_size
-    if self._needs_rows:
+    self.needs_look, self.batch_size = False, batch_size
+    if self.needs_rows:
       self._data = more_rows.of_iterator(
           self._model, iterator, self._num_examples, batch_size)
 
@@ -131,7 +122,7 @@ class RowsAndSteps:
     chains.more_rows = more_rows.of_fit(
         self._data, chains.more_rows, self._settings.num_more_rows,
         chains.num_chains)
-    self._needs_rows, self._data = False, None
+    self.needs_rows, self._data = False, None
     return has_steps and self._draw_in_place(chains)
 
   def take_steps(

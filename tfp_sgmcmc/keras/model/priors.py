@@ -120,7 +120,7 @@ def _of_attention(variable):
   layer = variable.path.rpartition('/')[0].rpartition('/')[2]
   shape = variable.shape
   if layer == 'attention_output':
-    return math.prod(shape[:max(1, min(2, len(shape) - 1))])**-0.5
+    return math.prod(shape[:min(2, len(shape) - 1)])**-0.5
   # The axes are inputs, heads and their size; those of a dense layer two.
   is_projection = len(shape) == 3 or len(shape) == 2 and layer != 'value'
   if layer in ('query', 'key', 'value') and is_projection:
