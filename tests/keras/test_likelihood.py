@@ -208,3 +208,27 @@ def test_no_prior_is_constant():
 def test_wrong_priors(prior, message):
   with pytest.raises((TypeError, ValueError), match=message):
     log_prior(prior, KERNEL, BIAS)
+
+
+def test_a_function_without_source():
+  """As one typed at a prompt: Keras writes it out only to save the model."""
+  inputs = keras.Input([2])
+  outputs = {name: keras.layers.Dense(1, name=name)(inputs)
+             for name in ('first', 'second')}
+  model = keras.Model(inputs, outputs)
+  loss = sgmcmc.keras.DistributionLoss(
+      eval('lambda z: tfd.Normal(z, 2.)', {'tfd': tfd}))
+  with pytest.raises(OSError, match='source'):
+    loss.get_config()
+  model.compile(
+      'sgd', {'first': loss, 'second': loss},
+      loss_weights={'first': 1., 'second': 0.5})
+  likelihood = likelihood_lib.Likelihood(model)
+  rng = np.random.default_rng(0)
+  y, z = ({name: rng.normal(size=[4, 1]).astype(np.float32)
+           for name in outputs} for _ in range(2))
+  each = [scipy.stats.norm(z[name], 2.).logpdf(y[name])[:, 0]
+          for name in ('first', 'second')]
+  np.testing.assert_allclose(
+      likelihood.log_likelihood(y, z, None), each[0] + 0.5 * each[1],
+      rtol=1e-5)

@@ -1,9 +1,13 @@
 """Scores of masked, soft and ignored targets, by sums written out in NumPy."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
@@ -201,3 +205,38 @@ def test_predictions_sum_to_one_where_the_outputs_do_not():
   x, _ = models.classes()
   np.testing.assert_allclose(
       tf.reduce_sum(posterior_of(model).predict(x), axis=-1), 1., rtol=1e-5)
+
+
+def test_targets_of_which_tfp_knows_no_mean():
+  """They are scored and drawn; what needs a mean says so."""
+  cuts = [-1., 0., 1.]
+  model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+  model.compile(
+      'sgd', metrics=['mae'], loss=sgmcmc.keras.DistributionLoss(
+          lambda outputs: tfp.distributions.OrderedLogistic(
+              cutpoints=tf.constant(cuts), loc=outputs)))
+  posterior = posterior_of(model)
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[50, 2]).astype(np.float32)
+  y = rng.integers(0, 4, [50, 1])
+  each = posterior.predict(iter([x]), return_samples=True)
+  # P(y <= k) is the logistic function of cut k minus the output.
+  below = scipy.special.expit(np.array(cuts) - np.float64(each))
+  below = np.concatenate(
+      [np.zeros_like(each), below, np.ones_like(each)], axis=-1)
+  p = np.diff(below).mean(axis=0)
+  scores = posterior.evaluate(x, y)
+  assert scores['nll'] == pytest.approx(
+      -np.log(np.take_along_axis(p, y, axis=1)).mean(), rel=1e-5)
+  assert scores['mae'] == pytest.approx(
+      np.abs(each.mean(axis=0) - y).mean(), rel=1e-5)
+  draws = posterior.sample(x, 2000, seed=0)
+  # A share of 100,000 has a standard error of .0016 or less.
+  np.testing.assert_allclose(
+      [np.mean(draws == k) for k in range(4)], p.mean(axis=0), atol=0.008)
+  for call in (posterior.predict, posterior.uncertainty, functools.partial(
+      posterior.predict, return_std=True)):
+    with pytest.raises(ValueError, match='OrderedLogistic has no mean in TFP'):
+      call(x)
+  with pytest.raises(ValueError, match='is a distribution of class numbers'):
+    posterior.interval(x, 0.9)

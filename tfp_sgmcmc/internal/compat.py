@@ -75,6 +75,15 @@ def all_layers(model: keras.Model) -> list[Any]:
   return list(model._flatten_layers(include_self=False))
 
 
+def loss_weights(model: keras.Model) -> Any:
+  """Those that a model was compiled with.
+
+  `get_compile_config` has them too, but it writes out the loss, and Keras shows
+  the source of a lambda for that: there is none of what was typed at a prompt.
+  """
+  return model._compile_config.config.get('loss_weights')
+
+
 def begin_at_epoch(model: keras.Model, epoch: int | None) -> None:
   """Lets a `fit` that has begun start at an epoch; None for where it is told.
 

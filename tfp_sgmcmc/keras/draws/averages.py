@@ -61,13 +61,16 @@ def mean(one_pass: pass_lib.OnePass, return_samples: bool) -> Any:
     mean: Arrays in the structure of the model's outputs.
   """
   likelihood = one_pass.likelihood
+  name, of_output, reductions = (
+      ('predictions', predictive_lib.pooled_or_output, None)
+      if return_samples else ('means', predictive_lib.pooled, [np.add]))
 
-  def means(outputs, batch):
+  def of_draw(outputs, batch):
     del batch
-    return [likelihood.map_outputs(predictive_lib.pooled, outputs)]
+    return [likelihood.map_outputs(of_output, outputs)]
 
-  found = [means for _, (means,) in one_pass.results(
-      'means', means, None if return_samples else [np.add])]
+  found = [predicted for _, (predicted,) in one_pass.results(
+      name, of_draw, reductions)]
   return keras.tree.map_structure(
       lambda *arrays: np.concatenate(
           arrays, axis=int(return_samples)).astype(keras.config.floatx()),

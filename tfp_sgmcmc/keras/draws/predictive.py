@@ -23,8 +23,8 @@ from tfp_sgmcmc.keras.model import losses as losses_lib
 __all__ = [
     'COUNTS', 'between', 'class_distribution', 'entropy', 'is_distribution',
     'join', 'levels_of_targets', 'mixture', 'mixture_or_none', 'only_term',
-    'pooled', 'quantiles', 'sample', 'shortest_interval', 'spread',
-    'standard_deviation']
+    'pooled', 'pooled_or_output', 'quantiles', 'sample', 'shortest_interval',
+    'spread', 'standard_deviation']
 
 tfd = tfp.distributions
 
@@ -200,6 +200,15 @@ def pooled(
   if term.is_classification:
     return term.probabilities(output)
   return term.predictive_mean(output)
+
+
+def pooled_or_output(
+    term: likelihood_lib.Term | None, output: hints.TensorLike) -> Any:
+  """As `pooled`; the output itself where TFP has no mean of the target."""
+  try:
+    return pooled(term, output)
+  except likelihood_lib.NoMeanError:
+    return output
 
 
 def spread(term: likelihood_lib.Term, y_pred: tf.Tensor) -> Any:
@@ -396,6 +405,11 @@ def _cdf(term, mixed) -> Callable[[np.ndarray], np.ndarray]:
         f'{term.loss.name}: {type(component).__name__} is a distribution of '
         'vectors, and quantiles are of single numbers. Use sample(x, n), and '
         'quantiles of what you need of its targets.')
+  if not (component.dtype.is_floating or isinstance(component, COUNTS)):
+    raise ValueError(
+        f'{term.loss.name}: {type(component).__name__} is a distribution of '
+        'class numbers, and quantiles are of numbers. Use sample(x, n), and '
+        'shares of its targets.')
   is_count = isinstance(component, COUNTS)
 
   def cdf(y):

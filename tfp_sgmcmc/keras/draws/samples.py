@@ -328,7 +328,7 @@ class PosteriorSamples:
 
     Class probabilities for crossentropies (also where the model gives logits),
     the distribution's mean for the package's likelihoods, the outputs as they
-    are else.
+    are else; with `return_samples` also where TFP does not know the mean.
 
     The data are read once, in blocks that fit in memory; all draws predict on
     each block. If a pipeline shuffles, predictions are in the order of that one
@@ -359,7 +359,8 @@ class PosteriorSamples:
         inputs hold NaN), those of a crossentropy without `from_logits` are no
         probabilities, or the data have no end and `steps` is None.
         Also with both `return_std` and `return_samples`, or `return_std` and a
-        loss that is no distribution (`NegativeLogLikelihood`).
+        loss that is no distribution (`NegativeLogLikelihood`); or where TFP
+        does not know the mean (`OrderedLogistic`) and it is asked for.
       TypeError: If `x` holds no arrays.
     """
     if return_std and return_samples:
@@ -662,8 +663,8 @@ class PosteriorSamples:
     It also returns the compiled metrics. These receive the mean of the
     predictive distribution: for classes the mean probabilities (their
     logarithms, if the model returns logits), for the package's likelihoods the
-    distribution's mean, otherwise the mean of the outputs. Metrics also receive
-    the outputs' masks.
+    distribution's mean, otherwise, or where TFP has no such mean, the mean of
+    the outputs. Metrics also receive the outputs' masks.
 
     If the targets are probabilities t_ik of classes (soft labels, for
     categorical and binary crossentropies), they replace [y_i = k] in `brier`,

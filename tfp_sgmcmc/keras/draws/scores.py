@@ -70,7 +70,7 @@ def evaluate(
         for term in likelihood.terms(outputs)}
     levels = {k: level for k, level in levels.items() if level is not None}
     return [
-        likelihood.map_outputs(predictive_lib.pooled, outputs),
+        likelihood.map_outputs(predictive_lib.pooled_or_output, outputs),
         _masks(likelihood, outputs), of_each, levels,
         {k: flat[k] for k in levels}]
 
@@ -128,8 +128,8 @@ def _scores(
     model: Compiled `keras.Model`, whose metrics are used, and reset.
     likelihood: Its `Likelihood`.
     results: For each batch the batch, and five results: the means over draws
-      of `predictive.pooled`, the masks, the logarithm of the mean of the
-      likelihoods, `[n]`, the means of `predictive.levels_of_targets` by the
+      of `predictive.pooled_or_output`, the masks, the logarithm of the mean of
+      the likelihoods, `[n]`, the means of `predictive.levels_of_targets` by the
       numbers of the outputs that have some, and these outputs of all draws.
     shares: The weight of each draw, `[draws]`, with a sum of 1.
 

@@ -113,7 +113,7 @@ class FirstLook:
     self._is_checked, self._has_looked = True, False
     model, found = self._model, []
     if model.run_eagerly:  # Which may not be traceable.
-      return self._likelihood.reads_probabilities
+      return bool(self._likelihood.losses_of_probabilities)
 
     def log_likelihood(data):
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(

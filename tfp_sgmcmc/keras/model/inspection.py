@@ -383,10 +383,7 @@ def _any(output, is_bad):
 
 
 def _no_probabilities(likelihood):
-  terms = [
-      loss for loss in keras.tree.flatten(likelihood.losses)
-      if isinstance(loss, keras.losses.Loss)
-      and loss.get_config().get('from_logits') is False]
+  terms = likelihood.losses_of_probabilities
   names = ' or '.join(sorted({repr(loss.name) for loss in terms}))
   kind = type(terms[0]).__name__
   return (

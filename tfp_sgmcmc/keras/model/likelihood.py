@@ -12,7 +12,6 @@ their reduction, which then makes no difference.
 from collections.abc import Callable
 from typing import Any
 from typing import NamedTuple
-import warnings
 
 import keras
 import tensorflow as tf
@@ -21,9 +20,9 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import losses as losses_lib
 
-__all__ = ['Likelihood', 'Term']
+__all__ = ['Likelihood', 'NoMeanError', 'Term']
 
-_FUNCTIONS = {
+_FUNCTIONS: dict[Any, Any] = {
     keras.losses.sparse_categorical_crossentropy:
         keras.losses.SparseCategoricalCrossentropy,
     keras.losses.categorical_crossentropy:
@@ -56,6 +55,10 @@ _ALIASES = {
     'mse': 'mean_squared_error', 'mae': 'mean_absolute_error',
     'meansquarederror': 'mean_squared_error',
     'meanabsoluteerror': 'mean_absolute_error'}
+
+
+class NoMeanError(ValueError):
+  """TFP does not know the mean of a distribution of targets."""
 
 
 class Term(NamedTuple):
@@ -163,13 +166,35 @@ class Term(NamedTuple):
     return p / tf.reduce_sum(p, axis=-1, keepdims=True)
 
   def predictive_mean(self, y_pred: tf.Tensor) -> tf.Tensor:
-    """The mean of the targets: probabilities for classes."""
+    """The mean of the targets: probabilities for classes.
+
+    Args:
+      y_pred: Outputs `[n, ...]`.
+
+    Returns:
+      mean: Shape of the targets.
+
+    Raises:
+      NoMeanError: If TFP has none of the distribution.
+    """
     if self.from_logits:
       link = tf.sigmoid if self.is_binary else tf.nn.softmax
       return link(tf.cast(y_pred, self.loss.dtype))
     if isinstance(self.loss, losses_lib.LikelihoodLoss):
-      return self.loss.distribution(tf.cast(y_pred, self.loss.dtype)).mean()
+      return _mean(
+          self.loss.name,
+          self.loss.distribution(tf.cast(y_pred, self.loss.dtype)))
     return tf.cast(y_pred, self.loss.dtype)
+
+
+def _mean(name, distribution):
+  try:
+    return distribution.mean()
+  except NotImplementedError as error:
+    raise NoMeanError(
+        f'{name}: {type(distribution).__name__} has no mean in TFP. Use '
+        'sample(x, n), or predict(x, return_samples=True), the outputs of each '
+        'draw.') from error
 
 
 class Likelihood:
@@ -190,9 +215,7 @@ class Likelihood:
           'no likelihood. Call model.compile(optimizer, loss=...) with a '
           f'negative log likelihood. {_WAY_OUT}')
     self._losses = _map(_resolve, model.loss)
-    with warnings.catch_warnings():
-      warnings.simplefilter('ignore')  # Of lambdas, which are not saved here.
-      self._weights = model.get_compile_config().get('loss_weights')
+    self._weights = compat.loss_weights(model)
     self._output_names = getattr(model, 'output_names', None)
 
   @property
@@ -211,12 +234,12 @@ class Likelihood:
         'weights': self._weights}
 
   @property
-  def reads_probabilities(self) -> bool:
-    """Whether a loss takes outputs for probabilities."""
-    return any(
-        loss.get_config().get('from_logits') is False
-        for loss in keras.tree.flatten(self._losses)
-        if isinstance(loss, keras.losses.Loss))
+  def losses_of_probabilities(self) -> list[keras.losses.Loss]:
+    """Those that take outputs for probabilities."""
+    return [
+        loss for loss in keras.tree.flatten(self._losses)
+        if isinstance(loss, tuple(_FUNCTIONS.values()))
+        and loss.get_config().get('from_logits') is False]
 
   def terms(self, y_pred: hints.Nested) -> list[Term]:
     """The losses in the order of the flat outputs.
