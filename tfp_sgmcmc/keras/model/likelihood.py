@@ -22,7 +22,7 @@ from tfp_sgmcmc.keras.model import losses as losses_lib
 
 __all__ = ['Likelihood', 'NoMeanError', 'Term']
 
-_FUNCTIONS: dict[Any, Any] = {
+_FUNCTIONS = {
     keras.losses.sparse_categorical_crossentropy:
         keras.losses.SparseCategoricalCrossentropy,
     keras.losses.categorical_crossentropy:
@@ -238,7 +238,7 @@ class Likelihood:
     """Those that take outputs for probabilities."""
     return [
         loss for loss in keras.tree.flatten(self._losses)
-        if isinstance(loss, tuple(_FUNCTIONS.values()))
+        if any(isinstance(loss, kind) for kind in _FUNCTIONS.values())
         and loss.get_config().get('from_logits') is False]
 
   def terms(self, y_pred: hints.Nested) -> list[Term]:
