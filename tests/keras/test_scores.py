@@ -238,5 +238,5 @@ def test_targets_of_which_tfp_knows_no_mean():
       posterior.predict, return_std=True)):
     with pytest.raises(ValueError, match='OrderedLogistic has no mean in TFP'):
       call(x)
-  with pytest.raises(ValueError, match='is a distribution of class numbers'):
+  with pytest.raises(ValueError, match='is a distribution of integers'):
     posterior.interval(x, 0.9)

@@ -408,8 +408,8 @@ def _cdf(term, mixed) -> Callable[[np.ndarray], np.ndarray]:
   if not (component.dtype.is_floating or isinstance(component, COUNTS)):
     raise ValueError(
         f'{term.loss.name}: {type(component).__name__} is a distribution of '
-        'class numbers, and quantiles are of numbers. Use sample(x, n), and '
-        'shares of its targets.')
+        'integers, and quantiles are of real numbers and counts. Use sample(x, '
+        'n), and quantiles or shares of its targets.')
   is_count = isinstance(component, COUNTS)
 
   def cdf(y):
