@@ -143,12 +143,14 @@ def fits(output: pathlib.Path) -> dict[str, dict[str, Any]]:
     output: The folder of the results.
 
   Returns:
-    lines: Of those with several sizes of batches that nearest to 32.
+    lines: Of those with several sizes of batches that nearest to 32, and of
+      these that of the most epochs.
   """
   found = {}
   for line in sorted(
       result_lines.read(output / 'tables.jsonl'), key=lambda line: (
-          line['steps_per_batch'] == 'auto', -abs(line['batch_size'] - 32))):
+          line['steps_per_batch'] == 'auto', -abs(line['batch_size'] - 32),
+          line['epochs'])):
     if line['temperature'] == 1. and line['num_chains'] == 'auto':
       hidden = '-'.join(map(str, line['hidden']))
       found['_'.join([line['set'], str(line['split']), hidden,
