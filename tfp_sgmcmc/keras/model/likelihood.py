@@ -238,7 +238,7 @@ class Likelihood:
     """Those that take outputs for probabilities."""
     return [
         loss for loss in keras.tree.flatten(self._losses)
-        if any(isinstance(loss, kind) for kind in _FUNCTIONS.values())
+        if type(loss) in _FUNCTIONS.values()
         and loss.get_config().get('from_logits') is False]
 
   def terms(self, y_pred: hints.Nested) -> list[Term]:
