@@ -16,6 +16,10 @@ which is what makes a sampler's step cheap. Outside XLA each call runs as a
 small compiled function of its own; as a plain one where TensorFlow has no XLA
 compiler for the host, as in the package `tensorflow-tpu`.
 
+A step of a sampler needs a few seeds of its own. `fold_in` makes each from
+another one by the finaliser of SplitMix64 [2], in a tenth of the operations
+that Threefry takes. All random numbers are Threefry's.
+
 Shapes are lists or tensors of integers, of fewer than 2^31 elements. Seeds are
 `int32[2]` tensors, as made by `tfp.random.sanitize_seed`.
 
@@ -23,6 +27,8 @@ Shapes are lists or tensors of integers, of fewer than 2^31 elements. Seeds are
 
 [1]: John K. Salmon, Mark A. Moraes, Ron O. Dror, David E. Shaw. Parallel
      Random Numbers: As Easy as 1, 2, 3. _SC_, 2011.
+[2]: Guy L. Steele Jr., Doug Lea, Christine H. Flood. Fast Splittable
+     Pseudorandom Number Generators. _OOPSLA_, 2014.
 """
 
 from collections.abc import Sequence
@@ -37,6 +43,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import permutation
 from tfp_sgmcmc.internal import random_indices
+from tfp_sgmcmc.internal import seeds
 from tfp_sgmcmc.internal import threefry
 from tfp_sgmcmc.internal import word32
 from tfp_sgmcmc.internal.threefry import threefry_2x32
@@ -52,7 +59,10 @@ __all__ = [
     'uniform',
 ]
 
-_FOLD_STREAM = 0xFFFFFFFF
+# Of SplitMix64: shifts and factors of its finaliser (Figure 16 of [2]), and the
+# golden ratio by which consecutive numbers are spread out.
+_SHIFTS, _FACTORS = (30, 27, 31), (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_GOLDEN = 0x9E3779B97F4A7C15
 # Of `normal_like`: numbers in a row, and of what each part's place is a
 # multiple, so that it is a view of the whole and no copy (64 bytes).
 _ROW = 1024
@@ -111,13 +121,23 @@ def _quantile(word):
   return x * (numerator / denominator)
 
 
+def _mix(z):
+  """The finaliser of SplitMix64: a bijection of `uint64`."""
+  for shift, factor in zip(_SHIFTS, _FACTORS):
+    z = (z ^ word32.right(z, shift)) * tf.constant(factor, tf.uint64)
+  return z ^ word32.right(z, _SHIFTS[-1])
+
+
+def _folded(seed, data):
+  spread = (tf.cast(data, tf.uint64) + 1) * tf.constant(_GOLDEN, tf.uint64)
+  return tf.bitcast(
+      _mix(_mix(spread) ^ tf.bitcast(seed, tf.uint64)), tf.int32)
+
+
 @threefry.compiled
-def _fold_in(shape, seed, data):
-  low = tf.cast(data & 0xFFFFFFFF, tf.uint32)
-  high = tf.cast(word32.right(data, 32), tf.uint32)
-  key = tf.unstack(tf.bitcast(seed, tf.uint32), 2)
-  words = threefry_2x32(key, (low, word32.constant(_FOLD_STREAM) - high))
-  return tf.reshape(tf.bitcast(tf.stack(words), tf.int32), shape)
+def _compiled_fold(shape, seed, data):
+  del shape
+  return _folded(seed, data)
 
 
 def bits(shape: hints.Shape, seed: tf.Tensor, stream: int = 0) -> tf.Tensor:
@@ -399,6 +419,10 @@ def indices_of_strata(
 def fold_in(seed: tf.Tensor, data: int | tf.Tensor) -> tf.Tensor:
   """A new seed from a seed and a number; numbers give independent seeds.
 
+    mix(mix((data + 1) g) xor seed)    of words of 64 bits,
+
+  with `mix` the finaliser of SplitMix64 and g = 0x9E3779B97F4A7C15.
+
   Args:
     seed: Stateless seed, `int32[2]`.
     data: Python `int` or scalar integer tensor, `0 <= data < 2^63`; the two
@@ -412,5 +436,9 @@ def fold_in(seed: tf.Tensor, data: int | tf.Tensor) -> tf.Tensor:
   >>> fold_in([1, 2], 0).shape
   TensorShape([2])
   """
-  data = tf.convert_to_tensor(data, dtype_hint=tf.int64)
-  return _fold_in([2], seed, tf.cast(data, tf.int64))
+  data = tf.cast(tf.convert_to_tensor(data, dtype_hint=tf.int64), tf.int64)
+  # Eagerly each operation costs as much as a call. The few operations of a
+  # graph take less on a CPU than to start a program of XLA.
+  if tf.executing_eagerly() or compat.sees_accelerators():
+    return _compiled_fold([2], seed, data)
+  return _folded(seeds.check(seed), data)
