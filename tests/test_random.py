@@ -4,6 +4,7 @@ Each statistical test has a p-value threshold of 1e-6.
 """
 
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -32,6 +33,18 @@ def words(values):
 def test_threefry_known_answers(key, counter, expected):
   result = random.threefry_2x32(words(key), words(counter))
   assert tuple(int(word) for word in result) == expected
+
+
+def test_seeds_are_mixed_as_splitmix64_does():
+  """The first outputs of SplitMix64 from the state 0, as published."""
+  spread = tf.cast(tf.range(1, 4), tf.uint64) * tf.constant(
+      0x9E3779B97F4A7C15, tf.uint64)
+  mixed = random._mix(spread)
+  assert [hex(word) for word in mixed.numpy().tolist()] == [
+      '0xe220a8397b1dcdaf', '0x6e789e6aa1b965f4', '0x6c45d188009454f']
+  for k, word in enumerate(mixed):
+    np.testing.assert_array_equal(
+        random.fold_in([0, 0], k), tf.bitcast(random._mix(word), tf.int32))
 
 
 PARTS = (
@@ -226,6 +239,52 @@ def test_bits_are_fair_and_keys_avalanche():
     flipped = one ^ random.bits([num], [SEED[0] ^ (1 << bit), SEED[1]]).numpy()
     share = ((flipped[:, np.newaxis] >> np.arange(32, dtype=np.uint32)) & 1)
     assert np.abs(share.mean(0) - 0.5).max() < bound, bit
+
+
+def first_words(fold):
+  """Threefry's first word of each of many seeds, uniform on (0, 1)."""
+  seeds = tf.bitcast(
+      tf.function(lambda: compat.vectorized_map(
+          fold, tf.range(200_000, dtype=tf.int64)))(), tf.uint32)
+  assert len(np.unique(seeds.numpy().view(np.uint64))) == 200_000
+  zero = tf.zeros([], tf.uint32)
+  word, _ = random.threefry_2x32((seeds[:, 0], seeds[:, 1]), (zero, zero))
+  return (word.numpy() + 0.5) * 2.**-32
+
+
+def are_independent(one, other):
+  """Whether two streams are, at the same step and at the next."""
+  return all(correlation_is_noise(x, y) for x, y in (
+      (one, other), (one[:-1], other[1:]), (one[1:], other[:-1])))
+
+
+def test_first_words_of_folded_seeds_are_independent_and_uniform():
+  """Over steps, uses within a step, chains, and seeds close to each other."""
+  step = tf.constant(SEED)
+  of = {
+      'step': lambda k: random.fold_in(step, k),
+      'use 0 of a step': lambda k: random.fold_in(random.fold_in(step, k), 0),
+      'use 1 of a step': lambda k: random.fold_in(random.fold_in(step, k), 1),
+      'step of chain 0': lambda k: random.fold_in(random.fold_in(step, 0), k),
+      'step of chain 1': lambda k: random.fold_in(random.fold_in(step, 1), k),
+      'next seed': lambda k: random.fold_in(step + [0, 1], k),
+      'swapped': lambda k: random.fold_in(step[::-1], k)}
+  words = {name: first_words(fold) for name, fold in of.items()}
+  for name, u in words.items():
+    assert scipy.stats.kstest(u, 'uniform').pvalue > FALSE_ALARM_RATE, name
+    for lag in (1, 2, 7):
+      assert correlation_is_noise(u[:-lag], u[lag:]), (name, lag)
+  for one, other in itertools.combinations(words, 2):
+    assert are_independent(words[one], words[other]), (one, other)
+  # Planted: what one use has at a step, another has at the next.
+  assert not are_independent(
+      words['step'], first_words(lambda k: random.fold_in(step, k + 1)))
+
+
+def test_folding_in_another_order_gives_another_seed():
+  one, other = (
+      random.fold_in(random.fold_in(SEED, a), b) for a, b in ((0, 1), (1, 0)))
+  assert not np.array_equal(one, other)
 
 
 @pytest.fixture(name='eagerly')
