@@ -301,3 +301,32 @@ def test_goes_on_after_kills_with_the_same_rows(tmp_path, monkeypatch):
   pieces = test_going_on.run(
       4, kills=[3, 7], directory=tmp_path, **arguments)
   test_going_on.assert_same(pieces, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_words_are_rows_as_numbers_are():
+  """A chain on words, and one on what the network looks up for them."""
+  rng = np.random.default_rng(0)
+  words = np.array(['one', 'two', 'three'])[rng.integers(3, size=[60, 1])]
+  y = rng.integers(2, size=60)
+  lookup = keras.layers.StringLookup(
+      vocabulary=['one', 'two', 'three'], num_oov_indices=0,
+      output_mode='one_hot')
+
+  def draws(x, *layers):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([*layers, keras.layers.Dense(2)])
+    model.compile('adam', keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True))
+    sampling = sgmcmc.keras.PosteriorSampling(
+        num_more_rows=7, num_chains=1, seed=0)
+    data = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+    model.fit(data, epochs=6, verbose=0, callbacks=[sampling])
+    assert num_gradients(sampling) == 12
+    return sampling.posterior.weights.values()
+
+  of_words = draws(words, keras.Input([1], dtype='string'), lookup)
+  of_numbers = draws(lookup(words), keras.Input([3]))
+  for one, other in zip(of_words, of_numbers):
+    np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)

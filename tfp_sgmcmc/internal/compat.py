@@ -161,7 +161,8 @@ def _are_rows(arrays, leaves):
   return len(arrays) == len(leaves) > 0 and all(
       hasattr(array, 'shape') and isinstance(leaf, tf.TensorSpec)
       and array.shape[1:] == leaf.shape[1:] and array.dtype == leaf.dtype
-      and array.dtype.is_numeric for array, leaf in zip(arrays, leaves))
+      and (array.dtype.is_numeric or array.dtype == tf.string)
+      for array, leaf in zip(arrays, leaves))
 
 
 def validation_batches(model: keras.Model) -> Iterator[Any] | None:

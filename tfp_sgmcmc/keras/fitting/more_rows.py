@@ -101,8 +101,8 @@ class FitData:
       return 'each of several replicas sees a part of a batch'
     if self.arrays is None:
       return (
-          'the data of fit are no arrays of numbers, in which other rows could '
-          'be looked up')
+          'the data of fit are no arrays, in which other rows could be looked '
+          'up')
     # A pipeline may leave a partial batch out.
     if not 0 <= len(self.arrays[0]) - self.num_examples < self.batch_size:
       return (
