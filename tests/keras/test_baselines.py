@@ -153,7 +153,7 @@ def test_better_weights_before_sampling_are_told_of():
   x, y = models.classes()
   model = models.classifier(optimizer=keras.optimizers.Adam(0.05))
   sampling = models.make_sampling(
-      start_epoch=20, num_burnin_steps=0, temperature=50.)
+      start_epoch=20, num_burnin_steps=0, temperature=1000.)
   models.fit(model, sampling, epochs=30)
   row = row_of(sampling.summary(x, y))
   assert row.verdict != 'fine'
