@@ -17,7 +17,7 @@ small compiled function of its own; as a plain one where TensorFlow has no XLA
 compiler for the host, as in the package `tensorflow-tpu`.
 
 A step of a sampler needs a few seeds of its own. `fold_in` makes each from
-another one by the finaliser of SplitMix64 [2], in a tenth of the operations
+another one by the finaliser of SplitMix64 [2, 3], in a fifth of the operations
 that Threefry takes. All random numbers are Threefry's.
 
 Shapes are lists or tensors of integers, of fewer than 2^31 elements. Seeds are
@@ -29,6 +29,7 @@ Shapes are lists or tensors of integers, of fewer than 2^31 elements. Seeds are
      Random Numbers: As Easy as 1, 2, 3. _SC_, 2011.
 [2]: Guy L. Steele Jr., Doug Lea, Christine H. Flood. Fast Splittable
      Pseudorandom Number Generators. _OOPSLA_, 2014.
+[3]: Sebastiano Vigna. splitmix64.c, 2015. https://prng.di.unimi.it
 """
 
 from collections.abc import Sequence
@@ -59,8 +60,8 @@ __all__ = [
     'uniform',
 ]
 
-# Of SplitMix64: shifts and factors of its finaliser (Figure 16 of [2]), and the
-# golden ratio by which consecutive numbers are spread out.
+# Of SplitMix64, as in [3]: shifts and factors of its finaliser, and the golden
+# ratio by which consecutive numbers are spread out.
 _SHIFTS, _FACTORS = (30, 27, 31), (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _GOLDEN = 0x9E3779B97F4A7C15
 # Of `normal_like`: numbers in a row, and of what each part's place is a

@@ -114,13 +114,16 @@ def test_the_chains_are_those_of_turns(
         sgmcmc.SGHMC, 'temperature', 100, 36, marks=pytest.mark.weekly)])
 def test_the_chains_of_all_that_is_chosen(
     kernel, learning_rate, num_burnin_steps, epochs, monkeypatch):
-  """With the step size that is found in burn-in, for each chain by itself."""
+  """With the step size that is found in burn-in, for each chain by itself.
+
+  The search makes more of rounding. Weights have a size of about 0.5.
+  """
   ours, theirs = (
       run(how, monkeypatch, kernel, learning_rate=learning_rate,
           num_burnin_steps=num_burnin_steps, epochs=epochs, prior=None)
       for how in ('together', 'turns'))
   assert IS_VECTORISED[ours[0]]
-  assert_same(ours, theirs, rtol=1e-3, atol=1e-4)
+  assert_same(ours, theirs, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize('planted', [

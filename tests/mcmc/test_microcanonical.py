@@ -184,8 +184,8 @@ def test_law_at_small_steps(integrator, d, h, temperature):
   found = draws(
       integrator, d, step_size=h, length=np.sqrt(d), temperature=temperature)
   assert p_value(found, temperature) > oracle.FALSE_ALARM_RATE
-  # Five percent of variance is seen.
-  assert p_value(found, 1.05 * temperature) < 1e-9
+  # Eight percent of variance is seen.
+  assert p_value(found, 1.08 * temperature) < 1e-9
 
 
 @pytest.mark.parametrize('error', [
