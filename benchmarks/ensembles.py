@@ -16,8 +16,7 @@ each weight, T = 1; split, standardisation and scores are as there.
   fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
   fit, all rows   the same with the kernel of "all rows", compiled by XLA; a
            twentieth is Adam's
-  BayesianRegressor   that of `tfp_sgmcmc.sklearn` by its defaults; the lines
-           kept are of an earlier default, one chain with minibatches alone
+  BayesianRegressor   that of `tfp_sgmcmc.sklearn` by its defaults
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
            warm-up and 1,000 of draws, as published (two gradients a step)
   bde, short   the same with 10,000 steps of warm-up
