@@ -164,10 +164,22 @@ def test_a_short_fit_of_a_table_makes_enough():
 
 def test_rows_in_place_leave_noise():
   numbers = functools.partial(more_rows.number_in_place, 'auto')
-  assert numbers(2016, 32, 10_000) == 32
-  assert numbers(100, 50, 200) == 50
-  assert numbers(138, 8, 160) == 1
-  assert more_rows.number_in_place(138, 138, 30, 160) == 22
+  assert numbers(more_rows.Number(2016), 32, 10_000) == 32
+  assert numbers(more_rows.Number(100), 50, 200) == 50
+  assert numbers(more_rows.Number(138), 8, 160) == 1
+  assert more_rows.number_in_place(138, more_rows.Number(138), 30, 160) == 22
+
+
+@pytest.mark.parametrize('products, num_rows, num_examples, expected', [
+    (2**17, 32, 10_000, 128), (2**15, 32, 10_000, 256), (2**15, 32, 300, 150),
+    (2**20, 32, 10_000, 32), (2**30, 32, 10_000, 32), (None, 32, 10_000, 32)])
+def test_more_rows_come_in_place_where_there_are_none_beside(
+    products, num_rows, num_examples, expected):
+  number = more_rows.Number(0, products)
+  assert more_rows.number_in_place(
+      'auto', number, num_rows, num_examples) == expected
+  # Who asks for none has none.
+  assert more_rows.number_in_place(0, number, num_rows, num_examples) == 32
 
 
 @pytest.mark.slow
@@ -219,14 +231,16 @@ def test_a_short_fit_of_small_images_makes_several():
 @pytest.mark.slow
 def test_where_rows_cost_more_they_come_in_the_place_of_the_batchs(monkeypatch):
   monkeypatch.setattr(more_rows, '_MOST_PRODUCTS', 100)
-  sampling = fit()
-  assert sampling.settings['num_chains'] == 1
-  assert sampling.settings['num_steps_per_batch'] == 30
-  num_steps = 1 + sampling.num_steps
-  undone = int(sampling.kernel_results.num_returns)
-  np.testing.assert_allclose(
-      test_more_rows.num_gradients(sampling),
-      10. * (num_steps - undone) / num_steps)
+  for most, num_rows in ((2**24, 25.), (100, 10.)):
+    monkeypatch.setattr(more_rows, '_MOST_PRODUCTS_IN_PLACE', most)
+    sampling = fit()
+    assert sampling.settings['num_chains'] == 1
+    assert sampling.settings['num_steps_per_batch'] == 30
+    num_steps = 1 + sampling.num_steps
+    undone = int(sampling.kernel_results.num_returns)
+    np.testing.assert_allclose(
+        test_more_rows.num_gradients(sampling),
+        num_rows * (num_steps - undone) / num_steps)
   # And not where that would be too long a fit.
   monkeypatch.setattr(steps_per_batch, '_PRODUCTS_OF_ENOUGH', 100)
   with pytest.warns(UserWarning, match='in burn-in, which has'):

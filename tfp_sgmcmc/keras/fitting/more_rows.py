@@ -23,6 +23,12 @@ GPU.
 
 Where a chain makes several steps for each batch (`steps_per_batch`), as many
 rows are drawn in place of the batch's own, also where there are no others.
+There "auto" draws
+
+  max(b, min(8 b, N / 2, 2^24 / w))
+
+in their place. Such a fit is short, so that larger networks can have more rows
+too: for them more rows are worth more than more steps of the same time.
 
 Of several chains each has a part of the batch, and so many rows more that it
 has as many as one chain would have: also where b is above N / 4.
@@ -51,6 +57,7 @@ __all__ = [
 
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
+_TIMES_IN_PLACE, _MOST_PRODUCTS_IN_PLACE = 8, 2**24
 _NUMBERS_AT_ONCE = 2**22
 
 
@@ -224,26 +231,32 @@ def number_of(
 
 def number_in_place(
     num_more_rows: int | str,
-    number: int,
+    number: Number,
     num_rows: int,
     num_examples: int,
 ) -> int:
   """How many rows a step has in place of those of its batch.
 
-  As many; but "auto" leaves a quarter of all rows out of a step. With all of
-  them there is no noise, by which `SelfTuning` finds the scales of the weights.
+  As many. Of "auto", where there are none beside it, more; and it leaves a
+  quarter of all rows out of a step. With all of them there is no noise, by
+  which `SelfTuning` finds the scales of the weights.
 
   Args:
     num_more_rows: As `number_of` takes it.
-    number: Python `int`, how many rows a step has beside its batch.
+    number: `Number` of the rows that a step has beside its batch.
     num_rows: Python `int`, the number of a chain's rows of a batch.
     num_examples: Python `int`, N.
 
   Returns:
     number: Python `int`, at least 1.
   """
-  most = 3 * num_examples // 4 if num_more_rows == checks.AUTO else num_examples
-  return max(1, min(num_rows, most - number))
+  if num_more_rows != checks.AUTO:
+    return max(1, min(num_rows, num_examples - number.rows))
+  if number.rows == 0 and number.products_a_row is not None:
+    num_rows = max(num_rows, min(
+        _TIMES_IN_PLACE * num_rows, num_examples // _PART,
+        _MOST_PRODUCTS_IN_PLACE // number.products_a_row))
+  return max(1, min(num_rows, 3 * num_examples // 4 - number.rows))
 
 
 class MoreRows:

@@ -151,7 +151,8 @@ class RowsAndSteps:
     more = chains.more_rows
     if more is not None and self.steps_per_batch(chains) > 1:
       more.draw_in_place(more_rows.number_in_place(
-          self._settings.num_more_rows, more.number,
+          self._settings.num_more_rows,
+          more_rows.Number(more.number, more.products_a_row),
           chains.rows_of(self.batch_size), self._num_examples))
     elif more is not None and more.number:
       more.draw_in_place(0)

@@ -12,7 +12,8 @@ comes a chain may make several steps. "auto" makes, with B batches to come,
   r = min(30, ceil(E / B))
 
 for each, so that there are E or more in all. By the number p of products that a
-step of all chains takes (`products`),
+step of all chains takes (`products`), with as many rows as a batch has, and
+those beside it,
 
   E = min(10000, max(3000, 2^33 / p))  where it has rows beside its batch,
   E = min(3000, 2^35 / p)              elsewhere.
