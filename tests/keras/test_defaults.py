@@ -57,7 +57,7 @@ def test_everything_left_out_is_chosen_and_said(capsys):
       f'step_size={found:.3g} was found in 78 step(s).',
       'the prior is N(0, 1) for each weight, narrower where',
       '78 step(s) of burn-in, then a draw every 5 step(s): 32 by step 234',
-      'A step of the chain has 20 rows, drawn from all 50.',
+      'A step of the chain has 25 rows, drawn from all 50.',
       'There are 3 steps for each batch.',
       '32 draws: R-hat of predictions', 'In all: ',
       'not about how good the predictions are.'):

@@ -377,7 +377,8 @@ def test_a_search_that_goes_back_leaves_the_heat_of_the_hot_trial(monkeypatch):
         seen.append(heat_of(sampling))
 
   sampling = sgmcmc.keras.PosteriorSampling(
-      temperature='validation', seed=0, num_examples=models.NUM_EXAMPLES)
+      temperature='validation', seed=0, num_examples=models.NUM_EXAMPLES,
+      num_steps_per_batch=1)
   x, y = models.classes()
   models.fit(models.classifier(), sampling, epochs=20, callbacks=[Look()],
              validation_data=(x, y))

@@ -265,7 +265,7 @@ def test_chosen_settings_and_the_summary(capsys, tmp_path):
       models.classifier(), sampling, epochs=20, verbose=2, batch_size=16,
       validation_data=(x, y))
   said = capsys.readouterr().out
-  assert 'of the 2 chains has 8 of the 16 rows of a batch' in said
+  assert 'each of the 2 chains has 16 rows, drawn from all 50' in said
   assert len(sampling.validation_scores) >= 3
   rows = sampling.summary(x).rows
   assert [row.quantity for row in rows] == [

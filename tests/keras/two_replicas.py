@@ -32,8 +32,10 @@ KERNELS = {
     'EWSG': dict(kernel=models.EWSG),
 }
 VARIANTS = {
-    'all left out': dict(
-        kernel=None, prior=None, num_examples=None, num_rows=50),
+    # Two replicas draw no other rows than those of a batch.
+    'all left out but the rows': dict(
+        kernel=None, prior=None, num_examples=None, num_rows=50,
+        num_more_rows=0),
     'SBPS': dict(
         kernel=functools.partial(SBPS, refresh_rate=1.),
         **models.at_times(0.05)),
@@ -50,11 +52,11 @@ VARIANTS = {
     'start_epoch': dict(kernel=models.SGHMC, start_epoch=1, num_rows=50),
     'validation': dict(
         kernel=None, prior=None, num_examples=None, temperature='validation',
-        num_rows=50, epochs=10),
+        num_rows=50, epochs=10, num_more_rows=0),
 }
 WARNED = (
-    'hot', 'another number of examples', 'batch normalisation', 'all left out',
-    'validation')
+    'hot', 'another number of examples', 'batch normalisation',
+    'all left out but the rows', 'validation')
 
 
 def normalising(**arguments):
