@@ -143,13 +143,13 @@ def moments_by_quadrature():
 
 
 @functools.cache
-def moments_of_chains(**arguments):
+def moments_of_chains(num_steps=2000, **arguments):
   """All start in the left mode."""
   kernel = sgmcmc.ReplicaExchangeSGLD(two_modes(), **{**dict(
       step_size=0.002, temperature_ratios=(1., 2., 4.), swap_every=5,
       swap_batch_size=20), **arguments})
   state, _ = oracle.run_chains(
-      kernel, tf.fill([4000], tf.constant(-1., tf.float32)), 2000)
+      kernel, tf.fill([4000], tf.constant(-1., tf.float32)), num_steps)
   return np.mean([state > 0., state, np.square(state)], axis=1), np.std(
       [state > 0., state, np.square(state)], axis=1)
 
@@ -170,8 +170,10 @@ def test_law_of_two_modes():
 @pytest.mark.weekly
 @pytest.mark.slow
 def test_law_of_two_modes_by_minibatches():
+  # At half the step size 2,000 steps do not forget the left mode: 0.61 of 0.66.
   assert np.all(z_scores(
-      step_size=0.001, gradient_estimator=gradients.Uniform(20)) < Z)
+      num_steps=6000, step_size=0.001,
+      gradient_estimator=gradients.Uniform(20)) < Z)
 
 
 @pytest.mark.weekly_after(1)
