@@ -110,7 +110,11 @@ def sampled(task: data.Task, seed: int, **arguments) -> tuple[Predict, dict]:
   fit(task, seed, callback=sampling,
       validates=arguments.get('temperature') == 'validation')
   posterior = sampling.posterior
-  settings = {k: sampling.settings[k] for k in ('temperature', 'step_size')}
+  # A kernel that is given has a learning rate in place of a step size.
+  settings = {
+      name: sampling.settings[name]
+      for name in ('temperature', 'step_size', 'learning_rate')
+      if name in sampling.settings}
   return lambda x: posterior.predict(x, batch_size=500), dict(
       settings, draws=len(posterior), validation=sampling.validation_scores)
 

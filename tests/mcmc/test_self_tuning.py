@@ -230,10 +230,12 @@ def test_one_coordinate_has_the_step_of_several():
 
 def step_size_of_a_large_log_density(dtype):
   """|log p| = 10^4 is known to 0.001 in float32, as much as a step's error."""
-  kernel = tuned(lambda x: normal(x) - 1e4)
+  # The first step sizes are far too small, and are forgotten by then.
+  num_steps = 3 * NUM_STEPS
+  kernel = tuned(lambda x: normal(x) - 1e4, num_steps=num_steps)
   start = tf.random.stateless_normal([100, 1], [0, 1], dtype=dtype)
   return float(oracle.run_chains(
-      kernel, start, NUM_STEPS, jit_compile=False)[1].step_size)
+      kernel, start, num_steps, jit_compile=False)[1].step_size)
 
 
 @pytest.mark.weekly
@@ -242,8 +244,8 @@ def test_the_rounding_of_a_large_log_density_is_no_error_of_a_step(
     monkeypatch):
   double, single = map(
       step_size_of_a_large_log_density, (tf.float64, tf.float32))
-  assert 0.15 < double < 0.4
-  assert double / 1.5 < single < 1.5 * double
+  assert 0.25 < double < 0.7
+  assert double / 2. < single < 2. * double
   monkeypatch.setattr(adaptation, '_ROUNDING', 0.)
   assert step_size_of_a_large_log_density(tf.float32) < double / 2.
 
