@@ -55,7 +55,7 @@ def stopped_run(**arguments):
       trace_fn=trace_target, **arguments)
 
 
-@pytest.fixture(name='whole', scope='module')
+@pytest.fixture(name='whole')
 def _whole():
   return stopped_run()
 

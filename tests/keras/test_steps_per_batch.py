@@ -205,6 +205,14 @@ def test_data_without_rows_have_one():
   assert sampling.settings['num_steps_per_batch'] == 1
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_eager_steps_are_one_a_batch():
+  sampling = fit(epochs=6, run_eagerly=True)
+  assert sampling.settings['num_steps_per_batch'] == 1
+  assert sampling.num_steps == 25
+
+
 @pytest.mark.weekly
 @pytest.mark.slow
 def test_a_short_fit_of_small_images_makes_several():

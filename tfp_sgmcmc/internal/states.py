@@ -19,6 +19,8 @@ from tfp_sgmcmc.internal import hints
 # up, and not by products; on accelerators, the most of one that is joined.
 _LARGE = 2**14
 _SMALL = 2**17
+# The most places of a table that may be a literal of a program.
+_MOST_PLACES = 2**14
 
 
 def to_parts(state: Any, name: str = 'state') -> list[tf.Tensor]:
@@ -326,6 +328,12 @@ def means_of_pieces(
 
 def over_pieces(values: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
   """A number of each piece, `[..., l]`, at all places of the piece."""
+  if compat.in_xla_context() and sum(sizes) > _MOST_PLACES:
+    pieces = tf.split(values, len(sizes), axis=-1)
+    return tf.concat([
+        tf.broadcast_to(piece, compat.joined_shapes(
+            [compat.shape(piece)[:-1], [size]], axis=0))
+        for piece, size in zip(pieces, sizes)], axis=-1)
   return tf.gather(
       values, np.repeat(np.arange(len(sizes)), sizes).astype(np.int32), axis=-1)
 

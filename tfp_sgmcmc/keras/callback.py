@@ -172,8 +172,8 @@ class PosteriorSampling(keras.callbacks.Callback):
         the batch. Or "auto": as many as make 10,000 steps in all where each
         step has more rows (3,000 of a larger network), and 3,000 or fewer
         elsewhere; at most 30 a batch. It is 1 where there are no such arrays,
-        and with a kernel, a learning rate, rows, burn-in, spacing of draws or T
-        by the step of yours.
+        with `run_eagerly`, and with a kernel, a learning rate, rows, burn-in,
+        spacing of draws or T by the step of yours.
       directory: None to keep draws in memory; or the path of a directory, or a
         `Directory`, to which they are written as they are made. If it already
         holds this chain, `fit` continues the chain. `PosteriorSamples.load`

@@ -138,7 +138,8 @@ class RowsAndSteps:
     """
     progress, more = self._progress, chains.more_rows
     if (self._settings.num_steps_per_batch is None and not is_resumed
-        and more is not None and more.products_a_row is not None):
+        and more is not None and more.products_a_row is not None
+        and not self._model.run_eagerly):
       num_rows = more.number + chains.rows_of(self.batch_size)
       progress.steps_per_batch = steps_per_batch.chosen(
           progress.batches_to_come or 1,

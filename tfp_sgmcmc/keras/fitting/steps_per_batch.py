@@ -20,11 +20,12 @@ those beside it,
 
 So large networks, and long fits, make one step for each batch.
 
-r is 1 in two more cases. Where rows cannot be drawn, r steps in a row would
+r is 1 in three more cases. Where rows cannot be drawn, r steps in a row would
 share the noise of their batch, which would heat the chain like that of a batch
-r times as small. And where burn-in or the spacing of draws is given, or T is a
+r times as small. Where burn-in or the spacing of draws is given, or T is a
 function of the step, these count steps of which their author expects one a
-batch.
+batch. And where all runs eagerly, somebody looks for an error, and a step takes
+a tenth of a second.
 """
 
 __all__ = ['chosen']
