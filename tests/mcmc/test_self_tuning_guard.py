@@ -106,11 +106,11 @@ def late_returns_with_a_steep_row():
 @pytest.mark.weekly
 @pytest.mark.slow
 def test_a_steep_row_that_was_not_seen_before_is_learned_of(monkeypatch):
-  """With eight sets of six seeds 0 to 3 such returns; without it 34 to 46."""
+  """With four sets of six seeds 0 to 2 such returns; without it 15 to 25."""
   assert late_returns_with_a_steep_row() < 6
   monkeypatch.setattr(self_tuning, '_at_failure', lambda old, new, seen: [
       np.inf * tf.ones_like(g) for g in new.grads_target_log_prob])
-  assert late_returns_with_a_steep_row() > 20
+  assert late_returns_with_a_steep_row() > 9
 
 
 def returns_with_a_wall():

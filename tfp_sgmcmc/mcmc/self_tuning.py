@@ -52,7 +52,9 @@ In all steps a `guard` takes a chain back that has blown up, and h is halved for
 all chains. Within the adaptation the difference of gradients at that step, from
 its minibatch and the one before, counts in V, whose mean it raises to 17 times
 at most, and G is made of it anew: a few steep rows may be in none of the
-minibatches before. From then on one minibatch at most doubles h.
+minibatches before. From then on h grows by a tenth at most at each second
+gradient. Most minibatches may know nothing of those rows: by two of them h
+would be back where it was, and the chain would fall at each that has one.
 
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts, which it does less than once in 10^10 steps under the law of the chain: so
@@ -85,7 +87,7 @@ _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
-_LARGEST_GROWTH, _LARGEST_LEAP = 16., 2.
+_LARGEST_GROWTH, _LARGEST_LEAP, _GROWTH_AFTER_RETURN = 16., 2., 1.1
 # The distance from 1 to the next number: NumPy knows no bfloat16.
 _EPSILON = {
     'bfloat16': 2.**-7, 'float16': 2.**-10, 'float32': 2.**-23,
@@ -414,16 +416,16 @@ class SelfTuning(adaptation.AdaptingKernel):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size.
 
     Half of it where a chain has blown up: what was measured of that step size
-    says nothing of others. From there one minibatch at most doubles it: where
-    few rows are steep, most minibatches have none of them.
+    says nothing of others. From there it grows slowly: where few rows are
+    steep, most minibatches have none of them.
     """
     h = results.step_size
     found, weight_sum = adaptation.step_size_of_errors(
         h, results.weight_sum, measured.error, measured.weight,
         measured.is_measured)
     found = tf.where(
-        tf.reduce_any(results.num_returns > 0), tf.minimum(found, 2. * h),
-        found)
+        tf.reduce_any(results.num_returns > 0),
+        tf.minimum(found, _GROWTH_AFTER_RETURN * h), found)
     found = tf.where(is_adapting, found, h)
     found = tf.where(
         seen.is_usable, found, tf.where(seen.any_failed, h / 2., h))
