@@ -19,8 +19,6 @@ from tfp_sgmcmc.internal import hints
 # up, and not by products; on accelerators, the most of one that is joined.
 _LARGE = 2**14
 _SMALL = 2**17
-# The most places of a table that may be a literal of a program.
-_MOST_PLACES = 2**14
 
 
 def to_parts(state: Any, name: str = 'state') -> list[tf.Tensor]:
@@ -327,8 +325,13 @@ def means_of_pieces(
 
 
 def over_pieces(values: tf.Tensor, sizes: Sequence[int]) -> tf.Tensor:
-  """A number of each piece, `[..., l]`, at all places of the piece."""
-  if compat.in_xla_context() and sum(sizes) > _MOST_PLACES:
+  """A number of each piece, `[..., l]`, at all places of the piece.
+
+  A table of places would be a literal of an accelerator's program, as long as
+  the vector. On CPU it is the faster one: XLA does not vectorise a loop with
+  the broadcasts, and a step would take twice as long.
+  """
+  if compat.in_xla_context() and _sees_accelerators():
     pieces = tf.split(values, len(sizes), axis=-1)
     return tf.concat([
         tf.broadcast_to(piece, compat.joined_shapes(

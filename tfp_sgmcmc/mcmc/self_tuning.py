@@ -53,8 +53,8 @@ all chains. Within the adaptation the difference of gradients at that step, from
 its minibatch and the one before, counts in V, whose mean it raises to 17 times
 at most, and G is made of it anew: a few steep rows may be in none of the
 minibatches before. From then on h grows by a tenth at most at each second
-gradient. Most minibatches may know nothing of those rows: by two of them h
-would be back where it was, and the chain would fall at each that has one.
+gradient. Most minibatches may have none of those rows. If each of them could
+double h, the chain would fall again at the next one that has.
 
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts, which it does less than once in 10^10 steps under the law of the chain: so
