@@ -70,6 +70,7 @@ def about(
       the `deviations` of the default prior of each weight; and `likelihood`.
   """
   model = keras.Sequential([keras.Input(shape), *layers])
+  prior = priors.bounded_normal(model.trainable_variables)
   found = []
   for layer in model.layers:
     if isinstance(layer, keras.layers.Reshape):
@@ -84,7 +85,7 @@ def about(
       found.append(['flatten'])
   return dict(
       layers=found, shape=list(shape), likelihood=likelihood, deviations=[
-          float(priors.bounded_normal(w).stddev()) for w in model.weights])
+          float(prior(w).stddev()) for w in model.trainable_variables])
 
 
 def of_network(name: str, folder: pathlib.Path) -> dict[str, Any]:

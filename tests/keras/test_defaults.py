@@ -93,14 +93,25 @@ def test_what_is_chosen_is_the_kernel_with_these_settings(monkeypatch):
   assert chosen.posterior.steps == written_out.posterior.steps
 
 
+def variances(weights):
+  """Those of the default prior of each weight, by its path."""
+  prior = priors.bounded_normal(weights)
+  return {w.path: float(prior(w).variance()) for w in weights}
+
+
+def kernel_variances(model):
+  """Those of the default prior of kernels, in their order."""
+  return [variance for path, variance in variances(
+      model.trainable_weights).items() if path.endswith('/kernel')]
+
+
 def test_the_prior_of_wide_kernels_is_narrower():
   layers = [keras.layers.Dense(3), keras.layers.Conv2D(2, 5),
             keras.layers.Embedding(1000, 4), keras.layers.LSTM(300)]
   for layer, shape in zip(layers, [[None, 128], [None, 9, 9, 20], [None, 5],
                                    [None, 5, 8]]):
     layer.build(shape)
-  scales = [[float(priors.bounded_normal(w).variance()) for w in layer.weights]
-            for layer in layers]
+  scales = [list(variances(layer.weights).values()) for layer in layers]
   np.testing.assert_allclose(
       np.concatenate(scales),
       [1., 1., 128. / 500., 1., 1., 1., 128. / 300., 1.], rtol=1e-5)
@@ -110,10 +121,9 @@ def test_the_prior_of_attention_is_narrower():
   """A score of a query and a key is of order one, whatever their sizes."""
   layer = keras.layers.MultiHeadAttention(2, 8, value_dim=5, output_shape=3)
   layer.build([None, 20, 16], [None, 20, 16])
-  variances = {
-      w.path.partition('/')[2]: float(priors.bounded_normal(w).variance())
-      for w in layer.weights}
-  assert variances == pytest.approx({
+  found = {path.partition('/')[2]: variance
+           for path, variance in variances(layer.weights).items()}
+  assert found == pytest.approx({
       'query/kernel': 1. / 16, 'key/kernel': 1. / 16, 'value/kernel': 1. / 16,
       'attention_output/kernel': 1. / 10,
       **{f'{name}/bias': 1. for name in (
@@ -124,8 +134,50 @@ def test_the_prior_of_attention_is_narrower():
       (keras.layers.Conv2D(4, 3, name='key'), [9, 9, 20], 128. / 180)]
   for other, shape, variance in others:
     other.build([None, *shape])
-    assert float(priors.bounded_normal(other.kernel).variance()) == (
-        pytest.approx(variance))
+    assert variances([other.kernel]) == pytest.approx(
+        {other.kernel.path: variance})
+
+
+def test_the_inner_kernels_of_deep_networks_have_a_narrower_prior():
+  """Their gains are 10^6 together, or 2 each."""
+  layers = keras.layers
+  def perceptron(*units):
+    return keras.Sequential([
+        keras.Input([8]), *(layers.Dense(n) for n in (*units, 1))])
+  for units in ([50, 50], [512, 512], [100] * 4, [16] * 5):
+    most = [min(1., 128. / n) for n in units]
+    np.testing.assert_allclose(
+        kernel_variances(perceptron(*units)), [1., *most])
+  _, *inner, last = kernel_variances(perceptron(400, 64, 32, 32, 16, 8))
+  assert last == 1.
+  inputs = np.asarray([400., 64., 32., 32., 16.])
+  gains = inner * inputs
+  assert np.prod(gains) == pytest.approx(1e6)
+  np.testing.assert_allclose(  # Each is the same power.
+      np.log(gains) / np.log([128., 64., 32., 32., 16.]),
+      np.log(1e6) / np.log(128. * 64. * 32. * 32. * 16.), rtol=1e-5)
+  np.testing.assert_allclose(
+      kernel_variances(perceptron(*[32] * 30)), [1.] + [2. / 32] * 29 + [1.])
+
+
+def test_what_ends_a_deep_stack():
+  """Normalisation does, and a kernel of other inputs; flattening does not."""
+  layers = keras.layers
+  def deep(*between):
+    return keras.Sequential([keras.Input([64]), *(
+        layer for _ in range(8)
+        for layer in (layers.Dense(64), *(make() for make in between)))])
+  assert max(kernel_variances(deep(layers.ReLU))[1:-1]) < 0.2
+  assert kernel_variances(deep(layers.LayerNormalization)) == [1.] * 8
+  x = y = keras.Input([64])
+  for _ in range(6):  # None has the units of the one before as inputs.
+    y = layers.Concatenate()([x, layers.Dense(64)(y)])
+  assert kernel_variances(keras.Model(x, y)) == [1.] * 6
+  images = keras.Sequential([
+      keras.Input([8, 8, 1]), layers.Conv2D(16, 3), layers.Conv2D(16, 3),
+      layers.Flatten(), layers.Dense(128), layers.Dense(128), layers.Dense(5)])
+  gains = np.asarray(kernel_variances(images))[1:-1] * [144., 256., 128.]
+  np.testing.assert_allclose(gains, 1e2, rtol=1e-5)
 
 
 def test_the_prior_of_adapters_is_narrow():
@@ -133,8 +185,8 @@ def test_the_prior_of_adapters_is_narrow():
   layer = keras.layers.Dense(3)
   layer.build([None, 20])
   layer.enable_lora(2)
-  scales = {w.name: float(priors.bounded_normal(w).variance())
-            for w in layer.trainable_weights}
+  scales = {path.rpartition('/')[2]: variance
+            for path, variance in variances(layer.trainable_weights).items()}
   assert scales == pytest.approx(
       {'lora_kernel_a': 0.01, 'lora_kernel_b': 0.01, 'bias': 1.})
 

@@ -23,6 +23,8 @@ __all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
 
 # The largest number of inputs at which N(0, 1) was found to do.
 _MOST_INPUTS = 128
+# The largest product of the gains of inner kernels at which N(0, 1) did.
+_MOST_GAIN = 100**3
 # Of LoRA's matrices. The product of two of N(0, 1) would change each weight of
 # a pretrained kernel by more than its own size.
 _ADAPTER_STDDEV = 0.1
@@ -73,10 +75,13 @@ def he_normal(
   return prior
 
 
-def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
-  """The prior where none is given: N(0, 1), and narrower for wide layers.
+def bounded_normal(
+    variables: Sequence[keras.Variable],
+) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
+  """The prior where none is given: N(0, 1), and narrower in wide or deep nets.
 
     w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
+    w ~ N(0, g / fan_in)             for inner kernels of deep stacks,
     w ~ N(0, 1 / fan_in)             for kernels of attention,
     w ~ N(0, 0.1^2)                  for the two matrices of LoRA,
     w ~ N(0, 1)                      for all others, embeddings among them,
@@ -88,43 +93,102 @@ def bounded_normal(variable: keras.Variable) -> tfp.distributions.Distribution:
   deviation of d, and nearly all the weight goes to one place. Under
   N(0, 1 / fan_in) what attention adds to its inputs is as large as they are.
 
+  A stack is a run of kernels of dense or convolutional layers, each of which
+  has as many inputs as the one before has units, with no normalisation between,
+  in the order of `variables`. So networks side by side may count as one. Its
+  inner kernels are all but the first and the last. Each multiplies the variance
+  by its gain, min(fan_in, 128). Where the product G of these gains is more than
+  10^6, that of three kernels of 100 inputs, each is taken to the same power, so
+  that the product is 10^6; but none below the gain 2 of He et al. (2015), with
+  which rectified units keep a variance:
+
+    g = max(2, min(fan_in, 128)^a),   a = log(10^6) / log(G).
+
+  So nothing changes in up to four hidden layers of 64 units. In deep networks
+  under N(0, 1) a small change of the inputs changes the outputs at random.
+
   Kernels of attention are those of layers named query, key, value and
   attention_output, as Keras names them. A dense layer named value is none: so
   a head is named that values a state.
 
   Args:
-    variable: A weight.
+    variables: The trainable weights, in the model's order.
 
   Returns:
-    prior: Distribution of each of its values, in its dtype.
+    prior: Callable of a weight, of the distribution of each of its values, in
+      its dtype.
 
   #### Examples
 
   >>> layer = keras.layers.Dense(3)
   >>> layer.build([None, 512])
   >>> from tfp_sgmcmc.keras.model import priors
-  >>> [float(priors.bounded_normal(w).stddev()) for w in layer.weights]
+  >>> prior = priors.bounded_normal(layer.weights)
+  >>> [float(prior(w).stddev()) for w in layer.weights]
   [0.5, 1.0]
   """
-  dtype = tf.as_dtype(variable.dtype)
-  if variable.name in ('kernel', 'recurrent_kernel'):
-    fan_in = scale_mixture.fan_in(variable.shape)
-    stddev = min(1., (_MOST_INPUTS / fan_in)**0.5, _of_attention(variable))
-  else:
-    stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
-  return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
+  variances = {
+      kernel.path: gain / scale_mixture.fan_in(kernel.shape)
+      for stack in _stacks(variables)
+      for kernel, gain in zip(stack[1:-1], _bounded_gains(stack[1:-1]))}
+
+  def prior(variable):
+    dtype = tf.as_dtype(variable.dtype)
+    if variable.name in ('kernel', 'recurrent_kernel'):
+      fan_in = scale_mixture.fan_in(variable.shape)
+      variance = variances.get(
+          variable.path, min(_MOST_INPUTS / fan_in, _of_attention(variable)))
+      stddev = min(1., variance)**0.5
+    else:
+      stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
+    return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
+
+  return prior
+
+
+def _stacks(variables):
+  """Runs of kernels that multiply the variance of what goes through them.
+
+  Whatever else has weights ends a run: normalisation, gates, attention.
+  """
+  stacks = [[]]
+  for variable in variables:
+    if variable.name == 'bias':
+      continue
+    is_plain = variable.name == 'kernel' and _of_attention(variable) == math.inf
+    if not is_plain or stacks[-1] and not _follows(stacks[-1][-1], variable):
+      stacks.append([])
+    if is_plain:
+      stacks[-1].append(variable)
+  return stacks
+
+
+def _follows(before, kernel):
+  """Whether the units of one kernel are the inputs of another by its shape."""
+  units, inputs = before.shape[-1], kernel.shape[-2]
+  is_flattened = len(before.shape) > 2 and len(kernel.shape) == 2
+  return inputs % units == 0 if is_flattened else inputs == units
+
+
+def _bounded_gains(kernels):
+  """The gains of the inner kernels of a stack; in deep ones smaller powers."""
+  gains = [min(scale_mixture.fan_in(kernel.shape), _MOST_INPUTS)
+           for kernel in kernels]
+  log_product = math.log(math.prod(gains))
+  power = min(1., math.log(_MOST_GAIN) / max(log_product, 1.))
+  return [max(gain**power, min(gain, 2)) for gain in gains]
 
 
 def _of_attention(variable):
-  """1 / sqrt(fan_in) of a kernel of attention; infinity for others."""
+  """1 / fan_in of a kernel of attention; infinity for others."""
   layer = variable.path.rpartition('/')[0].rpartition('/')[2]
   shape = variable.shape
   if layer == 'attention_output':
-    return math.prod(shape[:min(2, len(shape) - 1)])**-0.5
+    return 1 / math.prod(shape[:min(2, len(shape) - 1)])
   # The axes are inputs, heads and their size; those of a dense layer two.
   is_projection = len(shape) == 3 or len(shape) == 2 and layer != 'value'
   if layer in ('query', 'key', 'value') and is_projection:
-    return shape[0]**-0.5
+    return 1 / shape[0]
   return math.inf
 
 
@@ -132,6 +196,7 @@ def chosen(
     prior: hints.Prior,
     is_default: bool,
     has_losses: bool,
+    variables: Sequence[keras.Variable],
     say: Callable[[str], None],
 ) -> Any:
   """The prior to take; warns where nothing, or two things, say it.
@@ -141,6 +206,7 @@ def chosen(
     is_default: Python `bool`, whether it was left to us.
     has_losses: Python `bool`, whether the model has regularisers or other
       added losses, which are a prior.
+    variables: The trainable weights, in the model's order.
     say: Callable of a sentence, to show it.
 
   Returns:
@@ -151,8 +217,8 @@ def chosen(
         "the model's regularisers and other added losses." if has_losses
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
         '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
-        'N(0, 0.01) for LoRA.'))
-    return prior if has_losses else bounded_normal
+        'N(0, 0.01) for LoRA; narrower too in deep networks.'))
+    return prior if has_losses else bounded_normal(variables)
   if prior is None and not has_losses:
     warnings.warn(
         'There is no prior and the model has no regularisers: the prior is '
