@@ -180,6 +180,14 @@ def test_what_ends_a_deep_stack():
   np.testing.assert_allclose(gains, 1e2, rtol=1e-5)
 
 
+def test_the_prior_of_a_kernel_that_is_a_vector():
+  """As layers of one's own may have."""
+  kernels = [keras.Variable(np.ones(shape, 'float32'), name='kernel')
+             for shape in ([4, 4], [4], [])]
+  prior = priors.bounded_normal(kernels)
+  assert [float(prior(kernel).variance()) for kernel in kernels] == [1.] * 3
+
+
 def test_the_prior_of_adapters_is_narrow():
   """A product of two keeps a kernel about what it was before."""
   layer = keras.layers.Dense(3)

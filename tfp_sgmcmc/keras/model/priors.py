@@ -127,18 +127,16 @@ def bounded_normal(
   >>> [float(prior(w).stddev()) for w in layer.weights]
   [0.5, 1.0]
   """
-  variances = {
-      kernel.path: gain / scale_mixture.fan_in(kernel.shape)
-      for stack in _stacks(variables)
+  gains = {
+      kernel.path: gain for stack in _stacks(variables)
       for kernel, gain in zip(stack[1:-1], _bounded_gains(stack[1:-1]))}
 
   def prior(variable):
     dtype = tf.as_dtype(variable.dtype)
     if variable.name in ('kernel', 'recurrent_kernel'):
-      fan_in = scale_mixture.fan_in(variable.shape)
-      variance = variances.get(
-          variable.path, min(_MOST_INPUTS / fan_in, _of_attention(variable)))
-      stddev = min(1., variance)**0.5
+      gain = gains.get(variable.path, _MOST_INPUTS)
+      stddev = min(1., gain / scale_mixture.fan_in(variable.shape),
+                   _of_attention(variable))**0.5
     else:
       stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
     return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
@@ -155,7 +153,8 @@ def _stacks(variables):
   for variable in variables:
     if variable.name == 'bias':
       continue
-    is_plain = variable.name == 'kernel' and _of_attention(variable) == math.inf
+    is_plain = (variable.name == 'kernel' and len(variable.shape) > 1
+                and _of_attention(variable) == math.inf)
     if not is_plain or stacks[-1] and not _follows(stacks[-1][-1], variable):
       stacks.append([])
     if is_plain:
