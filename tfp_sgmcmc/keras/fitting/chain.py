@@ -590,7 +590,8 @@ class Chain:
     self._first_look.check_weights()
     if (self._settings.has_default_prior and not model.losses
         and not self.is_resumed):  # An earlier process has warned.
-      self._first_look.warn_of_large_targets(first.y, y_pred)
+      self._first_look.warn_of_large_targets(
+          first.y, y_pred, first.sample_weight)
     network.build_moving_average(model)
 
   def _take_weights(self):

@@ -153,9 +153,15 @@ class FirstLook:
       inspection.look(self._likelihood, y, outputs, sample_weight)
       self._has_looked = True
 
-  def warn_of_large_targets(self, y: hints.Data, outputs: hints.Nested) -> None:
+  def warn_of_large_targets(
+      self,
+      y: hints.Data,
+      outputs: hints.Nested,
+      sample_weight: hints.Nested,
+  ) -> None:
     """Warns where targets are too large for the default prior."""
-    inspection.warn_of_large_targets(self._likelihood, y, outputs)
+    inspection.warn_of_large_targets(
+        self._likelihood, y, outputs, sample_weight)
 
   def mean_loss(self, batches: Iterator[Any]) -> float:
     """The mean of the negative log likelihood, for the weights as they are.

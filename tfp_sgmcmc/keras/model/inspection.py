@@ -337,6 +337,7 @@ def warn_of_large_targets(
     likelihood: likelihood_lib.Likelihood,
     y: hints.Data,
     outputs: hints.Nested,
+    sample_weight: hints.Nested,
 ) -> None:
   """Warns of targets far above what a network with the default prior predicts.
 
@@ -344,16 +345,23 @@ def warn_of_large_targets(
     likelihood: `Likelihood` of the model.
     y: Targets.
     outputs: The model's outputs, after its epochs of training if it has any.
+    sample_weight: Sample weights or None. Rows of weight zero do not count.
   """
   flat = likelihood.flat_outputs(outputs)
   for term in likelihood.terms(outputs):
     if not isinstance(term.loss, _OF_LOCATIONS):
       continue
+    y_true = np.asarray(likelihood.target(y, outputs, term), np.float64)
+    rows = np.ones([len(y_true)], bool)
+    weight = likelihood.weight(sample_weight, outputs, term)
+    if weight is not None:
+      rows = np.any(np.reshape(weight, [len(rows), -1]), axis=1)
+    if not np.any(rows):
+      continue
     targets, locations = (
-        float(np.sqrt(np.mean(np.square(np.asarray(values, np.float64)))))
+        float(np.sqrt(np.mean(np.square(np.asarray(values, np.float64)[rows]))))
         for values in (
-            likelihood.target(y, outputs, term),
-            term.loss.distribution(flat[term.index]).mean()))
+            y_true, term.loss.distribution(flat[term.index]).mean()))
     if targets > _LARGE and locations < _FAR_BELOW * targets:
       warnings.warn(
           f'The targets are about {targets:.2g} (root mean square), and the '
