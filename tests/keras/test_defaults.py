@@ -93,6 +93,14 @@ def test_what_is_chosen_is_the_kernel_with_these_settings(monkeypatch):
   assert chosen.posterior.steps == written_out.posterior.steps
 
 
+def numbers(noise):
+  """Inputs `[600, 3]` and targets, with noise of a standard deviation."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[600, 3]).astype(np.float32)
+  y = np.sin(x[:, :1]) + x[:, 1:2] + noise * rng.normal(size=[600, 1])
+  return x, y.astype(np.float32)
+
+
 def variances(weights):
   """Those of the default prior of each weight, by its path."""
   prior = priors.bounded_normal(weights)
@@ -140,10 +148,9 @@ def test_the_prior_of_attention_is_narrower():
 
 def test_the_inner_kernels_of_deep_networks_have_a_narrower_prior():
   """Their gains are 10^6 together, or 2 each."""
-  layers = keras.layers
   def perceptron(*units):
     return keras.Sequential([
-        keras.Input([8]), *(layers.Dense(n) for n in (*units, 1))])
+        keras.Input([8]), *(keras.layers.Dense(n) for n in (*units, 1))])
   for units in ([50, 50], [512, 512], [100] * 4, [16] * 5):
     most = [min(1., 128. / n) for n in units]
     np.testing.assert_allclose(
@@ -165,10 +172,7 @@ def test_the_inner_kernels_of_deep_networks_have_a_narrower_prior():
 @pytest.mark.enough_steps
 def test_a_deep_network_learns():
   """By six seeds -.56 to -.61; -.13 to .12 under N(0, 1), the planted error."""
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=[600, 3]).astype(np.float32)
-  y = (np.sin(x[:, :1]) + x[:, 1:2] + 0.1 * rng.normal(size=[600, 1])).astype(
-      np.float32)
+  x, y = numbers(0.1)
   scores = []
   for prior in (None, tfd.Normal(0., 1.)):
     keras.utils.set_random_seed(0)
@@ -240,10 +244,7 @@ def test_at_temperature_zero_nothing_is_hot():
 def test_a_steep_likelihood_is_sampled():
   # A network that learns its own noise: with learning rate 0.1, momentum 0.9
   # such chains were lost in the first epochs.
-  rng = np.random.default_rng(0)
-  x = rng.normal(size=[600, 3]).astype(np.float32)
-  y = (np.sin(x[:, :1]) + x[:, 1:2] + 0.05 * rng.normal(size=[600, 1])).astype(
-      np.float32)
+  x, y = numbers(0.05)
 
   def model():
     keras.utils.set_random_seed(0)

@@ -345,23 +345,17 @@ def warn_of_large_targets(
     likelihood: `Likelihood` of the model.
     y: Targets.
     outputs: The model's outputs, after its epochs of training if it has any.
-    sample_weight: Sample weights or None. Rows of weight zero do not count.
+    sample_weight: Sample weights or None. Targets of weight 0 do not count.
   """
   flat = likelihood.flat_outputs(outputs)
   for term in likelihood.terms(outputs):
     if not isinstance(term.loss, _OF_LOCATIONS):
       continue
-    y_true = np.asarray(likelihood.target(y, outputs, term), np.float64)
-    rows = np.ones([len(y_true)], bool)
     weight = likelihood.weight(sample_weight, outputs, term)
-    if weight is not None:
-      rows = np.any(np.reshape(weight, [len(rows), -1]), axis=1)
-    if not np.any(rows):
-      continue
     targets, locations = (
-        float(np.sqrt(np.mean(np.square(np.asarray(values, np.float64)[rows]))))
-        for values in (
-            y_true, term.loss.distribution(flat[term.index]).mean()))
+        _root_mean_square(values, weight) for values in (
+            likelihood.target(y, outputs, term),
+            term.loss.distribution(flat[term.index]).mean()))
     if targets > _LARGE and locations < _FAR_BELOW * targets:
       warnings.warn(
           f'The targets are about {targets:.2g} (root mean square), and the '
@@ -370,6 +364,13 @@ def warn_of_large_targets(
           'about 1, and weights that predict these targets are far out in it. '
           'Standardise them: subtract the mean of the training rows and divide '
           'by their standard deviation. Or pass a wider prior.', stacklevel=2)
+
+
+def _root_mean_square(values, weight):
+  """Of the values that count; 0 where none does."""
+  values = np.asarray(values, np.float64)
+  kept = values[counted(values.shape, None, weight)]
+  return np.linalg.norm(kept) / max(1, kept.size)**0.5
 
 
 def _is_outside(term, output):

@@ -81,7 +81,7 @@ def bounded_normal(
   """The prior where none is given: N(0, 1), and narrower in wide or deep nets.
 
     w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
-    w ~ N(0, g / fan_in)             for inner kernels of deep stacks,
+    w ~ N(0, min(1, g / fan_in))     for inner kernels of deep stacks,
     w ~ N(0, 1 / fan_in)             for kernels of attention,
     w ~ N(0, 0.1^2)                  for the two matrices of LoRA,
     w ~ N(0, 1)                      for all others, embeddings among them,
@@ -96,15 +96,15 @@ def bounded_normal(
   A stack is a run of kernels of dense layers, each of which has as many inputs
   as the one before has units, with no normalisation between, in the order of
   `variables`. So networks side by side may count as one. Its inner kernels are
-  all but the first and the last. Each multiplies the variance
-  by its gain, min(fan_in, 128). Where the product G of these gains is more than
-  10^6, that of three kernels of 100 inputs, each is taken to the same power, so
-  that the product is 10^6; but none below the gain 2 of He et al. (2015), with
-  which rectified units keep a variance:
+  all but the first and the last. Each multiplies the variance by its gain,
+  min(fan_in, 128). Where the product G of these gains is more than 10^6, that
+  of three kernels of 100 inputs, each is taken to the same power, so that the
+  product is 10^6; but none below the gain 2 of He et al. (2015), with which
+  rectified units keep a variance:
 
-    g = max(2, min(fan_in, 128)^a),   a = log(10^6) / log(G).
+    g = max(2, min(fan_in, 128)^a),   a = log(10^6) / log(max(10^6, G)).
 
-  So nothing changes in up to four hidden layers of 64 units. In deep networks
+  So nothing changes in up to four hidden layers of 100 units. In deep networks
   under N(0, 1) a small change of the inputs changes the outputs at random. Of
   convolutions, up to ten in a row, a narrower prior was no better.
 
@@ -128,9 +128,10 @@ def bounded_normal(
   >>> [float(prior(w).stddev()) for w in layer.weights]
   [0.5, 1.0]
   """
-  gains = {
-      kernel.path: gain for stack in _stacks(variables)
-      for kernel, gain in zip(stack[1:-1], _bounded_gains(stack[1:-1]))}
+  gains = {}
+  for stack in _stacks(variables):
+    inner = stack[1:-1]
+    gains.update(zip((kernel.path for kernel in inner), _bounded_gains(inner)))
 
   def prior(variable):
     dtype = tf.as_dtype(variable.dtype)
@@ -168,9 +169,8 @@ def _bounded_gains(kernels):
   """The gains of the inner kernels of a stack; in deep ones smaller powers."""
   gains = [min(scale_mixture.fan_in(kernel.shape), _MOST_INPUTS)
            for kernel in kernels]
-  log_product = math.log(math.prod(gains))
-  power = min(1., math.log(_MOST_GAIN) / max(log_product, 1.))
-  return [max(gain**power, min(gain, 2)) for gain in gains]
+  power = math.log(_MOST_GAIN) / math.log(max(_MOST_GAIN, math.prod(gains)))
+  return [max(2., gain**power) for gain in gains]
 
 
 def _of_attention(variable):
