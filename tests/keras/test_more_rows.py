@@ -30,9 +30,10 @@ def network(*layers):
 
 
 def numbers(model, arrays, batch_size, wanted='auto', num_chains=1):
+  arrays = [tf.constant(array) for array in arrays]
+  inputs = tf.TensorSpec([batch_size, *arrays[0].shape[1:]], tf.float32)
   return more_rows.number_of(wanted, more_rows.FitData(
-      model, [tf.constant(array) for array in arrays], len(arrays[0]),
-      batch_size), num_chains).rows
+      model, arrays, inputs, len(arrays[0]), batch_size), num_chains).rows
 
 
 def test_how_many():
@@ -59,15 +60,39 @@ def test_how_many():
   assert numbers(recurrent, [np.zeros([200, 4, 5], np.float32)], 32) == 100
   assert numbers(longer, [np.zeros([200, 400, 5], np.float32)], 32) == 0
   of_32 = keras.Sequential([
-      keras.Input(batch_shape=[32, 5]), keras.layers.Dense(2)])
-  assert numbers(of_32, table(200), 32) == 0
+      keras.Input(batch_shape=[32, 4, 5]), keras.layers.GRU(3, stateful=True),
+      keras.layers.Dense(2)])
+  sequences = [np.zeros([200, 4, 5], np.float32)]
+  assert numbers(of_32, sequences, 32) == 0
+  with pytest.raises(ValueError, match='batches of 32 rows alone'):
+    numbers(of_32, sequences, 32, wanted=7)
   # Each of four has as many as one has, with its part of the batch.
   assert numbers(small, table(10_000), 32, num_chains=4) == 2016 + 24
   assert numbers(small, table(200), 51, num_chains=4) == 38
   assert numbers(wide, table(10_000), 100, num_chains=4) == 0
   # Rows that are augmented, of which there are fewer different ones.
   assert more_rows.number_of('auto', more_rows.FitData(
-      small, [tf.zeros([200, 5])], 100, 32)).rows == 0
+      small, [tf.zeros([200, 5])], tf.TensorSpec([None, 5]), 100, 32)).rows == 0
+
+
+class InnerModel(keras.Model):
+  """A model that is no graph of layers, around one that is."""
+
+  def __init__(self):
+    super().__init__()
+    self.inner = keras.Sequential([keras.layers.Dense(2)])
+
+  def call(self, x):
+    return self.inner(x)
+
+
+@pytest.mark.parametrize('make', [
+    InnerModel, lambda: keras.Sequential([keras.layers.Dense(2)])])
+def test_a_model_that_was_built_by_batches_of_one_size(make):
+  """It is traced with their number of rows, and takes others."""
+  model = make()
+  model(tf.zeros([40, 5]))
+  assert numbers(model, table(200), 40) == 100
 
 
 @pytest.mark.parametrize('num_chains', [1, 3])

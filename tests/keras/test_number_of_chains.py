@@ -144,6 +144,20 @@ def test_in_fit():
   assert len(sampling.posterior) > number
 
 
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+@pytest.mark.parametrize('start_epoch', [0, pytest.param(1, marks=[
+    pytest.mark.slow, pytest.mark.weekly_after(1)])])
+def test_in_a_fit_that_gives_the_model_its_weights(start_epoch):
+  """Keras notes the batches' number of rows, where all batches have it."""
+  model = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(2)])
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood())
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0, start_epoch=start_epoch)
+  model.fit(*test_more_rows.table(100), epochs=1 + start_epoch, batch_size=20,
+            verbose=0, callbacks=[sampling])
+  assert model.layers[0].output.shape == (20, 5)
+  assert sampling.settings['num_chains'] == 4
+
+
 def test_one_with_rows_a_kernel_or_a_rate_of_the_user():
   for arguments in (dict(num_more_rows=0), dict(num_more_rows=7),
                     dict(learning_rate=0.001),

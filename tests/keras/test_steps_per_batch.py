@@ -130,6 +130,72 @@ def test_an_interrupt_within_a_program_loses_no_count(monkeypatch):
   assert not np.any(np.diff(sampling.posterior.steps) < 3)
 
 
+class OfNumPy(keras.layers.Layer):
+  """Twice the inputs, by a function of NumPy, which XLA cannot compile."""
+
+  def call(self, x):
+    twice = tf.numpy_function(lambda x: 2 * x, [x], x.dtype)
+    return tf.ensure_shape(twice, x.shape)
+
+
+def weights_by_xla(monkeypatch, by_xla, layers=(), **arguments):
+  """After 15 steps, three a batch; and the programs that ran."""
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[55, 3])
+  monkeypatch.setattr(steps_per_batch, 'chosen', lambda *_: 3)
+  monkeypatch.setattr(
+      steps_per_batch, 'is_worth_compiling', lambda *_: by_xla)
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input([3]), *layers, keras.layers.Dense(4), keras.layers.Dense(2)])
+  model.compile(keras.optimizers.SGD(0.01), sgmcmc.keras.GaussianLikelihood())
+  sampling = sgmcmc.keras.PosteriorSampling(
+      **dict(seed=0, start_epoch=0, **arguments))
+  with pytest.warns(UserWarning, match='in burn-in, which has'):
+    model.fit(x, x[:, :1], epochs=1, batch_size=12, verbose=0,
+              callbacks=[sampling])
+  assert sampling.num_steps == 15
+  return np.concatenate([w.ravel() for w in model.get_weights()]), (
+      sampling._chain._program.compiled)
+
+
+def test_xla_compiles_the_steps_of_several_chains(monkeypatch):
+  """The chains are the same, up to rounding; here an error of 1e-7 grows."""
+  plain, by_xla = (
+      weights_by_xla(monkeypatch, by_xla) for by_xla in (False, True))
+  assert plain[1]._repeated_by_xla is None
+  assert by_xla[1]._repeated_by_xla is not None
+  np.testing.assert_allclose(by_xla[0], plain[0], rtol=0., atol=1e-4)
+  other, _ = weights_by_xla(monkeypatch, True)
+  np.testing.assert_array_equal(other, by_xla[0])
+  # A step of other rows is another step.
+  monkeypatch.setattr(more_rows, '_PART', 3)
+  with pytest.raises(AssertionError):
+    np.testing.assert_allclose(
+        weights_by_xla(monkeypatch, True)[0], plain[0], rtol=0., atol=1e-4)
+  alone = weights_by_xla(monkeypatch, True, num_chains=1)
+  assert alone[1]._repeated_by_xla is None
+
+
+def test_what_xla_cannot_compile_runs_without(monkeypatch):
+  plain, by_xla = (
+      weights_by_xla(monkeypatch, by_xla, [OfNumPy()], num_chains=2)
+      for by_xla in (False, True))
+  assert by_xla[1]._repeated_by_xla is None
+  np.testing.assert_array_equal(by_xla[0], plain[0])
+
+
+def test_batches_of_all_sizes_have_one_program(monkeypatch):
+  """XLA compiles one for each size, and the last batch has another."""
+  shapes, real = [], compiled_step.CompiledStep.on_batch_times
+  monkeypatch.setattr(
+      compiled_step.CompiledStep, 'on_batch_times',
+      lambda self, data, number: shapes.append(
+          [leaf.shape[0] for leaf in data]) or real(self, data, number))
+  weights_by_xla(monkeypatch, False)
+  assert shapes and all(shape == [1, 1] for shape in shapes)
+
+
 def test_it_stops_at_the_step_that_is_lost():
   """Though steps of one program come after it."""
   def learning_rate(step):
@@ -160,6 +226,12 @@ def test_a_short_fit_of_a_table_makes_enough():
   assert sampling.settings['num_burnin_steps'] == 100
   assert len(sampling.posterior) == 34
   assert sampling.kernel_results.num_late_returns == 0
+
+
+def test_few_steps_are_not_worth_compiling():
+  assert not steps_per_batch.is_worth_compiling(50, 30)
+  assert steps_per_batch.is_worth_compiling(500, 5)
+  assert not steps_per_batch.is_worth_compiling(5000, 1)
 
 
 def test_rows_in_place_leave_noise():

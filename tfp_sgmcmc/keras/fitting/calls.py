@@ -7,8 +7,9 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import products
 
-__all__ = ['has_statistics', 'look']
+__all__ = ['has_statistics', 'look', 'takes_other_sizes']
 
 
 def has_statistics(
@@ -56,3 +57,35 @@ def look(
   tf.function(look, autograph=False, input_signature=[
       element_spec]).get_concrete_function()
   return inputs[0], [v for v in candidates if id(v) in changed]
+
+
+def takes_other_sizes(model: keras.Model, inputs: hints.Nested) -> bool:
+  """Whether a model takes batches of whatever number of rows.
+
+  Keras notes the number of rows of the first batch in a model that was made
+  without `keras.Input`, and takes other numbers all the same; some layers do
+  not, such as stateful ones. So a model in which a number is noted is traced
+  for one row, and for two.
+
+  Args:
+    model: Built `keras.Model`.
+    inputs: The specs of a batch's inputs.
+
+  Returns:
+    takes_other_sizes: Python `bool`.
+  """
+  if all(shape[:1] == (None,) for shape in products.output_shapes(model)):
+    return True
+  arguments = network.call_arguments(model, training=False)
+  program = tf.function(lambda x: model(x, **arguments), autograph=False)
+  try:
+    return all(
+        output.shape[:1] == [number]
+        for number in (1, 2)
+        for output in tf.nest.flatten(program.get_concrete_function(
+            tf.nest.map_structure(
+                lambda spec, n=number: tf.TensorSpec(
+                    [n, *spec.shape[1:]], spec.dtype),
+                inputs)).structured_outputs))
+  except Exception:  # Whatever a layer says to rows that it does not take.
+    return False

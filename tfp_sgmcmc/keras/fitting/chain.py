@@ -40,10 +40,6 @@ from tfp_sgmcmc.keras.model import training_parts
 
 __all__ = ['Chain']
 
-# Steps on one batch in one program, which an interrupt from the keyboard waits
-# for.
-_MOST_AT_ONCE = 16
-
 
 class Chain:
   """A chain over a model's weights, its steps driven by `fit`.
@@ -177,18 +173,20 @@ class Chain:
         self._settings, chains=starts.Chains(number))
 
   def _prepare(self, iterator):
-    """Chooses the number of chains, and the rows that several have.
+    """Checks the data of a fit, and chooses the chains and their rows.
 
-    By the next batch, which is not used up.
+    By the next batch, which is not used up. A model without weights gets them.
     """
+    spec = iterator.element_spec
+    if self._step is None and self._first_look.needs_a_batch(spec):
+      self._first_look.look(self._ahead.first(iterator))
     if self.num_chains == 1 or not self._rows.needs_look:
-      self._enter(iterator.element_spec)
+      self._enter(spec)
       return
     self._look(iterator)
     if self.num_chains is None:
-      self._set_num_chains(self._rows.num_chains(
-          iterator.element_spec, self.seed))
-    self._enter(iterator.element_spec)
+      self._set_num_chains(self._rows.num_chains(spec, self.seed))
+    self._enter(spec)
     if self.num_chains > 1 and self._rows.needs_rows:
       self._take_rows()
 
@@ -243,12 +241,9 @@ class Chain:
         sampled.
       TypeError: If the prior does not fit the weights.
     """
-    spec = iterator.element_spec
-    if not self.has_begun and self._first_look.needs_a_batch(spec):
-      self._first_look.look(self._ahead.first(iterator))
     self._prepare(iterator)
     batches = self._ahead.then(iterator) if self._ahead else iterator
-    return self._chains.train(batches, spec)
+    return self._chains.train(batches, iterator.element_spec)
 
   def begin_epoch(
       self,
@@ -361,9 +356,11 @@ class Chain:
       if self._step is None:
         self._begin(first, iterator)
       step = self._compiled_step()
-      step.trace(iterator.element_spec)
+      step.trace(
+          self._rows.taken(self._chains, iterator.element_spec),
+          self._progress.loops_by_xla)
       for logs_of_step in itertools.chain.from_iterable(
-          self._steps_on(data, step)
+          self._steps_on(self._rows.taken(self._chains, data), step)
           for data in itertools.chain([first], batches)):
         logs = self._after_step(logs_of_step)
         if self._model.stop_training:
@@ -387,7 +384,7 @@ class Chain:
         yield step.on_batch(data)
       return
     while left:
-      number = self._at_once(min(left, _MOST_AT_ONCE))
+      number = self._at_once(min(left, compiled_step.MOST_AT_ONCE))
       left -= number
       yield from step.on_batch_times(data, number)
 

@@ -48,6 +48,8 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.fitting import calls
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import products as products_lib
 
@@ -87,6 +89,7 @@ class FitData:
       self,
       model: keras.Model,
       arrays: Sequence[tf.Tensor] | None,
+      inputs: hints.Nested,
       num_examples: int,
       batch_size: int,
   ):
@@ -95,10 +98,11 @@ class FitData:
     Args:
       model: Built `keras.Model`.
       arrays: As the attribute.
+      inputs: The specs of a batch's inputs.
       num_examples: Python `int`, N.
       batch_size: Python `int`, b.
     """
-    self._model, self.arrays = model, arrays
+    self._model, self.arrays, self._inputs = model, arrays, inputs
     self.num_examples, self.batch_size = num_examples, batch_size
 
   @property
@@ -115,14 +119,19 @@ class FitData:
       return (
           f'the data have {len(self.arrays[0])} rows where num_examples is '
           f'{self.num_examples}')
+    if not self._takes_other_sizes:
+      return f'the model takes batches of {self.batch_size} rows alone'
     return None
 
   @functools.cached_property
-  def products_a_row(self) -> int | None:
+  def _takes_other_sizes(self):
+    return calls.takes_other_sizes(self._model, self._inputs)
+
+  @functools.cached_property
+  def products_a_row(self) -> int:
     """How many products a row takes, or hardly exceeds.
 
-    None where the model takes batches of one size alone. A model is traced for
-    it, unless it is large.
+    A model is traced for it, unless it is large.
     """
     assert self.arrays is not None
     products, fewest = None, _LEAST_BATCHES * self.batch_size
@@ -151,9 +160,11 @@ def of_iterator(
     data: `FitData`.
   """
   dataset = compat.dataset_of(iterator)
-  return FitData(
-      model, None if dataset is None else compat.arrays_of(dataset),
-      num_examples, batch_size)
+  arrays = inputs = None
+  if dataset is not None:
+    arrays = compat.arrays_of(dataset)
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
+  return FitData(model, arrays, inputs, num_examples, batch_size)
 
 
 def of_fit(
@@ -219,7 +230,7 @@ def number_of(
   if sum(array.shape.num_elements() for array in data.arrays) > _MOST_NUMBERS:
     return Number(0)
   fewest, products = _LEAST_BATCHES * batch_size, data.products_a_row
-  if products is None or products * fewest > _MOST_PRODUCTS:
+  if products * fewest > _MOST_PRODUCTS:
     return Number(0, products)
   of_one = min(
       _TIMES * batch_size, num_examples // _PART,

@@ -31,6 +31,7 @@ class Progress:
     num_steps: Python `int`, the number of steps made.
     position: `Position`.
     steps_per_batch: Python `int`, how many steps each batch is for.
+    loops_by_xla: Python `bool`, whether XLA compiles programs of several steps.
   """
 
   def __init__(self, seed: tf.Tensor, steps_per_batch: int):
@@ -44,6 +45,7 @@ class Progress:
     self.num_steps = 0
     self.position = Position()
     self.steps_per_batch = steps_per_batch
+    self.loops_by_xla = False
     self._num_to_skip = 0
     self._epochs = 1
     self._batches: int | None = None
@@ -101,7 +103,8 @@ class Progress:
     return {
         'seed': self.seed.numpy(),
         'position': np.array(self.position, np.int64),
-        'steps_per_batch': np.array(self.steps_per_batch)}
+        'steps_per_batch': np.array(self.steps_per_batch),
+        'loops_by_xla': np.array(self.loops_by_xla)}
 
   def load_state(self, state: Mapping[str, Any]) -> None:
     """Stands where another chain stood.
@@ -113,3 +116,4 @@ class Progress:
     self.position = Position(*state['position'].tolist())
     # Directories of before have none.
     self.steps_per_batch = int(state.get('steps_per_batch', 1))
+    self.loops_by_xla = bool(state.get('loops_by_xla', False))

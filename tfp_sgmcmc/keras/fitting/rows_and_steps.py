@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import number_of_chains
@@ -21,6 +22,8 @@ from tfp_sgmcmc.keras.fitting import progress as progress_lib
 from tfp_sgmcmc.keras.fitting import settings as settings_lib
 from tfp_sgmcmc.keras.fitting import side_by_side
 from tfp_sgmcmc.keras.fitting import steps_per_batch
+from tfp_sgmcmc.keras.fitting import together
+from tfp_sgmcmc.keras.model import network
 
 __all__ = ['RowsAndSteps']
 
@@ -137,14 +140,17 @@ class RowsAndSteps:
       is_new: Python `bool`, as said above.
     """
     progress, more = self._progress, chains.more_rows
+    num_batches = progress.batches_to_come or 1
     if (self._settings.num_steps_per_batch is None and not is_resumed
         and more is not None and more.products_a_row is not None
         and not self._model.run_eagerly):
       num_rows = more.number + chains.rows_of(self.batch_size)
       progress.steps_per_batch = steps_per_batch.chosen(
-          progress.batches_to_come or 1,
-          chains.num_chains * num_rows * more.products_a_row,
+          num_batches, chains.num_chains * num_rows * more.products_a_row,
           chains.has_more_rows)
+    if not is_resumed:
+      progress.loops_by_xla = steps_per_batch.is_worth_compiling(
+          num_batches, progress.steps_per_batch) and self._is_for_xla(chains)
     return self._draw_in_place(chains)
 
   def _draw_in_place(self, chains):
@@ -160,6 +166,36 @@ class RowsAndSteps:
     else:
       chains.more_rows = None  # The batch is all that a step has.
     return _rows_of(chains) != self._made_for
+
+  def _is_for_xla(self, chains):
+    """Whether XLA makes programs of several steps faster.
+
+    That of one chain has few small operations, and gains no more than it takes
+    to compile; that of chains that take turns is as long as they are many.
+    """
+    return (
+        chains.may_step_together and not compat.sees_accelerators()
+        and bool(compat.jit_compile()) and together.is_worthwhile(
+            network.num_weights(self._model.trainable_variables)))
+
+  def taken(
+      self, chains: side_by_side.SideBySide, data: hints.Nested,
+  ) -> hints.Nested:
+    """What a step takes of a batch: one row, where it draws all its rows.
+
+    So its program is one for batches of all sizes.
+
+    Args:
+      chains: `SideBySide`, with the rows of a step.
+      data: The batch, or its spec.
+
+    Returns:
+      data: As the argument.
+    """
+    more = chains.more_rows
+    if more is None or not more.num_in_place:
+      return data
+    return network.map_leaves(_first_row, data)
 
   def said(self, chains: side_by_side.SideBySide) -> list[str | None]:
     """Which rows a step has, where these are not those of the batch.
@@ -184,3 +220,11 @@ def _rows_of(chains):
   """All rows that there are for steps, and how many are drawn in place."""
   more = chains.more_rows
   return more, 0 if more is None else more.num_in_place
+
+
+def _first_row(leaf):
+  if isinstance(leaf, tf.Tensor):
+    return leaf[:1]
+  if isinstance(leaf, tf.TensorSpec):
+    return tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype)
+  return leaf  # What Keras has where there is nothing.

@@ -28,10 +28,11 @@ batch. And where all runs eagerly, somebody looks for an error, and a step takes
 a tenth of a second.
 """
 
-__all__ = ['chosen']
+__all__ = ['chosen', 'is_worth_compiling']
 
 _MOST_STEPS, _ENOUGH_STEPS, _MOST_A_BATCH = 10_000, 3000, 30
 _PRODUCTS_OF_MOST, _PRODUCTS_OF_ENOUGH = 2**33, 2**35
+_WORTH_COMPILING = 2000
 
 
 def chosen(num_batches: int, num_products: int, has_more_rows: bool) -> int:
@@ -57,3 +58,19 @@ def chosen(num_batches: int, num_products: int, has_more_rows: bool) -> int:
       max(_ENOUGH_STEPS, _PRODUCTS_OF_MOST // num_products) if has_more_rows
       else min(_ENOUGH_STEPS, _PRODUCTS_OF_ENOUGH // num_products)))
   return max(1, min(_MOST_A_BATCH, -(-enough // max(1, num_batches))))
+
+
+def is_worth_compiling(num_batches: int, num_steps_per_batch: int) -> bool:
+  """Whether so many steps gain more by XLA than it takes to compile them.
+
+  They gain about 1 ms each on a CPU, and compiling takes 2 s.
+
+  Args:
+    num_batches: Python `int`, the number of batches to come.
+    num_steps_per_batch: Python `int`, r.
+
+  Returns:
+    is_worth_compiling: Python `bool`; False where r is 1.
+  """
+  return num_steps_per_batch > 1 and (
+      num_batches * num_steps_per_batch >= _WORTH_COMPILING)

@@ -9,13 +9,17 @@ import tensorflow as tf
 
 from tfp_sgmcmc.internal import hints
 
-__all__ = ['CompiledStep']
+__all__ = ['MOST_AT_ONCE', 'CompiledStep']
 
 # After how many steps the program of a step is made anew as one that takes its
 # batch itself. That saves about 0.1 ms a step, and TensorFlow optimizes the new
 # program in about 0.04 s for each weight tensor of a deep network, 6 s for 158:
 # after this many steps the saving outweighs the cost of tracing again.
 STEPS_A_WEIGHT = 400
+
+# Steps on one batch in one program, which an interrupt from the keyboard waits
+# for.
+MOST_AT_ONCE = 16
 
 
 class CompiledStep:
@@ -33,31 +37,39 @@ class CompiledStep:
     """
     self._model = model
     self._own = model.train_function
-    self._spec: hints.Nested | None = None
+    self._traced: tuple[hints.Nested, bool] | None = None
     self._num_alone = 0
     self._on_batches = self._make(train_step)
     self._on_next = _on_next(self._on_batches)
     self._repeated: Callable[..., Any] | None = None
+    self._repeated_by_xla: Callable[..., Any] | None = None
 
   def is_stale(self) -> bool:
     """Whether the model has another own function now: it was compiled anew."""
     return self._model.train_function is not self._own
 
-  def trace(self, element_spec: hints.Nested) -> None:
+  def trace(
+      self, element_spec: hints.Nested, loops_by_xla: bool = False) -> None:
     """Traces the step for the batches of a dataset, whatever their size.
 
     A batch on its own would be traced for its size, and the first one of
     another size again. Due before `on_batch` and `on_batch_times`; calls with
-    the same spec after the first do nothing.
+    the same arguments as the last do nothing.
 
     Args:
       element_spec: That of the dataset's iterator.
+      loops_by_xla: Python `bool`, whether XLA compiles the program of several
+        steps as a whole, for each size of batches anew. A step that it cannot
+        compile runs without.
     """
-    if self._model.run_eagerly or element_spec == self._spec:
+    traced = element_spec, loops_by_xla
+    if self._model.run_eagerly or traced == self._traced:
       return
-    self._spec = element_spec
-    self._repeated = _repeated(
-        self._on_batches, [element_spec, tf.TensorSpec([], tf.int32)])
+    self._traced = traced
+    self._repeated = _repeated(self._on_batches, element_spec)
+    self._repeated_by_xla = (
+        _repeated(self._on_batches, element_spec, by_xla=True)
+        if loops_by_xla else None)
     tf.function(
         lambda data: self._on_batches([data]), autograph=False,
         input_signature=[element_spec]).get_concrete_function()
@@ -104,17 +116,26 @@ class CompiledStep:
 
     Args:
       data: A batch.
-      number: Python `int`, how many steps, at least one.
+      number: Python `int`, how many steps, 1 to `MOST_AT_ONCE`.
 
     Returns:
       logs: Those of each step.
     """
-    assert self._repeated is not None  # By `trace`.
     logs = tf.nest.map_structure(
-        np.asarray, self._repeated(data, tf.constant(number)))
+        np.asarray, self._run_repeated(data, tf.constant(number)))
     return [
         tf.nest.map_structure(lambda values, k=k: values[k], logs)
         for k in range(number)]
+
+  def _run_repeated(self, *arguments):
+    if self._repeated_by_xla is not None:
+      try:
+        return self._repeated_by_xla(*arguments)
+      except (tf.errors.OpError, TypeError, ValueError):
+        # Nothing has run. What else is wrong the other program will say.
+        self._repeated_by_xla = None
+    assert self._repeated is not None  # By `trace`.
+    return self._repeated(*arguments)
 
   def _make(self, train_step):
     """Keras' own train function, around another step."""
@@ -131,10 +152,11 @@ class CompiledStep:
       model.train_function = self._own
 
 
-def _repeated(function, signature):
+def _repeated(function, element_spec, by_xla=False):
   """Keras' train function of a single batch, so many times on one.
 
-  Its logs have a leading axis, the steps.
+  Its logs have a leading axis, of `MOST_AT_ONCE`: steps beyond the number have
+  zeros there.
   """
   step = tf.function(lambda data: function([data]), autograph=False)
 
@@ -142,7 +164,7 @@ def _repeated(function, signature):
     # The loop's first values are of the shapes of what a step returns.
     specs = step.get_concrete_function(data).structured_outputs
     logs = [
-        tf.TensorArray(spec.dtype, size=number, element_shape=spec.shape)
+        tf.TensorArray(spec.dtype, size=MOST_AT_ONCE, element_shape=spec.shape)
         for spec in tf.nest.flatten(specs)]
 
     def body(k, logs):
@@ -156,7 +178,8 @@ def _repeated(function, signature):
     return tf.nest.pack_sequence_as(specs, [array.stack() for array in logs])
 
   return tf.function(
-      repeated, autograph=False, input_signature=signature)
+      repeated, autograph=False, jit_compile=by_xla or None,
+      input_signature=[element_spec, tf.TensorSpec([], tf.int32)])
 
 
 def _on_next(function):

@@ -16,7 +16,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import vectorisation
 
-__all__ = ['a_row', 'at_least', 'at_most']
+__all__ = ['a_row', 'at_least', 'at_most', 'output_shapes']
 
 # Parts of the names of operations that hold others, and of other products.
 _NOT_COUNTED = ('While', 'If', 'Case', 'Call', 'BatchMatMulV3', 'Conv3D')
@@ -32,12 +32,9 @@ def a_row(model: keras.Model, arrays: Sequence[tf.Tensor]) -> int | None:
 
   Returns:
     number: Python `int`, at least 1; None where it is not known (loops, as of
-      recurrent layers; several inputs of sequences), or the model takes batches
-      of one size alone.
+      recurrent layers; several inputs of sequences).
   """
-  shapes = _output_shapes(model)
-  if any(shape[:1] != (None,) for shape in shapes):
-    return None
+  shapes = output_shapes(model)
   is_of_sequences = any(array.shape.rank > 2 for array in arrays) or any(
       size != 1 for shape in shapes for size in shape[1:-1])
   if vectorisation.may_be(model) and not is_of_sequences:
@@ -51,8 +48,7 @@ def at_least(model: keras.Model) -> int:
       v for v in model.weights if v.name.endswith('kernel'))
 
 
-def at_most(
-    model: keras.Model, arrays: Sequence[tf.Tensor]) -> int | None:
+def at_most(model: keras.Model, arrays: Sequence[tf.Tensor]) -> int:
   """A number of products that a row hardly exceeds, loops or not.
 
   That of the weights, used at each place of the longest input or output.
@@ -62,11 +58,9 @@ def at_most(
     arrays: As in `a_row`.
 
   Returns:
-    number: Python `int`; None where the model takes batches of one size alone.
+    number: Python `int`.
   """
-  shapes = _output_shapes(model)
-  if any(shape[:1] != (None,) for shape in shapes):
-    return None
+  shapes = output_shapes(model)
   longest = max(
       [1, *(array.shape[1] for array in arrays if array.shape.rank > 1)])
   places = [
@@ -75,7 +69,7 @@ def at_most(
   return network.num_weights(model.weights) * max(places)
 
 
-def _output_shapes(model):
+def output_shapes(model: keras.Model) -> list[tuple[int | None, ...]]:
   """The shapes of all outputs of layers, where these are in a graph."""
   return [shape for layer in [model, *compat.all_layers(model)]
           for shape in _shapes_of(layer)]
