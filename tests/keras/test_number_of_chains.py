@@ -80,11 +80,38 @@ class Plain(test_side_by_side.Subclassed):
     raise NotImplementedError
 
 
-def plain():
-  model = Plain(2)
+class OfWidth(keras.Model):
+  """A model whose constructor takes neither a name nor a dtype."""
+
+  def __init__(self, width=7):
+    super().__init__()
+    self.first, self.last = (
+        keras.layers.Dense(units) for units in (width, 2))
+
+  def call(self, x):
+    return self.last(self.first(x))
+
+
+class OfLayer(OfWidth):
+
+  def __init__(self, layer):
+    keras.Model.__init__(self)
+    self.first, self.last = layer, keras.layers.Dense(2)
+
+
+def of_class(model):
   model.compile('adam', sgmcmc.keras.GaussianLikelihood())
   model(tf.zeros([1, 5]))
   return model
+
+
+def test_four_of_a_class_that_can_be_made_once_more():
+  assert chosen(of_class(OfWidth())) == 4
+  assert chosen(of_class(OfWidth(9))) == 1  # Keras knows the defaults alone.
+
+
+def plain():
+  return of_class(Plain(2))
 
 
 def seeded():
@@ -93,11 +120,11 @@ def seeded():
 
 
 @pytest.mark.parametrize('make', [
-    trained, loaded, plain,
+    trained, loaded, plain, lambda: of_class(OfLayer(keras.layers.Dense(7))),
     lambda: network(optimizer=keras.optimizers.Adam(use_ema=True)),
     lambda: network(run_eagerly=True),
     lambda: network(keras.layers.BatchNormalization())],
-    ids=['trained', 'loaded', 'plain', 'average', 'eager', 'statistics'])
+    ids=['trained', 'loaded', 'plain', 'of a layer', 'average', 'eager', 'statistics'])
 def test_one_of_others(make):
   assert chosen(make()) == 1
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
 import dataclasses
+import inspect
 import random as python_random
 import threading
 from typing import Any
@@ -149,7 +150,7 @@ def _of_clone(model, inputs):
   try:
     # Keras would compile the copy too, which not every loss allows.
     model.compiled = False
-    clone = keras.models.clone_model(model)
+    clone = _clone(model)
     if not network.is_built(clone):
       tf.function(clone, autograph=False).get_concrete_function(inputs)
     return network.values(clone.trainable_variables)
@@ -161,6 +162,18 @@ def _of_clone(model, inputs):
         f'initial weights ({": ".join(why)}). {_GIVE_THEM}') from error
   finally:
     model.compiled = is_compiled
+
+
+def _clone(model):
+  try:
+    return keras.models.clone_model(model)
+  except TypeError:
+    # Keras gives the constructor of a class a name and a dtype, too, which not
+    # every one takes.
+    taken = inspect.signature(type(model)).parameters
+    return type(model)(**{
+        name: value for name, value in model.get_config().items()
+        if name in taken})
 
 
 def _checked(initial_weights, num_chains):
