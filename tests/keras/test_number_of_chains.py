@@ -124,7 +124,8 @@ def seeded():
     lambda: network(optimizer=keras.optimizers.Adam(use_ema=True)),
     lambda: network(run_eagerly=True),
     lambda: network(keras.layers.BatchNormalization())],
-    ids=['trained', 'loaded', 'plain', 'of a layer', 'average', 'eager', 'statistics'])
+    ids=['trained', 'loaded', 'plain', 'of a layer', 'average', 'eager',
+         'statistics'])
 def test_one_of_others(make):
   assert chosen(make()) == 1
 
