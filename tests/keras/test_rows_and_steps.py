@@ -18,7 +18,7 @@ def make(num_steps, num_more_rows='auto'):
       models.classifier(), types.SimpleNamespace(
           num_more_rows=num_more_rows, num_steps_per_batch=num_steps,
           examples=types.SimpleNamespace(number=50)),
-      types.SimpleNamespace(steps_per_batch=num_steps))
+      types.SimpleNamespace(steps_per_batch=num_steps, batches_to_come=10))
 
 
 def look(rows, batch_size):
