@@ -80,19 +80,26 @@ class Plain(test_side_by_side.Subclassed):
     raise NotImplementedError
 
 
-class OfWidth(keras.Model):
-  """A model whose constructor takes neither a name nor a dtype."""
+class OfNothing(keras.Model):
+  """A model whose constructor takes no arguments."""
 
-  def __init__(self, width=7):
+  def __init__(self):
     super().__init__()
-    self.first, self.last = (
-        keras.layers.Dense(units) for units in (width, 2))
+    self.first, self.last = keras.layers.Dense(7), keras.layers.Dense(2)
 
   def call(self, x):
     return self.last(self.first(x))
 
 
-class OfLayer(OfWidth):
+class OfScale(OfNothing):
+  """One whose configuration, by Keras, has the default in any case."""
+
+  def __init__(self, stddev=1.):
+    super().__init__()
+    self.first.kernel_initializer = keras.initializers.RandomNormal(0., stddev)
+
+
+class OfLayer(OfNothing):
 
   def __init__(self, layer):
     keras.Model.__init__(self)
@@ -106,8 +113,8 @@ def of_class(model):
 
 
 def test_four_of_a_class_that_can_be_made_once_more():
-  assert chosen(of_class(OfWidth())) == 4
-  assert chosen(of_class(OfWidth(9))) == 1  # Keras knows the defaults alone.
+  assert chosen(of_class(OfNothing())) == 4
+  assert chosen(of_class(OfScale(0.01))) == 1
 
 
 def plain():

@@ -113,7 +113,8 @@ class FirstLook:
     self._is_checked, self._has_looked = True, False
     model, found = self._model, []
     if model.run_eagerly:  # Which may not be traceable.
-      return bool(self._likelihood.losses_of_probabilities)
+      return bool(self._likelihood.losses_of_probabilities) or (
+          not network.is_built(model))
 
     def log_likelihood(data):
       x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(

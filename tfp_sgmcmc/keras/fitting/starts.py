@@ -168,12 +168,11 @@ def _clone(model):
   try:
     return keras.models.clone_model(model)
   except TypeError:
-    # Keras gives the constructor of a class a name and a dtype, too, which not
-    # every one takes.
-    taken = inspect.signature(type(model)).parameters
-    return type(model)(**{
-        name: value for name, value in model.get_config().items()
-        if name in taken})
+    # Keras gives a constructor a dtype, which one without arguments does not
+    # take. With arguments Keras knows their defaults, not what was given.
+    if inspect.signature(type(model)).parameters:
+      raise
+    return type(model)()
 
 
 def _checked(initial_weights, num_chains):
