@@ -342,7 +342,10 @@ def test_draws_that_cannot_be_reached_count_them():
 def test_goes_on_after_kills(tmp_path, monkeypatch, arguments):
   monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
   monkeypatch.setattr(store, '_DURATIONS', 0.)
-  if 'num_chains' in arguments:
+  by_xla = 'num_chains' in arguments
+  monkeypatch.setattr(
+      steps_per_batch, 'is_worth_compiling', lambda *_: by_xla)
+  if by_xla:
     arguments = dict(kernel=None, **arguments)
   run = functools.partial(
       test_going_on.run, 4, make_model=models.classifier, **arguments)
@@ -351,6 +354,9 @@ def test_goes_on_after_kills(tmp_path, monkeypatch, arguments):
   assert number > 1
   pieces = run(kills=[7 * number], directory=tmp_path)
   assert pieces[1].settings['num_steps_per_batch'] == number
+  for _, sampling, _ in (pieces, whole):
+    compiled = sampling._chain._program.compiled
+    assert (compiled._repeated_by_xla is not None) == by_xla
   test_going_on.assert_same(pieces, whole)
 
 

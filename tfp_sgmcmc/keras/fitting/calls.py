@@ -76,8 +76,9 @@ def takes_other_sizes(model: keras.Model, inputs: hints.Nested) -> bool:
   """
   if all(shape[:1] == (None,) for shape in products.output_shapes(model)):
     return True
-  arguments = network.call_arguments(model, training=False)
-  program = tf.function(lambda x: model(x, **arguments), autograph=False)
+  program = tf.function(lambda x: network.forward(
+      model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
+  ).outputs, autograph=False)
   try:
     return all(
         output.shape[:1] == [number]

@@ -171,7 +171,8 @@ class RowsAndSteps:
     """Whether XLA makes programs of several steps faster.
 
     That of one chain has few small operations, and gains no more than it takes
-    to compile; that of chains that take turns is as long as they are many.
+    to compile. Whether several step together turns out when a step is traced,
+    which is later; a program of turns takes longer to compile, and gains more.
     """
     return (
         chains.may_step_together and not compat.sees_accelerators()
@@ -223,8 +224,6 @@ def _rows_of(chains):
 
 
 def _first_row(leaf):
-  if isinstance(leaf, tf.Tensor):
-    return leaf[:1]
   if isinstance(leaf, tf.TensorSpec):
     return tf.TensorSpec([1, *leaf.shape[1:]], leaf.dtype)
-  return leaf  # What Keras has where there is nothing.
+  return leaf[:1]

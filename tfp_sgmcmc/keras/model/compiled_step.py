@@ -132,7 +132,8 @@ class CompiledStep:
       try:
         return self._repeated_by_xla(*arguments)
       except (tf.errors.OpError, TypeError, ValueError):
-        # Nothing has run. What else is wrong the other program will say.
+        # XLA writes variables when its program ends: no step has been made. An
+        # error of the model's own comes again from the other program.
         self._repeated_by_xla = None
     assert self._repeated is not None  # By `trace`.
     return self._repeated(*arguments)
