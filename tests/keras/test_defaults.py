@@ -315,23 +315,23 @@ def test_the_temperature_is_that_of_the_lowest_score(monkeypatch, capsys):
               verbose=2)
   # 2 epochs of SGD, 2 to come to rest, 4 trials: two in a row were worse.
   assert sampling.validation_scores == pytest.approx({
-      0.001: 0.5, 0.01: 0.3, 0.1: 0.35, 1.: 0.4})
-  assert sampling.settings['temperature'] == 0.01
+      1.: 0.5, 0.1: 0.3, 0.01: 0.35, 0.001: 0.4})
+  assert sampling.settings['temperature'] == 0.1
   assert sampling.settings['num_burnin_steps'] == 3 * 6 + 1
   assert sampling.posterior.steps == list(range(20, 31))
   log = model.history.history['temperature']
   np.testing.assert_allclose(
-      log, [.001, .001, .001, .01, .1, 1., .01, .01, .01, .01], rtol=1e-6)
+      log, [1., 1., 1., .1, .01, .001, .1, .1, .1, .1], rtol=1e-6)
   said = capsys.readouterr().out
-  assert 'temperature 0.1: NLL 0.3500 on validation data.' in said
-  assert 'NLL 0.4000 on validation data. Chosen: 0.01.' in said
+  assert 'temperature 0.01: NLL 0.3500 on validation data.' in said
+  assert 'NLL 0.4000 on validation data. Chosen: 0.1.' in said
 
 
-def test_the_lowest_temperature_that_is_as_good_is_chosen():
+def test_the_highest_temperature_that_is_as_good_is_chosen():
   # Two of equal mean differ by chance: the first is as good in 84% of cases,
   # the normal probability of one standard error. With weights too.
   rng = np.random.default_rng(0)
-  choose = temperature_search.lowest_as_good
+  choose = temperature_search.first_as_good
   number = 4000
   for weights in (np.ones([50]), rng.uniform(0.2, 3., size=[50])):
     share = np.mean([

@@ -1,29 +1,29 @@
 """The temperature, chosen by the likelihood of validation data.
 
-From the weights at which sampling begins the chain runs at T = 0.001 for a
-fifth of the epochs, so that later trials do not win merely by running later;
-then at T = 0.001, 0.01, 0.1 and 1, in this order, a twenty-fifth of the epochs
-each, every temperature from where the one before has come to: upwards, since a
-chain heats faster than it cools. The five draws evenly spaced over the last
-half of each trial are pooled, and scored by
+From the weights at which sampling begins the chain runs at T = 1 for a fifth
+of the epochs; then at T = 1, 0.1, 0.01 and 0.001, in this order, a twenty-fifth
+of the epochs each, every temperature from where the one before has come to. The
+five draws evenly spaced over the last half of each trial are pooled, and scored
+by
 
   NLL = mean_i l_i,    l_i = - log 1/5 sum_s p(y_i | x_i, theta_s)
 
 of `fit`'s validation data. Two scores in a row above the best one end the
-search. Chosen is the lowest temperature whose score is above the best one by
-less than the standard error of that difference,
+search. Chosen is the highest temperature whose score is above the best one by
+no more than the standard error of that difference,
 
-  sd_i (l_i - l_i of the best) / sqrt(n):
+  sd_i (l_i - l_i of the best) / sqrt(n).
 
-a hundred rows do not tell 0.1 from 0.001, and the lowest T is the one nearest
-to the optimizer that most models are trained with. The chain goes on at this
-temperature, from the last draw of its trial.
+The chain goes on at this temperature, from the last draw of its trial.
 
-Such a search sees what a few draws after a short time are worth: at high
-temperatures, where a chain takes longer to come to rest and more draws to
-average over, this may be more or less than in the end. Validation data that
-come in another order each time make differences, and so the error, too large,
-and T too low.
+It begins at T = 1, and chooses the highest T in doubt, because a cold chain
+overfits, and takes longer to do so than a trial lasts. Upwards from 0.001, as
+it once was, the search chose 0.001 in TOLD
+
+Such a search sees what a few draws after a short time are worth. A hot chain
+needs more draws to average over than a trial has: T = 1 may be better in the
+end than its score. Validation data that come in another order each time make
+differences, and so the error, too large, and T too high.
 
 The scale s of the prior N(0, s^2) is not searched for beside T, which does not
 pay. Test NLL with T the best of 0.01, 0.03, 0.1, 0.3 and 1, defaults else, two
@@ -63,7 +63,7 @@ from tfp_sgmcmc.keras.model import replicas
 
 __all__ = ['TEMPERATURES', 'TemperatureSearch']
 
-TEMPERATURES = (0.001, 0.01, 0.1, 1.)
+TEMPERATURES = (1., 0.1, 0.01, 0.001)
 _NUM_DRAWS = 5
 _NUM_WORSE = 2
 # Of the epochs: one in so many before the first trial, and for each.
@@ -219,7 +219,7 @@ class TemperatureSearch:
           'None of the temperatures gave predictions that are finite numbers '
           'on the validation data. Take a smaller learning_rate, or look for '
           'NaN in the validation data.')
-    chosen = lowest_as_good(self._losses, self._weights)
+    chosen = first_as_good(self._losses, self._weights)
     self._set(TEMPERATURES[chosen])
     self._is_over = True
     if chosen < tried - 1:
@@ -250,6 +250,7 @@ class TemperatureSearch:
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""
     return {
+        'search/temperatures': np.float32(TEMPERATURES),
         'search/temperature': np.float32(self._now),
         'search/losses': np.asarray(self._losses, np.float64),
         'search/weights': np.asarray(self._weights, np.float64),
@@ -265,7 +266,16 @@ class TemperatureSearch:
 
     Args:
       state: Arrays by name, those of its `state` among them.
+
+    Raises:
+      ValueError: If the other had other temperatures, or another order.
     """
+    if not np.array_equal(
+        state.get('search/temperatures', ()), np.float32(TEMPERATURES)):
+      raise ValueError(
+          'Another version of tfp_sgmcmc began the search for the temperature '
+          'in this directory, in another order: it cannot go on. Give another '
+          'directory. PosteriorSamples.load(directory, model) reads its draws.')
     self._set(state['search/temperature'])
     self._losses = list(state['search/losses'])
     self._weights = state['search/weights']
@@ -278,7 +288,7 @@ class TemperatureSearch:
         for name in ('search-ends', 'search-draws'))
 
 
-def lowest_as_good(losses: Sequence[np.ndarray], weights: np.ndarray) -> int:
+def first_as_good(losses: Sequence[np.ndarray], weights: np.ndarray) -> int:
   """The first of several whose mean loss is the lowest, up to its error.
 
   Args:
@@ -295,7 +305,7 @@ def lowest_as_good(losses: Sequence[np.ndarray], weights: np.ndarray) -> int:
   >>> import numpy as np
   >>> from tfp_sgmcmc.keras.heat import temperature_search
   >>> best = np.zeros([4])
-  >>> temperature_search.lowest_as_good(
+  >>> temperature_search.first_as_good(
   ...     [best + 0.1, best + [-1., 1., -1., 1.2], best], np.ones([4]))
   1
   """
