@@ -98,7 +98,8 @@ def test_langevin_is_told_by_its_loss():
     fit(2.2, 200, kernel=sgmcmc.SGLD, momentum=None)
 
 
-def record(ratios, num_weights=10, momentum=0.9, losses=()):
+def record(
+    ratios, num_weights=10, momentum=0.9, losses=(), temperature=1.):
   """A record of steps 1, 2, ..., which have these temperatures, `[n, k]`."""
   made = heat_record.HeatRecord(
       np.size(ratios[0]), num_weights, 10, ('learning_rate', 0.1),
@@ -107,7 +108,7 @@ def record(ratios, num_weights=10, momentum=0.9, losses=()):
   losses = list(losses)
   made.add_loss(1.)
   for step, ratio in enumerate(ratios, 1):
-    made.add(step, ratio, 1.)
+    made.add(step, temperature * ratio, temperature)
     if losses and step % every == 0:
       made.add_loss(losses.pop(0))
   return made
@@ -123,6 +124,14 @@ def test_what_is_hot_for_an_epoch_and_100_steps_stops_unless_it_cools():
     assert not record(ratios).rows_without_bound(1)
   of_two = record(np.stack([np.ones(150), hot], axis=-1))
   assert list(of_two.rows_without_bound(1)) == [1]
+
+
+def test_the_noise_of_minibatches_stops_no_cold_chain():
+  hot = np.full(150, 249.)
+  assert record(hot).rows_without_bound(1)
+  assert not record(hot, temperature=0.001).rows_without_bound(1)
+  assert record(hot, temperature=0.03).rows_without_bound(1)
+  assert not record(hot, temperature=0.).rows_without_bound(1)
 
 
 def test_a_falling_loss_explains_heat():

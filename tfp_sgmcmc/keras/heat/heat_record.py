@@ -33,6 +33,9 @@ __all__ = ['HeatRecord']
 # The excess of the temperature that the advice aims at.
 _AIM = 0.1
 _READ_EVERY = 1000
+# Below this T the noise of minibatches is most of the heat, which the default
+# kernel holds at about this (`SelfTuning`).
+_LEAST = 0.05
 _BURNIN = (
     'burn-in has to be longer: raise num_burnin_steps, or start from a trained '
     'model (start_epoch).')
@@ -99,7 +102,9 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
     self._spread = num_weights * temperature / (2. * num_examples)
     self._temperature = temperature
     self._momentum = momentum
-    self._steps, self._ratios, self._waiting = [], [], []
+    self._steps, self._waiting = [], []
+    self._kinetic = np.zeros([0, num_chains])
+    self._targets = np.zeros([0])
     self._first_loss: float | None = None
     self._losses = []
 
@@ -170,6 +175,8 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
   def rows_without_bound(self, since: int) -> dict[int, verdicts.Row]:
     """The rows of the chains that are far too hot in 100 steps, and an epoch.
 
+    At a T below 0.05 it is the share of 0.05.
+
     Args:
       since: Python `int`, the number of the epoch's first step.
 
@@ -178,7 +185,7 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
     """
     if self._steps:
       since = min(since, self._steps[-1] - temperatures.HOT_STEPS + 1)
-    rows = map(temperatures.heat_without_bound, self._since(since))
+    rows = map(temperatures.heat_without_bound, self._since(since, _LEAST))
     return {k: row for k, row in enumerate(rows) if row is not None}
 
   def row_of_loss(self, loss: float) -> verdicts.Row:
@@ -252,16 +259,25 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
     return (f'The excess falls with {name}: take {what} for an excess of a '
             'tenth, or larger batches.')
 
-  def _since(self, step):
-    """The ratios from a step on, `[k, n]`."""
+  def _since(self, step, least=0.):
+    """The kinetic temperatures over T from a step on, `[k, n]`; 0 at T = 0.
+
+    Over `least` where T is lower.
+    """
     self._read()
-    ratios = np.reshape(self._ratios, [-1, self._num_chains])
-    return self._scale * ratios[np.asarray(self._steps) >= step].T
+    is_since = np.asarray(self._steps) >= step
+    targets = self._targets[is_since]
+    ratios = self._kinetic[is_since].T / np.maximum(
+        targets, np.where(targets > 0., least, np.inf))
+    return self._scale * ratios
 
   def _read(self):
     """Reads the values of tensors that wait."""
-    for kinetic, target in self._waiting:
-      ratios = np.ravel(np.asarray(kinetic, np.float64))
-      ratios = ratios / float(target) if target > 0. else 0. * ratios
-      self._ratios.extend(ratios.tolist())
+    if self._waiting:
+      kinetic, targets = (
+          np.asarray([np.asarray(value) for value in values], np.float64)
+          for values in zip(*self._waiting))
+      self._kinetic = np.concatenate(
+          [self._kinetic, kinetic.reshape([-1, self._num_chains])])
+      self._targets = np.concatenate([self._targets, targets.ravel()])
     self._waiting = []
