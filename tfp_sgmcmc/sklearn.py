@@ -380,7 +380,7 @@ def _on_all_rows(arguments, model, epochs, steps_per_epoch):
   if num_burnin_steps is None:
     num_burnin_steps = num_steps // _BURNIN
   chosen = dict(
-      prior=priors.bounded_normal(model.trainable_variables),
+      prior=priors.bounded_normal(model.trainable_variables, model.weights),
       num_steps_between_results=max(
           1, (num_steps - num_burnin_steps) // _NUM_DRAWS) - 1)
   # A setting of None is one that is left out.

@@ -101,16 +101,17 @@ def numbers(noise):
   return x, y.astype(np.float32)
 
 
-def variances(weights):
+def variances(weights, all_weights=()):
   """Those of the default prior of each weight, by its path."""
-  prior = priors.bounded_normal(weights)
+  prior = priors.bounded_normal(weights, all_weights)
   return {w.path: float(prior(w).variance()) for w in weights}
 
 
 def kernel_variances(model):
   """Those of the default prior of kernels, in their order."""
   return [variance for path, variance in variances(
-      model.trainable_weights).items() if path.endswith('/kernel')]
+      model.trainable_weights, model.weights).items()
+          if path.endswith('/kernel')]
 
 
 def test_the_prior_of_wide_kernels_is_narrower():
@@ -205,6 +206,25 @@ def test_what_ends_a_deep_stack():
   images = keras.Sequential([keras.Input([20, 20, 1]), *(
       layers.Conv2D(8, 3) for _ in range(8))])
   assert kernel_variances(images) == [1.] * 8
+
+
+def test_the_prior_before_batch_normalisation():
+  """A unit's sum has a variance of 8, of inputs of variance 1."""
+  layers = keras.layers
+
+  def of(normalisation):
+    return kernel_variances(keras.Sequential([
+        keras.Input([20, 20, 1]), layers.Conv2D(8, 3), normalisation(),
+        layers.Flatten(), layers.Dense(64), normalisation(), layers.ReLU(),
+        layers.Dense(4), normalisation(), layers.Dense(32), layers.ReLU(),
+        layers.Dense(2)]))
+
+  wide = 128. / (8 * 18**2)
+  np.testing.assert_allclose(
+      of(layers.BatchNormalization),
+      [1., 8. / (8 * 18**2), 8. / 64, 1., 1.], rtol=1e-5)
+  np.testing.assert_allclose(
+      of(layers.LayerNormalization), [1., wide, 1., 1., 1.], rtol=1e-5)
 
 
 def test_the_prior_of_a_kernel_that_is_a_vector():

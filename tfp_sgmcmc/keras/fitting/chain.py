@@ -560,7 +560,7 @@ class Chain:
     self._build(first)
     prior = priors.chosen(
         self._settings.prior, self._settings.has_default_prior,
-        bool(self._model.losses), self._model.trainable_variables, self._say)
+        bool(self._model.losses), self._model, self._say)
     self._take_weights()
     self._start_chains(first)
     self._take_numbers(first)

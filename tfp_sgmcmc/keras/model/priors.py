@@ -25,6 +25,8 @@ __all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
 _MOST_INPUTS = 128
 # The largest product of the gains of inner kernels at which N(0, 1) did.
 _MOST_GAIN = 100**3
+# The gain of dense kernels before batch normalisation.
+_NORMALISED_GAIN = 8.
 # Of LoRA's matrices. The product of two of N(0, 1) would change each weight of
 # a pretrained kernel by more than its own size.
 _ADAPTER_STDDEV = 0.1
@@ -77,11 +79,14 @@ def he_normal(
 
 def bounded_normal(
     variables: Sequence[keras.Variable],
+    all_weights: Sequence[keras.Variable] = (),
 ) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
   """The prior where none is given: N(0, 1), and narrower in wide or deep nets.
 
     w ~ N(0, min(1, 128 / fan_in))   for kernels, recurrent ones too,
     w ~ N(0, min(1, g / fan_in))     for inner kernels of deep stacks,
+    w ~ N(0, min(1, 8 / fan_in))     for dense kernels before batch
+                                     normalisation,
     w ~ N(0, 1 / fan_in)             for kernels of attention,
     w ~ N(0, 0.1^2)                  for the two matrices of LoRA,
     w ~ N(0, 1)                      for all others, embeddings among them,
@@ -108,12 +113,20 @@ def bounded_normal(
   under N(0, 1) a small change of the inputs changes the outputs at random. Of
   convolutions, up to ten in a row, a narrower prior was no better.
 
+  Batch normalisation divides by standard deviations that are fixed before the
+  first step (`moving_statistics`), when the kernel before has values of a
+  variance near 1 / fan_in. Under N(0, 1) its outputs then have a variance near
+  fan_in, in place of 1, and draws were far too sure of themselves. After
+  convolutions a narrower prior was no better.
+
   Kernels of attention are those of layers named query, key, value and
   attention_output, as Keras names them. A dense layer named value is none: so
   a head is named that values a state.
 
   Args:
     variables: The trainable weights, in the model's order.
+    all_weights: All its weights, `model.weights`, by which batch normalisation
+      is known: it has a moving variance.
 
   Returns:
     prior: Callable of a weight, of the distribution of each of its values, in
@@ -132,6 +145,7 @@ def bounded_normal(
   for stack in _stacks(variables):
     inner = stack[1:-1]
     gains.update(zip((kernel.path for kernel in inner), _bounded_gains(inner)))
+  gains.update(dict.fromkeys(_normalised(all_weights), _NORMALISED_GAIN))
 
   def prior(variable):
     dtype = tf.as_dtype(variable.dtype)
@@ -165,6 +179,18 @@ def _stacks(variables):
   return stacks
 
 
+def _normalised(weights):
+  """The paths of dense kernels that batch normalisation comes after."""
+  before = None
+  for weight in weights:
+    if weight.name == 'kernel':
+      before = weight
+    elif weight.name == 'moving_variance' and before is not None:
+      if len(before.shape) == 2:
+        yield before.path
+      before = None
+
+
 def _bounded_gains(kernels):
   """The gains of the inner kernels of a stack; in deep ones smaller powers."""
   gains = [min(scale_mixture.fan_in(kernel.shape), _MOST_INPUTS)
@@ -190,7 +216,7 @@ def chosen(
     prior: hints.Prior,
     is_default: bool,
     has_losses: bool,
-    variables: Sequence[keras.Variable],
+    model: keras.Model,
     say: Callable[[str], None],
 ) -> Any:
   """The prior to take; warns where nothing, or two things, say it.
@@ -200,7 +226,7 @@ def chosen(
     is_default: Python `bool`, whether it was left to us.
     has_losses: Python `bool`, whether the model has regularisers or other
       added losses, which are a prior.
-    variables: The trainable weights, in the model's order.
+    model: Built `keras.Model`.
     say: Callable of a sentence, to show it.
 
   Returns:
@@ -211,8 +237,10 @@ def chosen(
         "the model's regularisers and other added losses." if has_losses
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
         '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
-        'N(0, 0.01) for LoRA; narrower too in deep networks.'))
-    return prior if has_losses else bounded_normal(variables)
+        'N(0, 0.01) for LoRA; narrower too in deep networks, and before '
+        'batch normalisation.'))
+    return prior if has_losses else bounded_normal(
+        model.trainable_variables, model.weights)
   if prior is None and not has_losses:
     warnings.warn(
         'There is no prior and the model has no regularisers: the prior is '
