@@ -193,6 +193,18 @@ def test_in_a_fit_that_gives_the_model_its_weights(start_epoch):
   assert sampling.settings['num_chains'] == 4
 
 
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_eager_in_a_fit_that_gives_the_model_its_weights():
+  model = keras.Sequential([keras.layers.Dense(5), keras.layers.Dense(2)])
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood(), run_eagerly=True)
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, start_epoch=0, num_chains=2)
+  model.fit(*test_more_rows.table(100), epochs=1, batch_size=20, verbose=0,
+            callbacks=[sampling])
+  assert sampling.posterior.num_chains == 2
+  assert sampling.num_steps == 5
+
+
 def test_one_with_rows_a_kernel_or_a_rate_of_the_user():
   for arguments in (dict(num_more_rows=0), dict(num_more_rows=7),
                     dict(learning_rate=0.001),

@@ -543,7 +543,8 @@ class Chain:
   def _begin(self, data, iterator):
     """Does what needs a batch, in this order; warnings come in between.
 
-    1. The model gets weights and metrics. All else needs them.
+    1. The model gets metrics, and weights where `_prepare` gave it none. All
+       else needs them.
     2. The weights from before sampling are kept, or those of an earlier process
        put back: before the chains go to their starts.
     3. The chains go to their starts.
