@@ -203,6 +203,23 @@ def test_components_that_hold_distributions():
       posterior.predictive(X).cdf(y), cdf @ [0.25, 0.75] @ WEIGHTS, rtol=1e-5)
 
 
+def test_quantiles_of_numbers_from_a_list():
+  """They are of the list, and `evaluate` has no scores of continuous ones."""
+  numbers = [-1., 0.5, 2.]  # float32; probabilities are of another dtype.
+  loss = sgmcmc.keras.DistributionLoss(
+      lambda outputs: tfd.FiniteDiscrete(numbers, logits=outputs))
+  slopes = np.array([[-1., 0., 1.], [0.5, 1., 2.], [2., -3., 0.]])
+  posterior = linear(loss, slopes, WEIGHTS, units=3)
+  p = scipy.special.softmax(X[:, np.newaxis] * slopes, axis=-1)
+  cdf = np.cumsum(np.einsum('ndk,d->nk', p, shares(WEIGHTS)), axis=-1)
+  for level in (0.05, 0.4, 0.8):
+    wanted = np.asarray(numbers)[np.argmax(cdf >= level, axis=-1)]
+    found, = posterior.quantiles(X, [level])
+    np.testing.assert_array_equal(np.ravel(found), wanted)
+  y = np.full([len(X)], 0.5, np.float32)
+  assert list(posterior.evaluate(X, y)) == ['nll']
+
+
 @both_weights
 def test_standard_deviation_and_uncertainty(weights):
   loss = sgmcmc.keras.GaussianLikelihood()  # Learns the scale.

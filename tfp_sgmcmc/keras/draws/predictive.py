@@ -257,8 +257,8 @@ def levels_of_targets(
   distribution = distribution_of_draw(term, y_pred)
   while isinstance(distribution, tfd.Independent):
     distribution = distribution.distribution
-  if distribution.event_shape.rank or isinstance(distribution, COUNTS) or (
-      not distribution.dtype.is_floating):
+  if distribution.event_shape.rank or not distribution.dtype.is_floating or (
+      isinstance(distribution, (*COUNTS, tfd.FiniteDiscrete))):
     return None
   y = tf.reshape(
       tf.cast(y_true, distribution.dtype), distribution.batch_shape_tensor())
@@ -330,8 +330,12 @@ def quantiles(
         is_below, high, middle)
     if np.all(high - low <= 1e-14 * np.abs(high)):
       break
-  is_count = isinstance(mixed.components_distribution, COUNTS)
-  return np.floor(high) if is_count else high
+  component = mixed.components_distribution
+  if isinstance(component, tfd.FiniteDiscrete):  # Its cdf jumps a bit early.
+    outcomes = np.float64(component.outcomes)
+    return outcomes[np.argmin(
+        np.abs(high[..., np.newaxis] - outcomes), axis=-1)]
+  return np.floor(high) if isinstance(component, COUNTS) else high
 
 
 def shortest_interval(
@@ -411,10 +415,14 @@ def _cdf(term, mixed) -> Callable[[np.ndarray], np.ndarray]:
         'integers, and quantiles are of real numbers and counts. Use sample(x, '
         'n), and quantiles or shares of its targets.')
   is_count = isinstance(component, COUNTS)
+  weights = np.float64(mixed.mixture_distribution.probs_parameter())
 
   def cdf(y):
     of = np.floor(y) if is_count else y
-    values = mixed.cdf(tf.cast(of, mixed.dtype)).numpy()
+    # The mixture's own cdf needs one dtype, and a FiniteDiscrete may have
+    # numbers of another than its probabilities.
+    values = np.sum(weights * np.float64(component.cdf(
+        tf.cast(of[..., np.newaxis], component.dtype))), axis=-1)
     # A cdf that equals p, as of a median of counts, may be rounded below it.
     return np.where(y < 0., 0., values + _ROUNDING) if is_count else values
 

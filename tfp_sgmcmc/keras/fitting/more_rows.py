@@ -61,6 +61,9 @@ _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
 _TIMES_IN_PLACE, _MOST_PRODUCTS_IN_PLACE = 8, 2**24
 _NUMBERS_AT_ONCE = 2**22
+# Of a batch. Where a step takes more, a fit of more than some hundred batches
+# has neither rows beside a batch nor several steps for it (`steps_per_batch`).
+_MOST_TRACED = 2**26
 
 
 class Number(NamedTuple):
@@ -134,8 +137,8 @@ class FitData:
     A model is traced for it, unless it is large.
     """
     assert self.arrays is not None
-    products, fewest = None, _LEAST_BATCHES * self.batch_size
-    if products_lib.at_least(self._model) * fewest <= _MOST_PRODUCTS:
+    products = None
+    if products_lib.at_least(self._model) * self.batch_size <= _MOST_TRACED:
       products = products_lib.a_row(self._model, self.arrays)
     if products is None:
       products = products_lib.at_most(self._model, self.arrays)
