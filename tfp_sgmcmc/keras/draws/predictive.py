@@ -334,7 +334,7 @@ def quantiles(
   if isinstance(component, tfd.FiniteDiscrete):  # Its cdf jumps a bit early.
     outcomes = np.float64(component.outcomes)
     return outcomes[np.argmin(
-        np.abs(high[..., np.newaxis] - outcomes), axis=-1)]
+        np.abs(np.asarray(high)[..., np.newaxis] - outcomes), axis=-1)]
   return np.floor(high) if isinstance(component, COUNTS) else high
 
 

@@ -30,6 +30,7 @@ from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
 from tfp_sgmcmc.keras.model import compiled_step
+from tfp_sgmcmc.keras.model import input_sizes
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import moving_statistics
@@ -84,6 +85,7 @@ class Chain:
         model, settings.schedule, settings.search, settings.found_step, say,
         lambda: advice.smaller_steps(settings))
     self._before = weights_before.WeightsBefore(model)
+    self._input_sizes = input_sizes.InputSizes()
     self._program: program_lib.Program | None = None
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
@@ -110,7 +112,8 @@ class Chain:
     settings = self._settings
     parts: list[checkpoint_lib.Part | None] = [
         self._before, self._draws, self._progress, settings.examples,
-        settings.schedule, settings.search, settings.found_step]
+        settings.schedule, settings.search, settings.found_step,
+        self._input_sizes]
     return [part for part in parts if part is not None]
 
   @property
@@ -180,6 +183,8 @@ class Chain:
     spec = iterator.element_spec
     if self._step is None and self._first_look.needs_a_batch(spec):
       self._first_look.look(self._ahead.first(iterator))
+    if self._input_sizes.by_path is None:
+      self._input_sizes.by_path = self._find_input_sizes(iterator)
     if self.num_chains == 1 or not self._rows.needs_look:
       self._enter(spec)
       return
@@ -189,6 +194,14 @@ class Chain:
     self._enter(spec)
     if self.num_chains > 1 and self._rows.needs_rows:
       self._take_rows()
+
+  def _find_input_sizes(self, iterator):
+    """Those that the default prior is made with."""
+    if not self._settings.has_default_prior or self._model.losses:
+      return {}
+    batch = first_look.whole_batch(self._model, self._ahead.first(iterator))
+    return input_sizes.find(
+        self._model, keras.utils.unpack_x_y_sample_weight(batch)[0])
 
   def _look(self, iterator):
     """Takes the data of a fit, by the next batch, which is not used up."""
@@ -204,7 +217,8 @@ class Chain:
     """Has the program's variables hold this chain; makes the program first."""
     if self._program is None:
       self._program = program_lib.of(
-          self._model, self._settings, element_spec, self.seed, self)
+          self._model, self._settings, element_spec, self.seed, self,
+          self._input_sizes.key())
     self._program.enter(self)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
@@ -561,7 +575,8 @@ class Chain:
     self._build(first)
     prior = priors.chosen(
         self._settings.prior, self._settings.has_default_prior,
-        bool(self._model.losses), self._model, self._say)
+        bool(self._model.losses), self._model, self._input_sizes.by_path,
+        self._say)
     self._take_weights()
     self._start_chains(first)
     self._take_numbers(first)

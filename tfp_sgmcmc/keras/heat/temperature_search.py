@@ -251,8 +251,8 @@ class TemperatureSearch:
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""
     return {
-        'search/temperatures': np.float32(TEMPERATURES),
-        'search/temperature': np.float32(self._now),
+        'search/temperatures': np.asarray(TEMPERATURES, np.float32),
+        'search/temperature': np.asarray(self._now, np.float32),
         'search/losses': np.asarray(self._losses, np.float64),
         'search/weights': np.asarray(self._weights, np.float64),
         'search/counts': np.asarray([
@@ -272,7 +272,8 @@ class TemperatureSearch:
       ValueError: If the other had other temperatures, or another order.
     """
     if not np.array_equal(
-        state.get('search/temperatures', ()), np.float32(TEMPERATURES)):
+        state.get('search/temperatures', ()),
+        np.asarray(TEMPERATURES, np.float32)):
       raise ValueError(
           'Another version of tfp_sgmcmc began the search for the temperature '
           'in this directory, in another order: it cannot go on. Give another '

@@ -4,13 +4,16 @@
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 import math
 import re
+import types
 from typing import Any
 import warnings
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -80,6 +83,7 @@ def he_normal(
 def bounded_normal(
     variables: Sequence[keras.Variable],
     all_weights: Sequence[keras.Variable] = (),
+    input_sizes: Mapping[str, np.ndarray] = types.MappingProxyType({}),
 ) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
   """The prior where none is given: N(0, 1), and narrower in wide or deep nets.
 
@@ -127,6 +131,8 @@ def bounded_normal(
     variables: The trainable weights, in the model's order.
     all_weights: All its weights, `model.weights`, by which batch normalisation
       is known: it has a moving variance.
+    input_sizes: By the path of kernels whose inputs are far from 1, by what to
+      divide the prior's standard deviation, see `input_sizes.find`.
 
   Returns:
     prior: Callable of a weight, of the distribution of each of its values, in
@@ -155,6 +161,9 @@ def bounded_normal(
                    _of_attention(variable))**0.5
     else:
       stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
+    if variable.path in input_sizes:
+      stddev = np.broadcast_to(
+          stddev / input_sizes[variable.path][:, np.newaxis], variable.shape)
     return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
 
   return prior
@@ -217,6 +226,7 @@ def chosen(
     is_default: bool,
     has_losses: bool,
     model: keras.Model,
+    input_sizes: Mapping[str, np.ndarray],
     say: Callable[[str], None],
 ) -> Any:
   """The prior to take; warns where nothing, or two things, say it.
@@ -227,6 +237,7 @@ def chosen(
     has_losses: Python `bool`, whether the model has regularisers or other
       added losses, which are a prior.
     model: Built `keras.Model`.
+    input_sizes: As `bounded_normal` takes them.
     say: Callable of a sentence, to show it.
 
   Returns:
@@ -238,9 +249,11 @@ def chosen(
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
         '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
         'N(0, 0.01) for LoRA; narrower too in deep networks, and before '
-        'batch normalisation.'))
+        'batch normalisation.' + ' Some inputs spread by more than 10, and '
+        'their weights have a prior as if they were divided by that. It is '
+        'better to standardise them.' * bool(input_sizes)))
     return prior if has_losses else bounded_normal(
-        model.trainable_variables, model.weights)
+        model.trainable_variables, model.weights, input_sizes)
   if prior is None and not has_losses:
     warnings.warn(
         'There is no prior and the model has no regularisers: the prior is '
