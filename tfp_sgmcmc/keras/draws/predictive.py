@@ -332,9 +332,9 @@ def quantiles(
       break
   component = mixed.components_distribution
   if isinstance(component, tfd.FiniteDiscrete):  # Its cdf jumps a bit early.
-    outcomes = np.float64(component.outcomes)
+    outcomes = np.asarray(component.outcomes, np.float64)
     return outcomes[np.argmin(
-        np.abs(np.asarray(high)[..., np.newaxis] - outcomes), axis=-1)]
+        np.abs(high[..., np.newaxis] - outcomes), axis=-1)]
   return np.floor(high) if isinstance(component, COUNTS) else high
 
 

@@ -88,14 +88,14 @@ def find(model: keras.Model, x: hints.Data) -> dict[str, np.ndarray]:
     by_path: Powers of two, at least 1, by the path of the kernel: one for each
       column or channel. Kernels without large inputs are left out.
   """
-  numbers = [
-      np.asarray(leaf) for leaf in tf.nest.flatten(x, expand_composites=True)
-      if tf.is_tensor(leaf) and (
-          leaf.dtype.is_floating or leaf.dtype.is_integer)]
-  if not any(np.any(np.abs(each) > _LARGE) for each in numbers):
+  every = compat.all_layers(model)
+  # Integers that are looked up are no numbers, and such models may be large.
+  are_looked_up = any(
+      isinstance(layer, keras.layers.Embedding) for layer in every)
+  if not any(_is_large(leaf, are_looked_up)
+             for leaf in tf.nest.flatten(x, expand_composites=True)):
     return {}
-  layers = [layer for layer in compat.all_layers(model)
-            if isinstance(layer, _LAYERS)]
+  layers = [layer for layer in every if isinstance(layer, _LAYERS)]
   weights = network.values(model.trainable_variables)
   passes = []
   for factor in (1, 2):  # What depends on weights differs.
@@ -115,6 +115,13 @@ def find(model: keras.Model, x: hints.Data) -> dict[str, np.ndarray]:
     if np.any(size > 1.) and len(size) == kernel.shape[-2]:
       found[kernel.path] = size
   return found
+
+
+def _is_large(leaf, are_looked_up):
+  if not tf.is_tensor(leaf) or not (leaf.dtype.is_floating or (
+      leaf.dtype.is_integer and not are_looked_up)):
+    return False
+  return bool(np.any(np.abs(np.float64(leaf)) > _LARGE))
 
 
 def _spread(values):
