@@ -227,6 +227,21 @@ def test_the_prior_before_batch_normalisation():
       of(layers.LayerNormalization), [1., wide, 1., 1., 1.], rtol=1e-5)
 
 
+def test_the_prior_before_batch_normalisation_of_other_layers():
+  """A recurrent kernel is not dense; and a kernel of other units is another."""
+  layers = keras.layers
+  recurrent = keras.Sequential([
+      keras.Input([5, 30]), layers.LSTM(16), layers.BatchNormalization()])
+  assert kernel_variances(recurrent)[0] == 1.
+  dense = [layers.Dense(64), layers.Dense(2), layers.BatchNormalization()]
+  for layer, units in zip(dense, (64, 64, 64)):
+    layer.build([None, units])
+  weights = [w for layer in dense for w in layer.weights]
+  assert set(variances(
+      [w for layer in dense for w in layer.trainable_weights], weights
+  ).values()) == {1.}
+
+
 def test_the_prior_of_a_kernel_that_is_a_vector():
   """As layers of one's own may have."""
   kernels = [keras.Variable(np.ones(shape, 'float32'), name='kernel')

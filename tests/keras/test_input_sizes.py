@@ -29,21 +29,25 @@ def test_columns_of_a_table():
   # A constant column has that of all others.
   assert sizes(model, columns(1., 50., 1000., 0.)) == [[1., 64., 1024., 512.]]
   assert sizes(model, columns(1., 9., 0.1, 3.) + 2000.) == []
+  assert sizes(model, columns(1., 50., np.nan, 3.)) == [[1., 64., 1., 1.]]
+  assert sizes(model, columns(1., 50., 3., 3.)[:1]) == []  # A single row.
 
 
 def test_only_kernels_that_read_data():
   """Whatever is between, as long as it has no weights that are trained."""
   x = keras.Input([8, 8, 2])
-  normal = layers.BatchNormalization()(x)
   joined = layers.Concatenate()([
-      layers.Flatten()(layers.Conv2D(3, 3)(normal)),
+      *(layers.Flatten()(layers.Conv2D(3, 3)(
+          layers.BatchNormalization(scale=scale, center=scale)(x)))
+        for scale in (True, False)),
       layers.Flatten()(layers.Conv2D(3, 3)(layers.Rescaling(1. / 255.)(x))),
       layers.Flatten()(layers.Conv2D(3, 3, name='raw')(
           layers.MaxPooling2D()(x)))])
   model = keras.Model(x, layers.Dense(2)(joined))
   pixels = tf.reshape(columns(*[100.] * 128), [200, 8, 8, 2])
   found = input_sizes.find(model, pixels)
-  assert list(found) == [model.get_layer('raw').kernel.path]
+  kernel, = (model.trainable_variables[k] for k in found)
+  assert kernel is model.get_layer('raw').kernel
   assert next(iter(found.values())).tolist() == [64., 64.]  # Of the largest.
 
 
@@ -54,10 +58,54 @@ def test_normalised_or_looked_up():
   model = keras.Sequential([keras.Input([2]), normalization, layers.Dense(2)])
   assert sizes(model, table) == []
   words = tf.cast(tf.abs(columns(100., 100.)), tf.int32)
-  model = keras.Sequential([
-      keras.Input([2], dtype='int32'), layers.Embedding(1000, 3),
-      layers.Flatten(), layers.Dense(2)])
-  assert sizes(model, words) == []
+  x = keras.Input([2], dtype='int32')
+  count = layers.Dense(2)(layers.Lambda(lambda x: tf.cast(x, tf.float32))(x))
+  assert sizes(keras.Model(x, count), words) == [[64., 64.]]
+  looked_up = layers.Flatten()(layers.Embedding(1000, 3)(x))
+  both = layers.Concatenate()([count, looked_up])
+  assert sizes(keras.Model(x, both), words) == []
+
+
+class Own(keras.Model):
+  """A layer that is not called, one by name, and one in a loop; no Input."""
+
+  def __init__(self):
+    super().__init__()
+    self.unused, self.named, self.looped = (layers.Dense(3) for _ in range(3))
+    self.towers = [keras.Sequential([
+        keras.Input([2]), layers.Dense(units, name='hidden')], name='tower')
+                   for units in (3, 4)]
+
+  def call(self, x):
+    both = self.named(inputs=x) + tf.map_fn(
+        lambda row: self.looped(row[tf.newaxis])[0], x, fn_output_signature=(
+            x.dtype))
+    return tf.concat([both, *(tower(x[:, :2]) for tower in self.towers)], 1)
+
+
+def test_models_of_ones_own():
+  model, x = Own(), columns(50., 1., 1000.)
+  model(x)
+  found = input_sizes.find(model, x)
+  towers = [tower.layers[0].kernel for tower in model.towers]
+  assert towers[0].path == towers[1].path
+  by_id = {id(model.trainable_variables[k]): size.tolist()
+           for k, size in found.items()}
+  assert by_id == {
+      id(model.named.kernel): [64., 1., 1024.],
+      **{id(kernel): [64., 1.] for kernel in towers}}
+  prior = priors.bounded_normal(model.trainable_variables, input_sizes=found)
+  assert prior(towers[1]).stddev().shape == [2, 4]
+
+
+def test_what_cannot_be_looked_at_has_the_usual_prior():
+  class Graphs(keras.Model):
+
+    def call(self, x):
+      assert not tf.executing_eagerly()
+      return x
+
+  assert input_sizes.find(Graphs(), columns(100.)) == {}
 
 
 def test_the_prior_is_that_of_inputs_that_were_divided():
@@ -65,7 +113,7 @@ def test_the_prior_is_that_of_inputs_that_were_divided():
   kernel, bias = model.trainable_variables
   prior = priors.bounded_normal(
       model.trainable_variables,
-      input_sizes={kernel.path: np.float32([1., 64., 512.])})
+      input_sizes={0: np.float32([1., 64., 512.])})
   np.testing.assert_allclose(
       prior(kernel).stddev(), [[1.] * 2, [1. / 64.] * 2, [1. / 512.] * 2])
   assert float(prior(bias).stddev()) == 1.
@@ -90,7 +138,7 @@ def test_a_chain_goes_on_with_the_prior_that_it_began_with(tmp_path):
   raw, small = (columns(s, 1.).numpy() for s in (100., 1.))
   model, sampling = fit(raw, tmp_path)
   found = sizes_of(sampling)
-  assert found.by_path[model.trainable_variables[0].path].tolist() == [128., 1.]
+  assert found.by_position[0].tolist() == [128., 1.]
   _, more = fit(small, tmp_path, epochs=6)
   assert more.num_steps > sampling.num_steps
   assert sizes_of(more).key() == found.key()

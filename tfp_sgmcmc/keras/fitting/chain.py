@@ -183,8 +183,8 @@ class Chain:
     spec = iterator.element_spec
     if self._step is None and self._first_look.needs_a_batch(spec):
       self._first_look.look(self._ahead.first(iterator))
-    if self._input_sizes.by_path is None:
-      self._input_sizes.by_path = self._find_input_sizes(iterator)
+    if self._input_sizes.by_position is None:
+      self._input_sizes.by_position = self._find_input_sizes(iterator)
     if self.num_chains == 1 or not self._rows.needs_look:
       self._enter(spec)
       return
@@ -575,7 +575,7 @@ class Chain:
     self._build(first)
     prior = priors.chosen(
         self._settings.prior, self._settings.has_default_prior,
-        bool(self._model.losses), self._model, self._input_sizes.by_path,
+        bool(self._model.losses), self._model, self._input_sizes.by_position,
         self._say)
     self._take_weights()
     self._start_chains(first)

@@ -9,8 +9,8 @@ having:
   prior          N(0, 1) for each weight, N(0, 128 / inputs) for kernels of
                  more than 128 inputs, N(0, 1 / inputs) for those of attention,
                  N(0, 0.01) for LoRA's matrices, narrower in deep stacks of
-                 dense layers and before batch normalisation, where the model
-                 has no regularisers
+                 dense layers, before batch normalisation and for inputs that
+                 spread by more than 10, where the model has no regularisers
   first epochs   a fifth of them is for the compiled optimizer, the first of two
   burn-in        a third of the steps that are left, or the search (below) and
                  a tenth of those left after it

@@ -61,8 +61,9 @@ _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
 _TIMES_IN_PLACE, _MOST_PRODUCTS_IN_PLACE = 8, 2**24
 _NUMBERS_AT_ONCE = 2**22
-# Of a batch. Where a step takes more, a fit of more than some hundred batches
-# has neither rows beside a batch nor several steps for it (`steps_per_batch`).
+# Products of a batch up to which a model is traced. Where a step takes more, a
+# fit of more than some hundred batches has neither rows beside a batch nor
+# several steps for it (`steps_per_batch`).
 _MOST_TRACED = 2**26
 
 

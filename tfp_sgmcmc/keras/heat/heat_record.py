@@ -175,7 +175,7 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
   def rows_without_bound(self, since: int) -> dict[int, verdicts.Row]:
     """The rows of the chains that are far too hot in 100 steps, and an epoch.
 
-    At a T below 0.05 it is the share of 0.05.
+    Below T = 0.05 it counts how hot they are beside 0.05, in place of T.
 
     Args:
       since: Python `int`, the number of the epoch's first step.
@@ -185,8 +185,13 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
     """
     if self._steps:
       since = min(since, self._steps[-1] - temperatures.HOT_STEPS + 1)
-    rows = map(temperatures.heat_without_bound, self._since(since, _LEAST))
-    return {k: row for k, row in enumerate(rows) if row is not None}
+    found = {}
+    for k, (ratios, over_least) in enumerate(
+        zip(self._since(since), self._since(since, _LEAST))):
+      row = temperatures.heat_without_bound(over_least)
+      if row is not None:
+        found[k] = row._replace(value=float(ratios[-1]))
+    return found
 
   def row_of_loss(self, loss: float) -> verdicts.Row:
     """The row of an epoch's mean loss."""
@@ -262,7 +267,7 @@ too far. The excess falls with learning_rate: take learning_rate=0.005 (it is \
   def _since(self, step, least=0.):
     """The kinetic temperatures over T from a step on, `[k, n]`; 0 at T = 0.
 
-    Over `least` where T is lower.
+    Over `least`, where T is lower.
     """
     self._read()
     is_since = np.asarray(self._steps) >= step

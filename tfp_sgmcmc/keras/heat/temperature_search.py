@@ -269,17 +269,20 @@ class TemperatureSearch:
       state: Arrays by name, those of its `state` among them.
 
     Raises:
-      ValueError: If the other had other temperatures, or another order.
+      ValueError: If the other still searches in another order.
     """
-    if not np.array_equal(
+    is_over, *_ = state['search/counts'].tolist()
+    is_same = np.array_equal(
         state.get('search/temperatures', ()),
-        np.asarray(TEMPERATURES, np.float32)):
+        np.asarray(TEMPERATURES, np.float32))
+    if not (is_same or is_over):
       raise ValueError(
           'Another version of tfp_sgmcmc began the search for the temperature '
           'in this directory, in another order: it cannot go on. Give another '
           'directory. PosteriorSamples.load(directory, model) reads its draws.')
     self._set(state['search/temperature'])
-    self._losses = list(state['search/losses'])
+    # The scores of another order have other names.
+    self._losses = list(state['search/losses']) if is_same else []
     self._weights = state['search/weights']
     over, self._num_epochs, self._epochs_left, *trial = state[
         'search/counts'].tolist()

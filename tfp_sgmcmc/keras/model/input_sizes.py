@@ -3,17 +3,22 @@
 The default prior is for inputs of about 1. Pixels from 0 to 255, or columns in
 their own units, make a unit's sum hundreds of times as large, and draws far too
 sure of themselves. So the kernel of a dense or convolutional layer whose inputs
-depend on no weights, which spread by s > 10 in a column (or channel) j, has
+depend on no trained weights, and spread by s_j > 10 in column (or channel) j,
+has
 
   w_jk ~ N(0, v / s_j^2)
 
-in place of N(0, v): that is the prior of a network whose inputs were divided by
-s_j before. With s_j = 1 where the spread is no more than 10, nothing changes
-for data that are near a standard scale.
+in place of N(0, v): the prior of a network whose inputs were divided by s_j
+before. Columns that spread by no more than 10 have s_j = 1: nothing changes for
+data that are near a standard scale.
 
 The spread is the standard deviation in the first batch, rounded to a power of
 two, so that it is the same for most batches. A column that is constant there,
 such as a pixel at the margin, has that of all columns.
+
+Other layers keep the usual prior: convolutions with groups or with channels
+first, depthwise, separable, transposed and recurrent ones, and layers that are
+called in a graph, as by `tf.map_fn`.
 """
 
 from collections.abc import Iterator
@@ -21,6 +26,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import contextlib
 import functools
+import hashlib
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -34,7 +41,7 @@ from tfp_sgmcmc.keras.model import network
 __all__ = ['InputSizes', 'find']
 
 _LARGE = 10.
-_PATHS = 'input_sizes/paths'
+_MOST_ROWS = 256
 _LAYERS = (
     keras.layers.Dense, keras.layers.Conv1D, keras.layers.Conv2D,
     keras.layers.Conv3D)
@@ -44,21 +51,20 @@ class InputSizes:
   """The sizes that a chain's prior was made with.
 
   Attributes:
-    by_path: Dict of arrays, see `find`; None until they are known.
+    by_position: Dict of arrays, see `find`; None until they are known.
   """
-
-  by_path: dict[str, np.ndarray] | None
+  by_position: dict[int, np.ndarray] | None
 
   def __init__(self):
     """Makes the object, before any data are known."""
-    self.by_path = None
+    self.by_position = None
 
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""
-    by_path = self.by_path or {}
+    sizes = self.by_position or {}
     return {
-        _PATHS: np.frombuffer('\n'.join(by_path).encode(), np.uint8),
-        **leaves_lib.named(**{'input-sizes': list(by_path.values())})}
+        'input_sizes': np.asarray(list(sizes), np.int64),
+        **leaves_lib.named(**{'input-sizes': list(sizes.values())})}
 
   def load_state(self, state: Mapping[str, np.ndarray]) -> None:
     """Takes the sizes of an earlier process.
@@ -67,17 +73,18 @@ class InputSizes:
       state: Arrays by name, those of its `state` among them.
     """
     # An earlier version's chains have none.
-    paths = bytes(state.get(_PATHS, ())).decode().split()
-    self.by_path = dict(zip(
-        paths, leaves_lib.of_group(state, 'input-sizes'))) if paths else {}
+    positions = np.asarray(state.get('input_sizes', ()), np.int64).tolist()
+    self.by_position = dict(zip(
+        positions, leaves_lib.of_group(state, 'input-sizes'))
+                            ) if positions else {}
 
-  def key(self) -> tuple[tuple[str, bytes], ...]:
+  def key(self) -> tuple[tuple[int, bytes], ...]:
     """What is equal for equal sizes."""
-    return tuple(
-        (path, size.tobytes()) for path, size in (self.by_path or {}).items())
+    return tuple((position, size.tobytes())
+                 for position, size in (self.by_position or {}).items())
 
 
-def find(model: keras.Model, x: hints.Data) -> dict[str, np.ndarray]:
+def find(model: keras.Model, x: hints.Data) -> dict[int, np.ndarray]:
   """The spread of the inputs of kernels that read data as they are.
 
   Args:
@@ -85,36 +92,57 @@ def find(model: keras.Model, x: hints.Data) -> dict[str, np.ndarray]:
     x: A batch of inputs.
 
   Returns:
-    by_path: Powers of two, at least 1, by the path of the kernel: one for each
-      column or channel. Kernels without large inputs are left out.
+    sizes: Powers of two, at least 1, by the position of the kernel among
+      `model.trainable_variables`: one for each column or channel. Kernels
+      without large inputs are left out.
   """
   every = compat.all_layers(model)
   # Integers that are looked up are no numbers, and such models may be large.
   are_looked_up = any(
       isinstance(layer, keras.layers.Embedding) for layer in every)
-  if not any(_is_large(leaf, are_looked_up)
-             for leaf in tf.nest.flatten(x, expand_composites=True)):
+  leaves = tf.nest.flatten(x, expand_composites=True)
+  if not any(_is_large(leaf, are_looked_up) for leaf in leaves):
     return {}
+  if all(tf.is_tensor(leaf) for leaf in tf.nest.flatten(x)):
+    x = tf.nest.map_structure(lambda leaf: leaf[:_MOST_ROWS], x)
   layers = [layer for layer in every if isinstance(layer, _LAYERS)]
-  weights = network.values(model.trainable_variables)
-  passes = []
-  for factor in (1, 2):  # What depends on weights differs.
-    with _recorded(layers) as inputs:
-      network.forward(
-          model, x, [tf.convert_to_tensor(factor * w) for w in weights])
-    passes.append(inputs)
-  own, others = passes
-  trained = {v.path for v in model.trainable_variables}
+  try:
+    own, others = (_passes(model, x, layers, k) for k in range(2))
+  except Exception:  # pylint: disable=broad-exception-caught
+    return {}  # Such as a model for graphs. Its own error comes from the step.
+  positions = {id(v): k for k, v in enumerate(model.trainable_variables)}
   found = {}
   for layer in layers:
-    kernel = layer.kernel
-    if (id(layer) not in own or getattr(kernel, 'path', None) not in trained
-        or not np.array_equal(own[id(layer)], others[id(layer)])):
+    if id(layer) not in own or own[id(layer)] != others.get(id(layer)):
       continue
-    size = _spread(own[id(layer)])
-    if np.any(size > 1.) and len(size) == kernel.shape[-2]:
-      found[kernel.path] = size
+    size = np.frombuffer(own[id(layer)].size, np.float32)
+    kernel = layer.kernel
+    if id(kernel) in positions and np.any(size > 1.) and (
+        len(size) == kernel.shape[-2]):
+      found[positions[id(kernel)]] = size
   return found
+
+
+class _Inputs(NamedTuple):
+  """What is kept of a layer's inputs: their spread, and what tells them."""
+  size: bytes
+  digest: bytes
+
+
+def _passes(model, x, layers, k):
+  """The inputs of layers in a pass; what depends on weights differs with k."""
+  weights = [tf.convert_to_tensor((1 + k) * values)
+             for values in network.values(model.trainable_variables)]
+  # Those of normalisation are estimated anew before the first step.
+  normalising = [
+      layer for layer in compat.all_layers(model)
+      if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable]
+  statistics = [
+      (variable, variable.value + float(k)) for layer in normalising
+      for variable in (layer.moving_mean, layer.moving_variance)]
+  with _recorded(layers) as inputs:
+    network.forward(model, x, weights, statistics)
+  return inputs
 
 
 def _is_large(leaf, are_looked_up):
@@ -138,19 +166,26 @@ def _spread(values):
 
 
 @contextlib.contextmanager
-def _recorded(layers: Sequence[keras.Layer]) -> Iterator[dict[int, np.ndarray]]:
-  """Keeps the inputs of each layer's first call, by the layer's `id`."""
-  inputs: dict[int, np.ndarray] = {}
+def _recorded(layers: Sequence[keras.Layer]) -> Iterator[dict[int, _Inputs]]:
+  """Takes note of the inputs of each layer's first call, by its `id`."""
+  inputs: dict[int, _Inputs] = {}
 
-  def call(layer, own, x, *args, **kwargs):
-    if id(layer) not in inputs and isinstance(x, tf.Tensor):
-      inputs[id(layer)] = np.asarray(x)
-    return own(x, *args, **kwargs)
+  def call(layer, own, *args, **kwargs):
+    x = args[0] if args else kwargs.get('inputs')
+    # A tensor of a graph has no values.
+    if id(layer) not in inputs and isinstance(x, tf.Tensor) and (
+        hasattr(x, 'numpy')):
+      values = np.asarray(x)
+      inputs[id(layer)] = _Inputs(
+          _spread(values).tobytes(),
+          hashlib.blake2b(np.ascontiguousarray(values).data).digest())
+    return own(*args, **kwargs)
 
+  # setattr would look for layers to track.
   try:
     for layer in layers:
-      # setattr would look for layers to track.
-      vars(layer)['call'] = functools.partial(call, layer, layer.call)
+      if getattr(layer, 'data_format', None) != 'channels_first':
+        vars(layer)['call'] = functools.partial(call, layer, layer.call)
     yield inputs
   finally:
     for layer in layers:

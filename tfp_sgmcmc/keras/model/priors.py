@@ -83,7 +83,7 @@ def he_normal(
 def bounded_normal(
     variables: Sequence[keras.Variable],
     all_weights: Sequence[keras.Variable] = (),
-    input_sizes: Mapping[str, np.ndarray] = types.MappingProxyType({}),
+    input_sizes: Mapping[int, np.ndarray] = types.MappingProxyType({}),
 ) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
   """The prior where none is given: N(0, 1), and narrower in wide or deep nets.
 
@@ -130,9 +130,10 @@ def bounded_normal(
   Args:
     variables: The trainable weights, in the model's order.
     all_weights: All its weights, `model.weights`, by which batch normalisation
-      is known: it has a moving variance.
-    input_sizes: By the path of kernels whose inputs are far from 1, by what to
-      divide the prior's standard deviation, see `input_sizes.find`.
+      is known: its moving variance comes after the kernel, with none between.
+    input_sizes: By what to divide the prior's standard deviation, by position
+      among `variables`, for kernels whose inputs spread widely: those of
+      `input_sizes.find`.
 
   Returns:
     prior: Callable of a weight, of the distribution of each of its values, in
@@ -151,7 +152,10 @@ def bounded_normal(
   for stack in _stacks(variables):
     inner = stack[1:-1]
     gains.update(zip((kernel.path for kernel in inner), _bounded_gains(inner)))
-  gains.update(dict.fromkeys(_normalised(all_weights), _NORMALISED_GAIN))
+  gains.update((kernel.path, _NORMALISED_GAIN)
+               for kernel in _normalised(all_weights))
+  # Paths may be the same for several weights.
+  sizes = {id(variables[k]): size for k, size in input_sizes.items()}
 
   def prior(variable):
     dtype = tf.as_dtype(variable.dtype)
@@ -161,9 +165,9 @@ def bounded_normal(
                    _of_attention(variable))**0.5
     else:
       stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
-    if variable.path in input_sizes:
+    if id(variable) in sizes:
       stddev = np.broadcast_to(
-          stddev / input_sizes[variable.path][:, np.newaxis], variable.shape)
+          stddev / sizes[id(variable)][:, np.newaxis], variable.shape)
     return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
 
   return prior
@@ -189,15 +193,17 @@ def _stacks(variables):
 
 
 def _normalised(weights):
-  """The paths of dense kernels that batch normalisation comes after."""
+  """Dense kernels that batch normalisation comes after, in this order."""
   before = None
   for weight in weights:
     if weight.name == 'kernel':
-      before = weight
-    elif weight.name == 'moving_variance' and before is not None:
-      if len(before.shape) == 2:
-        yield before.path
+      before = weight if len(weight.shape) == 2 else None
+    elif weight.name == 'moving_variance':
+      if before is not None and before.shape[-1:] == weight.shape:
+        yield before
       before = None
+    elif weight.name not in ('bias', 'gamma', 'beta', 'moving_mean'):
+      before = None  # A recurrent kernel, for one.
 
 
 def _bounded_gains(kernels):
@@ -226,7 +232,7 @@ def chosen(
     is_default: bool,
     has_losses: bool,
     model: keras.Model,
-    input_sizes: Mapping[str, np.ndarray],
+    input_sizes: Mapping[int, np.ndarray],
     say: Callable[[str], None],
 ) -> Any:
   """The prior to take; warns where nothing, or two things, say it.
@@ -249,9 +255,9 @@ def chosen(
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
         '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
         'N(0, 0.01) for LoRA; narrower too in deep networks, and before '
-        'batch normalisation.' + ' Some inputs spread by more than 10, and '
-        'their weights have a prior as if they were divided by that. It is '
-        'better to standardise them.' * bool(input_sizes)))
+        'batch normalisation.' + ' Some inputs spread by more than 10: the '
+        'prior of their weights is as if the inputs were divided by their '
+        'spread. It is better to standardise them.' * bool(input_sizes)))
     return prior if has_losses else bounded_normal(
         model.trainable_variables, model.weights, input_sizes)
   if prior is None and not has_losses:
