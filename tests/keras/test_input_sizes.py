@@ -136,7 +136,8 @@ def fit(x, directory=None, epochs=4, model=None, **arguments):
 def test_a_chain_goes_on_with_the_prior_that_it_began_with(tmp_path):
   """Other data do not change it; a new chain has one by its own data."""
   raw, small = (columns(s, 1.).numpy() for s in (100., 1.))
-  model, sampling = fit(raw, tmp_path)
+  with pytest.warns(UserWarning, match='spread by up to 128'):
+    model, sampling = fit(raw, tmp_path)
   found = sizes_of(sampling)
   assert found.by_position[0].tolist() == [128., 1.]
   _, more = fit(small, tmp_path, epochs=6)

@@ -255,9 +255,16 @@ def chosen(
         else 'N(0, 1) for each weight, narrower where a kernel has more than '
         '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
         'N(0, 0.01) for LoRA; narrower too in deep networks, and before '
-        'batch normalisation.' + ' Some inputs spread by more than 10: the '
-        'prior of their weights is as if the inputs were divided by their '
-        'spread. It is better to standardise them.' * bool(input_sizes)))
+        'batch normalisation.'))
+    if input_sizes and not has_losses:
+      most = max(np.max(size) for size in input_sizes.values())
+      warnings.warn(
+          f'Inputs of the model spread by up to {most:.0f}, and the default '
+          'prior of the weights is for inputs of about 1. That of the weights '
+          'that read them is as if they were divided by their spread; but '
+          'training with such inputs may end far off. Better divide them '
+          'before: by keras.layers.Normalization, or Rescaling(1 / 255) for '
+          'pixels.', stacklevel=2)
     return prior if has_losses else bounded_normal(
         model.trainable_variables, model.weights, input_sizes)
   if prior is None and not has_losses:
