@@ -575,8 +575,7 @@ class Chain:
     self._build(first)
     prior = priors.chosen(
         self._settings.prior, self._settings.has_default_prior,
-        bool(self._model.losses), self._model, self._input_sizes.by_position,
-        self._say)
+        self._model, self._input_sizes.by_position, self._say)
     self._take_weights()
     self._start_chains(first)
     self._take_numbers(first)

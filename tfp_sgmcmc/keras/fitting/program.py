@@ -128,7 +128,7 @@ def of(
     element_spec: hints.Nested,
     seed: tf.Tensor,
     chain: Any,
-    prior_key: Any = (),
+    prior_key: Any,
 ) -> Program:
   """The program for a new chain: the last chain's where it fits, or a new one.
 

@@ -271,11 +271,11 @@ class TemperatureSearch:
     Raises:
       ValueError: If the other still searches in another order.
     """
-    is_over, *_ = state['search/counts'].tolist()
+    over, num_epochs, epochs_left, *trial = state['search/counts'].tolist()
     is_same = np.array_equal(
         state.get('search/temperatures', ()),
         np.asarray(TEMPERATURES, np.float32))
-    if not (is_same or is_over):
+    if not (is_same or over):
       raise ValueError(
           'Another version of tfp_sgmcmc began the search for the temperature '
           'in this directory, in another order: it cannot go on. Give another '
@@ -284,8 +284,7 @@ class TemperatureSearch:
     # The scores of another order have other names.
     self._losses = list(state['search/losses']) if is_same else []
     self._weights = state['search/weights']
-    over, self._num_epochs, self._epochs_left, *trial = state[
-        'search/counts'].tolist()
+    self._num_epochs, self._epochs_left = num_epochs, epochs_left
     self._is_over = bool(over)
     self._trial = None if trial[0] < 0 else tuple(trial)
     self._ends, self._draws = (

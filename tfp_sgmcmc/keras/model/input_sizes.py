@@ -12,22 +12,18 @@ in place of N(0, v): the prior of a network whose inputs were divided by s_j
 before. Columns that spread by no more than 10 have s_j = 1: nothing changes for
 data that are near a standard scale.
 
-The spread is the standard deviation in the first batch, rounded to a power of
-two, so that it is the same for most batches. A column that is constant there,
-such as a pixel at the margin, has that of all columns.
+The spread is the standard deviation in the first batch (256 rows at most),
+rounded to a power of two, so that it is the same for most batches. A column
+that is constant there, such as a pixel at the margin, has that of all columns.
 
 Other layers keep the usual prior: convolutions with groups or with channels
 first, depthwise, separable, transposed and recurrent ones, and layers that are
 called in a graph, as by `tf.map_fn`.
 """
 
-from collections.abc import Iterator
 from collections.abc import Mapping
-from collections.abc import Sequence
-import contextlib
 import functools
 import hashlib
-from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -100,49 +96,66 @@ def find(model: keras.Model, x: hints.Data) -> dict[int, np.ndarray]:
   # Integers that are looked up are no numbers, and such models may be large.
   are_looked_up = any(
       isinstance(layer, keras.layers.Embedding) for layer in every)
+  if all(isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(x)):
+    x = tf.nest.map_structure(lambda leaf: leaf[:_MOST_ROWS], x)
   leaves = tf.nest.flatten(x, expand_composites=True)
   if not any(_is_large(leaf, are_looked_up) for leaf in leaves):
     return {}
-  if all(tf.is_tensor(leaf) for leaf in tf.nest.flatten(x)):
-    x = tf.nest.map_structure(lambda leaf: leaf[:_MOST_ROWS], x)
-  layers = [layer for layer in every if isinstance(layer, _LAYERS)]
-  try:
-    own, others = (_passes(model, x, layers, k) for k in range(2))
-  except Exception:  # pylint: disable=broad-exception-caught
-    return {}  # Such as a model for graphs. Its own error comes from the step.
+  by_layer = _of_layers(model, x, every)
   positions = {id(v): k for k, v in enumerate(model.trainable_variables)}
   found = {}
-  for layer in layers:
-    if id(layer) not in own or own[id(layer)] != others.get(id(layer)):
-      continue
-    size = np.frombuffer(own[id(layer)].size, np.float32)
-    kernel = layer.kernel
-    if id(kernel) in positions and np.any(size > 1.) and (
-        len(size) == kernel.shape[-2]):
-      found[positions[id(kernel)]] = size
+  for layer in every:
+    size = by_layer.get(id(layer))
+    if size is not None and np.any(size > 1.) and (
+        id(layer.kernel) in positions and len(size) == layer.kernel.shape[-2]):
+      found[positions[id(layer.kernel)]] = size
   return found
 
 
-class _Inputs(NamedTuple):
-  """What is kept of a layer's inputs: their spread, and what tells them."""
-  size: bytes
-  digest: bytes
+def _of_layers(model, x, every):
+  """The spread of the inputs of layers that read data, by the layer's `id`.
 
-
-def _passes(model, x, layers, k):
-  """The inputs of layers in a pass; what depends on weights differs with k."""
-  weights = [tf.convert_to_tensor((1 + k) * values)
-             for values in network.values(model.trainable_variables)]
+  Data are what is the same with other weights, in two passes.
+  """
+  layers = [
+      layer for layer in every if isinstance(layer, _LAYERS)
+      and getattr(layer, 'data_format', None) != 'channels_first']
   # Those of normalisation are estimated anew before the first step.
-  normalising = [
-      layer for layer in compat.all_layers(model)
-      if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable]
   statistics = [
-      (variable, variable.value + float(k)) for layer in normalising
+      variable for layer in every
+      if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
       for variable in (layer.moving_mean, layer.moving_variance)]
-  with _recorded(layers) as inputs:
-    network.forward(model, x, weights, statistics)
-  return inputs
+  digests, found = {}, {}
+
+  def keep(layer, values):
+    digests.setdefault(id(layer), _digest(values))
+
+  def compare(layer, values):
+    if digests.get(id(layer)) == _digest(values):
+      found.setdefault(id(layer), _spread(values))
+
+  try:
+    for k, look in enumerate((keep, compare)):
+      with network.calls_through(functools.partial(_call, look), layers):
+        network.forward(
+            model, x, [(1 + k) * tf.convert_to_tensor(v)
+                       for v in model.trainable_variables],
+            [(v, tf.convert_to_tensor(v) + float(k)) for v in statistics])
+  except Exception:  # pylint: disable=broad-exception-caught
+    return {}  # Such as a model for graphs. Its own error comes from the step.
+  return found
+
+
+def _call(look, layer, own, *args, **kwargs):
+  """A layer's call, after a look at its inputs; those of a graph are none."""
+  x = args[0] if args else kwargs.get('inputs')
+  if isinstance(x, tf.Tensor) and hasattr(x, 'numpy'):
+    look(layer, np.asarray(x))
+  return own(*args, **kwargs)
+
+
+def _digest(values):
+  return hashlib.blake2b(np.ascontiguousarray(values).data).digest()
 
 
 def _is_large(leaf, are_looked_up):
@@ -163,30 +176,3 @@ def _spread(values):
   return np.float32(np.where(
       (spread > _LARGE) & np.isfinite(spread),
       2.**np.round(np.log2(np.maximum(spread, 1.))), 1.))
-
-
-@contextlib.contextmanager
-def _recorded(layers: Sequence[keras.Layer]) -> Iterator[dict[int, _Inputs]]:
-  """Takes note of the inputs of each layer's first call, by its `id`."""
-  inputs: dict[int, _Inputs] = {}
-
-  def call(layer, own, *args, **kwargs):
-    x = args[0] if args else kwargs.get('inputs')
-    # A tensor of a graph has no values.
-    if id(layer) not in inputs and isinstance(x, tf.Tensor) and (
-        hasattr(x, 'numpy')):
-      values = np.asarray(x)
-      inputs[id(layer)] = _Inputs(
-          _spread(values).tobytes(),
-          hashlib.blake2b(np.ascontiguousarray(values).data).digest())
-    return own(*args, **kwargs)
-
-  # setattr would look for layers to track.
-  try:
-    for layer in layers:
-      if getattr(layer, 'data_format', None) != 'channels_first':
-        vars(layer)['call'] = functools.partial(call, layer, layer.call)
-    yield inputs
-  finally:
-    for layer in layers:
-      vars(layer).pop('call', None)

@@ -26,7 +26,6 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
-import functools
 from typing import Any
 
 import keras
@@ -128,11 +127,5 @@ def _by_the_batch(layers) -> Iterator[dict[int, int]]:
     calls[id(layer)] += 1
     return own(*args, **{**kwargs, 'training': True})
 
-  try:
-    for layer in layers:
-      # setattr would look for layers to track.
-      vars(layer)['call'] = functools.partial(call, layer, layer.call)
+  with network.calls_through(call, layers):
     yield calls
-  finally:
-    for layer in layers:
-      vars(layer).pop('call', None)

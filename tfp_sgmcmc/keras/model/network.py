@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 import contextlib
+import functools
 import inspect
 from typing import Any
 from typing import NamedTuple
@@ -22,6 +23,7 @@ __all__ = [
     'assign',
     'build_moving_average',
     'call_arguments',
+    'calls_through',
     'changed_by_call',
     'check_finite',
     'check_kind',
@@ -207,6 +209,26 @@ def put_back(variables: Sequence[Any]) -> Iterator[list[np.ndarray]]:
     yield kept
   finally:
     assign(variables, kept)
+
+
+@contextlib.contextmanager
+def calls_through(
+    call: Callable[..., Any], layers: Iterable[keras.Layer]) -> Iterator[None]:
+  """Has the calls of layers go through a function.
+
+  Args:
+    call: Callable of the layer, its own `call`, and the call's arguments.
+    layers: Layers.
+  """
+  layers = list(layers)
+  try:
+    for layer in layers:
+      # setattr would look for layers to track.
+      vars(layer)['call'] = functools.partial(call, layer, layer.call)
+    yield
+  finally:
+    for layer in layers:
+      vars(layer).pop('call', None)
 
 
 def num_weights(weights: Iterable[Any]) -> int:

@@ -230,7 +230,6 @@ def _of_attention(variable):
 def chosen(
     prior: hints.Prior,
     is_default: bool,
-    has_losses: bool,
     model: keras.Model,
     input_sizes: Mapping[int, np.ndarray],
     say: Callable[[str], None],
@@ -240,15 +239,15 @@ def chosen(
   Args:
     prior: The user's, as `WeightPrior` takes it; None for none.
     is_default: Python `bool`, whether it was left to us.
-    has_losses: Python `bool`, whether the model has regularisers or other
-      added losses, which are a prior.
-    model: Built `keras.Model`.
+    model: Built `keras.Model`. Its regularisers and other added losses are a
+      prior.
     input_sizes: As `bounded_normal` takes them.
     say: Callable of a sentence, to show it.
 
   Returns:
     prior: As `WeightPrior` takes it.
   """
+  has_losses = bool(model.losses)
   if is_default:
     say('the prior is ' + (
         "the model's regularisers and other added losses." if has_losses
