@@ -128,14 +128,14 @@ def fit(x, directory=None, epochs=4, model=None, **arguments):
   sampling = sgmcmc.keras.PosteriorSampling(
       seed=0, num_chains=1, start_epoch=0, directory=directory, **arguments)
   model.fit(x, np.sin(x[:, :1] / np.std(x[:, :1])), epochs=epochs, verbose=0,
-            batch_size=20, shuffle=False, callbacks=[sampling])
+            batch_size=50, shuffle=False, callbacks=[sampling])
   return model, sampling
 
 
 @pytest.mark.filterwarnings('ignore::UserWarning')
 def test_a_chain_goes_on_with_the_prior_that_it_began_with(tmp_path):
   """Other data do not change it; a new chain has one by its own data."""
-  raw, small = (columns(s, 1.).numpy() for s in (100., 1.))
+  raw, small = (columns(s, 1.).numpy() for s in (128., 1.))
   with pytest.warns(UserWarning, match='spread by up to 128'):
     model, sampling = fit(raw, tmp_path)
   found = sizes_of(sampling)
