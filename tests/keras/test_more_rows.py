@@ -30,10 +30,9 @@ def network(*layers):
 
 
 def numbers(model, arrays, batch_size, wanted='auto', num_chains=1):
-  arrays = [tf.constant(array) for array in arrays]
-  inputs = tf.TensorSpec([batch_size, *arrays[0].shape[1:]], tf.float32)
+  data = tf.data.Dataset.from_tensor_slices(tuple(arrays)).batch(batch_size)
   return more_rows.number_of(wanted, more_rows.FitData(
-      model, arrays, inputs, len(arrays[0]), batch_size), num_chains).rows
+      model, data, len(arrays[0]), batch_size), num_chains).rows
 
 
 def test_how_many():
@@ -71,8 +70,9 @@ def test_how_many():
   assert numbers(small, table(200), 51, num_chains=4) == 38
   assert numbers(wide, table(10_000), 100, num_chains=4) == 0
   # Rows that are augmented, of which there are fewer different ones.
+  data = tf.data.Dataset.from_tensor_slices((tf.zeros([200, 5]),)).batch(32)
   assert more_rows.number_of('auto', more_rows.FitData(
-      small, [tf.zeros([200, 5])], tf.TensorSpec([None, 5]), 100, 32)).rows == 0
+      small, data, 100, 32)).rows == 0
 
 
 class InnerModel(keras.Model):
@@ -265,9 +265,11 @@ def test_data_of_slices_of_arrays():
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_other_data_than_arrays():
   # Rows that come twice an epoch count twice, and are not those of the arrays.
+  # So do those that are others in each pass.
   for data in (
       slices().repeat(2).batch(5),
-      slices().map(lambda x, y: (x, y)).batch(5)):
+      slices().map(lambda x, y: (
+          x + tf.random.normal([4], dtype=x.dtype), y)).batch(5)):
     assert num_gradients(fit((data,), 'auto')) == 5
   with pytest.raises(ValueError, match='num_more_rows is 7, and .* no arrays'):
     fit((data,), 7)

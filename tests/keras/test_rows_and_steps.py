@@ -3,22 +3,27 @@
 import types
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tests.keras import models
+from tfp_sgmcmc.keras.fitting import all_rows
+from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import rows_and_steps
 from tfp_sgmcmc.keras.model import products
 
 CHAINS = dict(num_chains=1, more_rows=None, rows_of=lambda number: number)
 
 
-def make(num_steps, num_more_rows='auto'):
+def make(num_steps, num_more_rows='auto', num_batches=10):
   """Of 50 rows, and of as many steps for each batch."""
   return rows_and_steps.RowsAndSteps(
       models.classifier(), types.SimpleNamespace(
           num_more_rows=num_more_rows, num_steps_per_batch=num_steps,
-          examples=types.SimpleNamespace(number=50)),
-      types.SimpleNamespace(steps_per_batch=num_steps, batches_to_come=10))
+          num_chains=1, examples=types.SimpleNamespace(number=50)),
+      types.SimpleNamespace(
+          steps_per_batch=num_steps, batches_to_come=num_batches,
+          set_batches_in_epoch=lambda number: None))
 
 
 def look(rows, batch_size):
@@ -82,3 +87,33 @@ def test_no_data_are_looked_up_where_no_rows_are_wanted():
   look(rows, 20)
   assert not rows.needs_rows and not rows.needs_look
   assert rows.batch_size == 20 and rows._data is None
+
+
+@pytest.mark.parametrize('batch_size, arguments, is_read', [
+    (5, dict(num_steps=1), True),  # There are rows beside a batch.
+    (20, dict(num_steps=1), False),
+    (20, dict(num_steps=2), True),
+    (20, dict(num_steps=None), True),  # A short fit makes several steps.
+    (20, dict(num_steps=None, num_batches=10_000), False),
+    (20, dict(num_steps=1, num_more_rows=7), True),
+    (5, dict(num_steps=1, num_more_rows=0), False),
+])
+def test_a_pipeline_is_read_where_its_rows_would_be_drawn(
+    monkeypatch, batch_size, arguments, is_read):
+  read = []
+  monkeypatch.setattr(all_rows, 'read', lambda *given: read.append(given))
+  rows = make(**arguments)
+  x, y = models.classes()
+  data = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda x, y: (x, y))
+  rows.look(iter(data.batch(batch_size)), batch_size)
+  assert len(read) == is_read
+
+
+def test_a_large_pipeline_is_not_read(monkeypatch):
+  read = []
+  monkeypatch.setattr(all_rows, 'read', lambda *given: read.append(given))
+  monkeypatch.setattr(more_rows, '_MOST_NUMBERS_READ', 50 * 5 - 1)
+  x, y = models.classes()
+  data = tf.data.Dataset.from_tensor_slices((x, y)).map(lambda x, y: (x, y))
+  make(1).look(iter(data.batch(5)), 5)
+  assert not read

@@ -25,6 +25,7 @@ from tfp_sgmcmc.internal import hints
 __all__ = [
     'all_layers',
     'arrays_of',
+    'before_batches',
     'begin_at_epoch',
     'call_as_one_kernel',
     'dataset_of',
@@ -65,9 +66,10 @@ maximum = prefer_static.maximum
 # mapped, by what they were made of; None where they are not kept compiled.
 _maps: list[dict[Any, Any] | None] = []
 # Datasets that have the rows of another, in any order and batches.
+_BATCHES = ('_BatchDataset', '_ParallelBatchDataset')
 _KEEP_ROWS = (
-    '_BatchDataset', '_ParallelBatchDataset', '_ShuffleDataset',
-    'CacheDataset', '_PrefetchDataset', '_OptionsDataset', '_RepeatDataset')
+    *_BATCHES, '_ShuffleDataset', '_PrefetchDataset', '_OptionsDataset',
+    '_RepeatDataset')
 
 
 def all_layers(model: keras.Model) -> list[Any]:
@@ -148,12 +150,30 @@ def arrays_of(dataset: tf.data.Dataset) -> list[tf.Tensor] | None:
 
 def _slices_of(dataset, leaves):
   """The tensors of `from_tensor_slices`, where rows are as they were there."""
-  while type(dataset).__name__ in _KEEP_ROWS:
+  while type(dataset).__name__ in (*_KEEP_ROWS, 'CacheDataset'):
     dataset, = dataset._inputs()
   tensors = (
       dataset._tensors if type(dataset).__name__ == '_TensorSliceDataset'
       else [])
   return list(tensors) if _are_rows(tensors, leaves) else None
+
+
+def before_batches(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, int]:
+  """The dataset whose rows are shuffled, repeated and batched at last.
+
+  Args:
+    dataset: One of batches.
+
+  Returns:
+    dataset: That from which it is made, up to a cache: what comes before is
+      gone through once.
+    number: Python `int`, how often it is batched from there.
+  """
+  number = 0
+  while type(dataset).__name__ in _KEEP_ROWS:
+    number += type(dataset).__name__ in _BATCHES
+    dataset, = dataset._inputs()
+  return dataset, number
 
 
 def _are_rows(arrays, leaves):

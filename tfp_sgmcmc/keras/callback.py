@@ -161,17 +161,18 @@ class PosteriorSampling(keras.callbacks.Callback):
         network on a table, which take two to three times the time of one; one
         for others, or with a kernel, a learning rate or rows of yours.
       num_more_rows: Python `int`, how many rows each step has beside those of
-        its batch, drawn anew from all rows of the arrays that `fit` has: then
-        gradients have less noise, and most chains arrive in fewer epochs. Or
-        "auto", for as many as cost little: up to 63 times the batch for a small
-        network; for a larger one none, or, where there are several steps for
-        each batch, up to eight times the batch in its place; none with a kernel
-        or a learning rate of yours.
+        its batch, drawn anew from all rows of the arrays that `fit` has, or of
+        a `tf.data.Dataset` whose rows are the same in each pass. Then gradients
+        have less noise, and most chains arrive in fewer epochs. Or "auto", for
+        as many as cost little: up to 63 times the batch for a small network;
+        for a larger one none, or, where there are several steps for each batch,
+        up to eight times the batch in its place; none with a kernel or a
+        learning rate of yours.
       num_steps_per_batch: Python `int`, how many steps the chain makes for each
-        batch; above 1 its rows are drawn anew from those arrays, and none is of
+        batch; above 1 its rows are drawn anew from all of these, and none is of
         the batch. Or "auto": as many as make 10,000 steps in all where each
         step has more rows (3,000 of a larger network), and 3,000 or fewer
-        elsewhere; at most 30 a batch. It is 1 where there are no such arrays,
+        elsewhere; at most 30 a batch. It is 1 where there are no such rows,
         with `run_eagerly`, and with a kernel, a learning rate, rows, burn-in,
         spacing of draws or T by the step of yours.
       directory: None to keep draws in memory; or the path of a directory, or a

@@ -628,7 +628,6 @@ class Chain:
     """Takes N and the number of rows of a batch."""
     examples = self._settings.examples
     examples.check_batch(self._chains.rows_of(first.num_rows))
-    self._progress.set_batches_in_epoch(-(-examples.number // first.num_rows))
     self._settings.make_kernel.set_num_examples(examples.number)
     if self._rows.needs_look:
       self._rows.look(first.iterator, first.num_rows)

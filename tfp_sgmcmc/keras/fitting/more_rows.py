@@ -16,10 +16,12 @@ rows and a network that takes w products with its weights for a row
 
   m = min(63 b, N / 2, 2^22 / w - b).
 
-There are none in four cases. Where b is above N / 4, noise is no concern. Where
+There are none in five cases. Where b is above N / 4, noise is no concern. Where
 w is above 2^22 / (4 b), rows cost more. A model may take batches of one size
-alone. And data of more than 2^28 numbers might not fit beside a network on a
-GPU.
+alone. Data of more than 2^28 numbers might not fit beside a network on a GPU.
+And the rows may be others in each pass: a pipeline that is no slices of arrays
+is read twice to see that, where steps would draw rows (`all_rows`; up to 2^26
+numbers).
 
 Where a chain makes several steps for each batch (`steps_per_batch`), as many
 rows are drawn in place of the batch's own, also where there are no others.
@@ -48,17 +50,18 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
-from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.fitting import all_rows
 from tfp_sgmcmc.keras.fitting import calls
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import products as products_lib
 
 __all__ = [
-    'FitData', 'MoreRows', 'Number', 'number_in_place', 'number_of', 'of_fit',
-    'of_iterator']
+    'FitData', 'MoreRows', 'Number', 'number_in_place', 'number_of', 'of_auto',
+    'of_fit', 'of_iterator']
 
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
+_MOST_NUMBERS_READ = 2**26
 _TIMES_IN_PLACE, _MOST_PRODUCTS_IN_PLACE = 8, 2**24
 _NUMBERS_AT_ONCE = 2**22
 # Products of a batch up to which a model is traced. Where a step takes more, a
@@ -84,7 +87,7 @@ class FitData:
 
   Attributes:
     arrays: The data, one tensor of N rows for each leaf of a batch; None where
-      they are no arrays.
+      they are no arrays, or have not been read.
     num_examples: Python `int`, N.
     batch_size: Python `int`, b.
   """
@@ -92,44 +95,78 @@ class FitData:
   def __init__(
       self,
       model: keras.Model,
-      arrays: Sequence[tf.Tensor] | None,
-      inputs: hints.Nested,
+      dataset: tf.data.Dataset | None,
       num_examples: int,
       batch_size: int,
   ):
-    """Keeps what it is given.
+    """Takes the arrays of which a dataset was made.
 
     Args:
       model: Built `keras.Model`.
-      arrays: As the attribute.
-      inputs: The specs of a batch's inputs.
+      dataset: That of the fit; None where it is not known.
       num_examples: Python `int`, N.
       batch_size: Python `int`, b.
     """
-    self._model, self.arrays, self._inputs = model, arrays, inputs
+    self._model, self._dataset = model, dataset
     self.num_examples, self.batch_size = num_examples, batch_size
+    self.arrays = None if dataset is None else compat.arrays_of(dataset)
+
+  @functools.cached_property
+  def specs(self) -> list[tf.TensorSpec] | None:
+    """Those of all rows, one for each leaf; None where they are not known."""
+    leaves = [] if self._dataset is None else keras.tree.flatten(
+        self._dataset.element_spec)
+    if not leaves or not all(
+        isinstance(leaf, tf.TensorSpec) and leaf.shape.rank
+        and leaf.shape[1:].is_fully_defined() for leaf in leaves):
+      return None
+    return [tf.TensorSpec([self.num_examples, *leaf.shape[1:]], leaf.dtype)
+            for leaf in leaves]
+
+  @property
+  def may_be_read(self) -> bool:
+    """Whether `read` may find rows for a step."""
+    return (
+        self.arrays is None and self.specs is not None
+        and num_numbers(self.specs) <= _MOST_NUMBERS_READ
+        and self._why_batches_are_fixed is None)
+
+  def read(self) -> None:
+    """Takes the rows of a dataset that was made of something else.
+
+    Where they are the same in each pass.
+    """
+    self.arrays = all_rows.read(
+        self._dataset, self.num_examples + self.batch_size - 1)
 
   @property
   def why_fixed(self) -> str | None:
     """Why a step cannot have other rows than its batch; None where it can."""
-    if collectives.is_several(self._model.distribute_strategy):
-      return 'each of several replicas sees a part of a batch'
-    if self.arrays is None:
+    if self.arrays is None and not self._is_of_replicas:
       return (
-          'the data of fit are no arrays, in which other rows could be looked '
-          'up')
+          'the data of fit are no arrays, and no small dataset with the same '
+          'rows in each pass, in which other rows could be looked up')
     # A pipeline may leave a partial batch out.
-    if not 0 <= len(self.arrays[0]) - self.num_examples < self.batch_size:
+    if self.arrays is not None and not (
+        0 <= len(self.arrays[0]) - self.num_examples < self.batch_size):
       return (
           f'the data have {len(self.arrays[0])} rows where num_examples is '
           f'{self.num_examples}')
-    if not self._takes_other_sizes:
-      return f'the model takes batches of {self.batch_size} rows alone'
-    return None
+    return self._why_batches_are_fixed
+
+  @property
+  def _is_of_replicas(self):
+    return collectives.is_several(self._model.distribute_strategy)
 
   @functools.cached_property
-  def _takes_other_sizes(self):
-    return calls.takes_other_sizes(self._model, self._inputs)
+  def _why_batches_are_fixed(self):
+    if self._is_of_replicas:
+      return 'each of several replicas sees a part of a batch'
+    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(
+        self._dataset.element_spec)
+    if not calls.takes_other_sizes(self._model, inputs):
+      return f'the model takes batches of {self.batch_size} rows alone'
+    return None
 
   @functools.cached_property
   def products_a_row(self) -> int:
@@ -137,12 +174,12 @@ class FitData:
 
     A model is traced for it, unless it is large.
     """
-    assert self.arrays is not None
+    assert self.specs is not None
     products = None
     if products_lib.at_least(self._model) * self.batch_size <= _MOST_TRACED:
-      products = products_lib.a_row(self._model, self.arrays)
+      products = products_lib.a_row(self._model, self.specs)
     if products is None:
-      products = products_lib.at_most(self._model, self.arrays)
+      products = products_lib.at_most(self._model, self.specs)
     return products
 
 
@@ -163,12 +200,8 @@ def of_iterator(
   Returns:
     data: `FitData`.
   """
-  dataset = compat.dataset_of(iterator)
-  arrays = inputs = None
-  if dataset is not None:
-    arrays = compat.arrays_of(dataset)
-    inputs, _, _ = keras.utils.unpack_x_y_sample_weight(dataset.element_spec)
-  return FitData(model, arrays, inputs, num_examples, batch_size)
+  return FitData(
+      model, compat.dataset_of(iterator), num_examples, batch_size)
 
 
 def of_fit(
@@ -217,7 +250,6 @@ def number_of(
   Raises:
     ValueError: If a number was asked for and cannot be had.
   """
-  num_examples, batch_size = data.num_examples, data.batch_size
   if data.why_fixed is not None:
     if num_more_rows != checks.AUTO:
       raise ValueError(
@@ -225,13 +257,27 @@ def number_of(
           'out, or make the batches larger.')
     return Number(0)
   if isinstance(num_more_rows, int):
-    if num_more_rows > num_examples:
+    if num_more_rows > data.num_examples:
       raise ValueError(
-          f'num_more_rows is {num_more_rows}, and there are {num_examples} '
-          'examples: it can be no more than that.')
+          f'num_more_rows is {num_more_rows}, and there are '
+          f'{data.num_examples} examples: it can be no more than that.')
     return Number(num_more_rows)
-  assert data.arrays is not None
-  if sum(array.shape.num_elements() for array in data.arrays) > _MOST_NUMBERS:
+  return of_auto(data, num_chains)
+
+
+def of_auto(data: FitData, num_chains: int) -> Number:
+  """The number of rows that "auto" is, where rows of the data can be drawn.
+
+  Args:
+    data: `FitData` with specs.
+    num_chains: Python `int`, k.
+
+  Returns:
+    number: `Number`.
+  """
+  num_examples, batch_size = data.num_examples, data.batch_size
+  assert data.specs is not None
+  if num_numbers(data.specs) > _MOST_NUMBERS:
     return Number(0)
   fewest, products = _LEAST_BATCHES * batch_size, data.products_a_row
   if products * fewest > _MOST_PRODUCTS:
@@ -242,6 +288,11 @@ def number_of(
   if fewest > num_examples:
     of_one = 0
   return Number(of_one + batch_size - -(-batch_size // num_chains), products)
+
+
+def num_numbers(specs: Sequence[tf.TensorSpec]) -> int:
+  """How many numbers all rows have."""
+  return sum(spec.shape.num_elements() for spec in specs)
 
 
 def number_in_place(

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.fitting import more_rows
@@ -81,9 +82,24 @@ class RowsAndSteps:
       batch_size: Python `int`, the number of rows of its first batch.
     """
     self.needs_look, self.batch_size = False, batch_size
+    self._progress.set_batches_in_epoch(-(-self._num_examples // batch_size))
     if self.needs_rows:
       self._data = more_rows.of_iterator(
           self._model, iterator, self._num_examples, batch_size)
+      if self._data.may_be_read and self._would_draw(self._data):
+        self._data.read()
+
+  def _would_draw(self, data):
+    """Whether steps would have other rows than their batches."""
+    wanted, given = (
+        self._settings.num_more_rows, self._settings.num_steps_per_batch)
+    number = more_rows.of_auto(
+        data, self._settings.num_chains or number_of_chains.SEVERAL)
+    return wanted != checks.AUTO or number.rows > 0 or (given or (
+        steps_per_batch.chosen(
+            self._progress.batches_to_come,
+            data.batch_size * number.products_a_row, has_more_rows=False)
+        if number.products_a_row else 1)) > 1
 
   def num_chains(self, element_spec: hints.Nested, seed: tf.Tensor) -> int:
     """The number of chains, where it is left to choose; `look` comes before.

@@ -1,0 +1,150 @@
+"""Rows of a pipeline that are the same in each pass, and those that are not."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.keras import models
+from tests.keras import test_more_rows
+import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.keras.fitting import all_rows
+
+NUM_ROWS = 50
+
+
+def slices():
+  return tf.data.Dataset.from_tensor_slices(models.classes())
+
+
+def twice(x, y):
+  return 2. * x, y
+
+
+def noisy(x, y):
+  return x + tf.random.normal(tf.shape(x), dtype=x.dtype), y
+
+
+SAME = {
+    'map': lambda: slices().map(twice).shuffle(50).batch(7).prefetch(2),
+    'of batches': lambda: slices().batch(7).map(twice),
+    'after shuffling': lambda: slices().shuffle(50).map(twice).batch(7),
+    'cached': lambda: slices().map(twice).cache().shuffle(50).batch(7),
+    'a cache of noise': lambda: slices().map(noisy).cache().batch(7),
+    'repeated': lambda: slices().map(twice).shuffle(9).repeat().batch(7),
+    'without the rest': lambda: slices().map(twice).shuffle(50).batch(
+        7, drop_remainder=True),
+    'joined': lambda: tf.data.Dataset.zip(
+        slices().map(lambda x, y: 2. * x), slices().map(lambda x, y: y)
+        ).batch(7),
+    'in parallel': lambda: slices().map(
+        twice, num_parallel_calls=2, deterministic=False).batch(7),
+}
+OTHER = {
+    'noise': lambda: slices().map(noisy).batch(7),
+    'left out at random': lambda: slices().shuffle(50).take(40).batch(7),
+    'filtered': lambda: slices().filter(lambda x, y: y > 0).batch(7),
+    'of a generator': lambda: tf.data.Dataset.from_generator(
+        lambda: iter([(np.zeros(2), 1)]), output_signature=(
+            tf.TensorSpec([2]), tf.TensorSpec([], tf.int64))).batch(7),
+    'in batches of batches': lambda: slices().map(twice).batch(5).batch(2),
+    'without end': lambda: slices().map(twice).repeat().map(twice).batch(7),
+    'more than it says': lambda: slices().concatenate(slices()).batch(7),
+    'empty': lambda: slices().take(0).batch(7),
+}
+
+
+@pytest.mark.parametrize('name', SAME)
+def test_rows_that_are_the_same_in_each_pass(name):
+  x, y = all_rows.read(SAME[name](), NUM_ROWS + 6)
+  wanted_x, wanted_y = models.classes()
+  assert (x.dtype, y.dtype) == (wanted_x.dtype, wanted_y.dtype)
+  if name == 'a cache of noise':
+    assert x.shape == wanted_x.shape
+  else:
+    order, wanted = (np.lexsort(np.transpose(rows)) for rows in (x, wanted_x))
+    np.testing.assert_allclose(
+        x.numpy()[order], 2. * wanted_x[wanted], rtol=1e-6)
+    np.testing.assert_array_equal(y.numpy()[order], wanted_y[wanted])
+
+
+@pytest.mark.parametrize('name', OTHER)
+def test_rows_that_are_not(name):
+  tf.random.set_seed(0)  # With it two iterators give the same noise.
+  assert all_rows.read(OTHER[name](), NUM_ROWS + 6) is None
+
+
+def test_their_order_is_that_of_the_data_or_always_one():
+  """In each process, in whatever order they come."""
+  x, _ = all_rows.read(SAME['map'](), NUM_ROWS)
+  np.testing.assert_array_equal(x, 2. * models.classes()[0])
+  found = [all_rows.read(SAME['after shuffling'](), NUM_ROWS)
+           for _ in range(2)]
+  for one, other in zip(*found):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_texts_are_told_apart():
+  words = tf.constant([['ab', 'c'], ['a', 'bc'], ['ab', 'c']])
+  data = tf.data.Dataset.from_tensor_slices({'words': words}).map(
+      lambda row: {'words': tf.strings.lower(row['words'])})
+  found, = all_rows.read(data.batch(2), 3)
+  np.testing.assert_array_equal(found, words)
+  digests = all_rows._digests([words.numpy()])
+  assert digests[0] == digests[2] != digests[1]
+
+
+def network(num_features, num_classes):
+  keras.utils.set_random_seed(0)
+  model = keras.Sequential([
+      keras.Input([num_features]), keras.layers.Dense(5, 'relu'),
+      keras.layers.Dense(num_classes)])
+  model.compile('adam', keras.losses.SparseCategoricalCrossentropy(
+      from_logits=True))
+  return model
+
+
+def fit(data, epochs=6, make_model=lambda: network(4, 3), **arguments):
+  sampling = sgmcmc.keras.PosteriorSampling(seed=0, **arguments)
+  make_model().fit(data, epochs=epochs, verbose=0, callbacks=[sampling])
+  return sampling
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_the_chain_is_that_of_arrays_with_these_rows():
+  """Bit for bit, by defaults; with other rows in each pass it is another."""
+  x, y = models.classes()
+  arrays = fit(tf.data.Dataset.from_tensor_slices((2. * x, y)).batch(5))
+  ours, noise = (
+      fit(slices().map(function).batch(5)) for function in (twice, noisy))
+  for wanted, found in zip(arrays.posterior.weights.values(),
+                           ours.posterior.weights.values()):
+    np.testing.assert_array_equal(found, wanted)
+  assert ours.settings == arrays.settings
+  assert ours.settings['num_chains'] == 4
+  assert ours.settings['num_steps_per_batch'] > 1
+  assert noise.settings['num_chains'] == 1
+  assert noise.settings['num_steps_per_batch'] == 1
+  assert test_more_rows.num_gradients(noise) == 5
+
+
+def count_passes(**arguments):
+  """How often the rows are gone through, beside once each epoch."""
+  passes = []
+
+  def note(x, y):
+    y = tf.ensure_shape(tf.numpy_function(
+        lambda y: [passes.append(1), y][1], [y], y.dtype), [])
+    return x, y
+
+  fit(slices().map(note).batch(5), **arguments)
+  return len(passes) / NUM_ROWS - 6
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings('ignore:The step size and the scales')
+def test_they_are_read_where_they_would_be_used():
+  without = count_passes(num_more_rows=0)
+  assert count_passes() == without + 2
+  assert count_passes(num_more_rows=7, num_chains=1) == without + 2
