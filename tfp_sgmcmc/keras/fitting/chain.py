@@ -30,12 +30,12 @@ from tfp_sgmcmc.keras.fitting import weights_before
 from tfp_sgmcmc.keras.heat import heat_record
 from tfp_sgmcmc.keras.heat import judge
 from tfp_sgmcmc.keras.model import compiled_step
-from tfp_sgmcmc.keras.model import input_sizes
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import model_record
 from tfp_sgmcmc.keras.model import moving_statistics
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import replicas
 from tfp_sgmcmc.keras.model import training_parts
 
@@ -85,7 +85,7 @@ class Chain:
         model, settings.schedule, settings.search, settings.found_step, say,
         lambda: advice.smaller_steps(settings))
     self._before = weights_before.WeightsBefore(model)
-    self._input_sizes = input_sizes.InputSizes()
+    self._raw = raw_inputs.RawInputs()
     self._program: program_lib.Program | None = None
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
@@ -113,7 +113,7 @@ class Chain:
     parts: list[checkpoint_lib.Part | None] = [
         self._before, self._draws, self._progress, settings.examples,
         settings.schedule, settings.search, settings.found_step,
-        self._input_sizes]
+        self._raw]
     return [part for part in parts if part is not None]
 
   @property
@@ -183,8 +183,8 @@ class Chain:
     spec = iterator.element_spec
     if self._step is None and self._first_look.needs_a_batch(spec):
       self._first_look.look(self._ahead.first(iterator))
-    if self._input_sizes.by_position is None:
-      self._input_sizes.by_position = self._find_input_sizes(iterator)
+    if self._raw.by_position is None:
+      self._raw.by_position = self._find_raw_inputs(iterator)
     if self.num_chains == 1 or not self._rows.needs_look:
       self._enter(spec)
       return
@@ -195,12 +195,12 @@ class Chain:
     if self.num_chains > 1 and self._rows.needs_rows:
       self._take_rows()
 
-  def _find_input_sizes(self, iterator):
-    """Those that the default prior is made with."""
+  def _find_raw_inputs(self, iterator):
+    """Those that the default prior is not made for."""
     if not self._settings.has_default_prior or self._model.losses:
       return {}
     batch = first_look.whole_batch(self._model, self._ahead.first(iterator))
-    return input_sizes.find(
+    return raw_inputs.find(
         self._model, keras.utils.unpack_x_y_sample_weight(batch)[0])
 
   def _look(self, iterator):
@@ -218,7 +218,7 @@ class Chain:
     if self._program is None:
       self._program = program_lib.of(
           self._model, self._settings, element_spec, self.seed, self,
-          self._input_sizes.key())
+          self._raw.key())
     self._program.enter(self)
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
@@ -575,9 +575,9 @@ class Chain:
     self._build(first)
     prior = priors.chosen(
         self._settings.prior, self._settings.has_default_prior,
-        self._model, self._input_sizes.by_position, self._say)
+        self._model, self._raw, self._say)
     self._take_weights()
-    self._start_chains(first)
+    self._start_chains(first, prior)
     self._take_numbers(first)
     self._take_steps()
     self._warn(first)
@@ -615,14 +615,38 @@ class Chain:
     self._load_model(self._resumed)
     model_record.check_code(store.about, self._model, str(store.path))
 
-  def _start_chains(self, first):
+  def _start_chains(self, first, prior):
     """Puts the chains where they start."""
     self._chains.begin(first.iterator.element_spec, self.is_resumed)
     if not self.is_resumed:
+      if self._raw:
+        self._say(self._chains.start_anew(
+            self._raw, self._losses_on(first, prior),
+            tf.nest.map_structure(tf.type_spec_from_value, first.x)))
       self._say(self._chains.mend_starts(
           self._first_look.mean_loss, first.data))
     for _ in self._chains.one_by_one():
       network.check_finite(self._model)
+
+  def _losses_on(self, first, prior):
+    """Callable of weights: their mean loss, and that with the prior's share.
+
+    On the first batches.
+    """
+    variables = self._model.trainable_variables
+    density = priors.WeightPrior(prior, variables)
+    batches = [first_look.whole_batch(self._model, data) for data in (
+        first.data, *self._ahead.fill(first.iterator))]
+
+    def losses(weights):
+      with network.put_back(variables):
+        network.assign(variables, weights)
+        loss = self._first_look.mean_loss(iter(batches))
+      log_prior = density.log_prob(*self._raw.coordinates(
+          [tf.convert_to_tensor(w) for w in weights]))
+      return loss, loss - float(log_prior) / self._settings.examples.number
+
+    return losses
 
   def _take_numbers(self, first):
     """Takes N and the number of rows of a batch."""
@@ -663,8 +687,8 @@ class Chain:
       program.step = step_of_chains.StepOfChains(step_lib.SamplingStep(
           self._model, settings.make_kernel,
           priors.WeightPrior(prior, self._model.trainable_variables),
-          self._first_look.likelihood, settings.examples.number, seed),
-          self._chains)
+          self._first_look.likelihood, settings.examples.number, seed,
+          self._raw), self._chains)
     else:
       program.step.restart()
     step = program.step

@@ -53,6 +53,7 @@ from tfp_sgmcmc.keras.fitting import starts
 from tfp_sgmcmc.keras.fitting import turns
 from tfp_sgmcmc.keras.model import compiled_step
 from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import replicas
 from tfp_sgmcmc.keras.model import vectorisation
 
@@ -60,6 +61,7 @@ __all__ = ['SideBySide', 'check', 'check_replicas']
 
 # Folded into the seed in place of the number of a step or of a chain.
 _MORE_ROWS = 2**31 - 1
+_NEW_STARTS = 2**31 - 2
 
 
 class SideBySide:
@@ -263,6 +265,65 @@ class SideBySide:
     starts.warn_of_twins(arrays)
     return [found[id(v)] for v in variables]
 
+  def start_anew(
+      self,
+      raw: raw_inputs.RawInputs,
+      losses: Callable[[Sequence[np.ndarray]], tuple[float, float]],
+      inputs: hints.Nested,
+  ) -> str | None:
+    """Gives chains that training has left far off new initial weights.
+
+    With large inputs an optimizer often ends where no sampler comes back from.
+    The new weights are initial ones for standardised inputs. A chain takes them
+    where its loss is by far larger; or where it is larger, the optimizer has
+    trained it, and so is the loss with the prior's share. Starts that were
+    given are kept.
+
+    Args:
+      raw: `RawInputs`.
+      losses: Callable of weights; returns their mean loss, and that with the
+        prior's share.
+      inputs: The specs of a batch of inputs.
+
+    Returns:
+      said: A sentence; None where no chain has new weights.
+    """
+    if self._initial_weights is not None:
+      return None
+    model, variables = self._model, self._model.trainable_variables
+    is_trained = network.num_trained_steps(model.optimizer) > 0
+    try:
+      new = [
+          network.values(raw.weights([tf.convert_to_tensor(w) for w in values]))
+          for values in starts.fresh(
+              model, inputs, random.fold_in(self._seed, _NEW_STARTS),
+              self.num_chains + 1)]
+    except ValueError:  # The model cannot be made once more.
+      return None
+
+    before, of_new = np.zeros([2, self.num_chains, 2])
+    for chain in self.one_by_one():
+      before[chain] = losses(network.values(variables))
+      of_new[chain] = losses(new[chain])
+    # Of initial weights some are far off too.
+    is_far, best = starts.are_lost(of_new[:, 0]), np.nanargmin(of_new[:, 0])
+    chosen = np.where(is_far, best, np.arange(self.num_chains))
+    lost = [chain for chain, (ours, theirs) in enumerate(
+        zip(before, of_new[chosen])) if _is_lost(ours, theirs, is_trained)]
+    if not lost:
+      return None
+    weights = self.stacked(variables)
+    for values, *of_chains in zip(weights, *new):
+      for chain in lost:
+        values[chain] = of_chains[chosen[chain]]
+    self.assign(variables, weights)
+    which = 'the chain starts' if self.num_chains == 1 else (
+        f'chain {", ".join(map(str, lost))} starts')
+    return (
+        'The weights are far off, with a mean loss of '
+        f'{before[lost, 0].max():.3g}, for inputs that are not standardised: '
+        f'{which} from new initial weights, for standardised inputs.')
+
   def mend_starts(
       self,
       mean_loss: Callable[[Iterator[Any]], float],
@@ -407,6 +468,13 @@ class SideBySide:
   def one_by_one(self) -> Iterator[int]:
     """The chains' numbers, each with its state in the model; 0 is the last."""
     return self.turns.one_by_one()
+
+
+def _is_lost(ours, theirs, is_trained):
+  """Whether weights are far off others, by losses without and with a prior."""
+  by_loss, with_prior = (
+      starts.are_lost(np.array(pair))[0] for pair in zip(ours, theirs))
+  return by_loss or (is_trained and with_prior and ours[0] > theirs[0])
 
 
 def check(make_kernel: kernel_maker.KernelMaker) -> None:

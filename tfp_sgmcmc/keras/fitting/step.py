@@ -34,6 +34,7 @@ from tfp_sgmcmc.keras.model import forward_passes
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import replicas
 
 __all__ = ['STATUS', 'Move', 'SamplingStep', 'first_bad', 'status_of']
@@ -76,6 +77,7 @@ class SamplingStep:
       likelihood: likelihood_lib.Likelihood,
       num_examples: int,
       seed: tf.Variable,
+      raw: raw_inputs.RawInputs,
   ):
     """Makes the step of a built model.
 
@@ -87,6 +89,7 @@ class SamplingStep:
       num_examples: Python `int`, N.
       seed: Variable with the stateless seed, two integers, of the chain that
         steps.
+      raw: `RawInputs`, with the coordinates in which the kernel samples.
     """
     self._model = model
     self._make_kernel = make_kernel
@@ -107,6 +110,7 @@ class SamplingStep:
     self._compute_dtypes = compute_dtypes | compat.product_dtypes()
     self.variables = list(model.trainable_variables)
     self._layout = one_vector.of(self.variables, make_kernel.takes_vector)
+    self._raw = raw
 
   def set_likelihood(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that was compiled anew.
@@ -164,7 +168,7 @@ class SamplingStep:
       posterior = self._posterior(
           data, self._passes(data, parts), self._make_kernel.temperature(start))
       return self._kernel(posterior, start).bootstrap_results(
-          self._layout.join(parts), seed=_step_seed(self._seed, start))
+          self._state(parts), seed=_step_seed(self._seed, start))
 
     def bootstrap():
       return collectives.run(self._strategy, on_replica, data)
@@ -255,7 +259,7 @@ class SamplingStep:
         self._posterior(data, passes, temperature), results.step)
     with kernel_lib.failures_left_to_caller():
       state, results = kernel.one_step(
-          self._layout.join(start), results,
+          self._state(start), results,
           seed=_step_seed(seed, results.step + 1))
     is_finite, logs = _watch(state, results, temperature)
     logs.update(self._make_kernel.logs(kernel, results))
@@ -263,8 +267,16 @@ class SamplingStep:
     loss, counted = network.mean_loss(
         self._model, keras.utils.unpack_x_y_sample_weight(data), forward_pass)
     return Move(
-        self._layout.split(state), results, is_finite, logs, forward_pass,
+        self._weights(state), results, is_finite, logs, forward_pass,
         loss, counted)
+
+  def _state(self, weights):
+    """The kernel's state: the coordinates of weights."""
+    return self._layout.join(self._raw.coordinates(weights))
+
+  def _weights(self, state):
+    """The inverse of `_state`."""
+    return self._raw.weights(self._layout.split(state))
 
   def _kernel(self, posterior, step):
     return self._make_kernel(
@@ -309,7 +321,7 @@ class SamplingStep:
 
     def log_likelihood(*state_and_batch):
       *state, (*batch, rows) = state_and_batch
-      parts = self._layout.split(state)
+      parts = self._weights(state)
       batch = iter(batch)
       data_of_batch = network.map_leaves(lambda _: next(batch), data)
       if self._half_scale is not None:
@@ -320,6 +332,7 @@ class SamplingStep:
       passes.add(rows, forward_pass)
       return self._log_likelihood(y, sample_weight, forward_pass)
 
+    # The prior is that of the coordinates: see `raw_inputs`.
     return replicas.posterior(
         self._strategy,
         lambda *state: self._prior.log_prob(

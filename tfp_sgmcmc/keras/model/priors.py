@@ -4,22 +4,20 @@
 """
 
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 import math
 import re
-import types
 from typing import Any
 import warnings
 
 import keras
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import scale_mixture
 
 __all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
@@ -83,7 +81,6 @@ def he_normal(
 def bounded_normal(
     variables: Sequence[keras.Variable],
     all_weights: Sequence[keras.Variable] = (),
-    input_sizes: Mapping[int, np.ndarray] = types.MappingProxyType({}),
 ) -> Callable[[keras.Variable], tfp.distributions.Distribution]:
   """The prior where none is given: N(0, 1), and narrower in wide or deep nets.
 
@@ -131,9 +128,6 @@ def bounded_normal(
     variables: The trainable weights, in the model's order.
     all_weights: All its weights, `model.weights`, by which batch normalisation
       is known: its moving variance comes after the kernel, with none between.
-    input_sizes: By what to divide the prior's standard deviation, by position
-      among `variables`, for kernels whose inputs spread widely: those of
-      `input_sizes.find`.
 
   Returns:
     prior: Callable of a weight, of the distribution of each of its values, in
@@ -154,8 +148,6 @@ def bounded_normal(
     gains.update(zip((kernel.path for kernel in inner), _bounded_gains(inner)))
   gains.update((kernel.path, _NORMALISED_GAIN)
                for kernel in _normalised(all_weights))
-  # Paths may be the same for several weights.
-  sizes = {id(variables[k]): size for k, size in input_sizes.items()}
 
   def prior(variable):
     dtype = tf.as_dtype(variable.dtype)
@@ -165,9 +157,6 @@ def bounded_normal(
                    _of_attention(variable))**0.5
     else:
       stddev = _ADAPTER_STDDEV if variable.name.startswith('lora_') else 1.
-    if id(variable) in sizes:
-      stddev = np.broadcast_to(
-          stddev / sizes[id(variable)][:, np.newaxis], variable.shape)
     return tfd.Normal(tf.zeros([], dtype), tf.constant(stddev, dtype))
 
   return prior
@@ -231,7 +220,7 @@ def chosen(
     prior: hints.Prior,
     is_default: bool,
     model: keras.Model,
-    input_sizes: Mapping[int, np.ndarray],
+    raw: raw_inputs.RawInputs,
     say: Callable[[str], None],
 ) -> Any:
   """The prior to take; warns where nothing, or two things, say it.
@@ -241,7 +230,7 @@ def chosen(
     is_default: Python `bool`, whether it was left to us.
     model: Built `keras.Model`. Its regularisers and other added losses are a
       prior.
-    input_sizes: As `bounded_normal` takes them.
+    raw: `RawInputs`. The default prior is that of their coordinates.
     say: Callable of a sentence, to show it.
 
   Returns:
@@ -255,17 +244,15 @@ def chosen(
         '128 inputs: N(0, 128 / inputs); N(0, 1 / inputs) for attention; '
         'N(0, 0.01) for LoRA; narrower too in deep networks, and before '
         'batch normalisation.'))
-    if input_sizes and not has_losses:
-      most = max(np.max(size) for size in input_sizes.values())
+    if raw and not has_losses:
       warnings.warn(
-          f'Inputs of the model spread by up to {most:.0f}, and the default '
-          'prior of the weights is for inputs of about 1. That of the weights '
-          'that read them is as if they were divided by their spread; but '
-          'training with such inputs may end far off. Better divide them '
-          'before: by keras.layers.Normalization, or Rescaling(1 / 255) for '
-          'pixels.', stacklevel=2)
+          'Inputs of the model are not standardised. The weights that read '
+          'them are sampled, and have their prior, as if they were. But the '
+          'optimizer trains with the inputs as they are, and may end far off. '
+          'Better standardise them before: by keras.layers.Normalization, or '
+          'Rescaling(1 / 255) for pixels.', stacklevel=2)
     return prior if has_losses else bounded_normal(
-        model.trainable_variables, model.weights, input_sizes)
+        model.trainable_variables, model.weights)
   if prior is None and not has_losses:
     warnings.warn(
         'There is no prior and the model has no regularisers: the prior is '
