@@ -55,6 +55,22 @@ def test_columns_far_from_zero():
   assert spread == [1., 1., 1., 1., 1.] and mean == [0., 0., 0., 0., 40.]
 
 
+def test_pixels_at_the_margin():
+  """They are far from their mean in a few rows; those of an image are alike."""
+  pixels = columns(80., 80.).numpy()
+  pixels[:, 0] = np.where(np.arange(200) == 0, 255., 0.)  # Its sd is 18.
+  model = keras.Sequential([keras.Input([2]), layers.Dense(2)])
+  assert sizes(model, tf.constant(pixels)) == [[64., 64.]]
+  pixels[:, 0] /= 2.
+  assert sizes(model, tf.constant(pixels)) == [[32., 64.]]
+  image = keras.Sequential([
+      keras.Input([2, 1]), layers.Flatten(), layers.Dense(2)])
+  assert sizes(image, tf.constant(pixels[:, :, np.newaxis])) == [[64., 64.]]
+  # In a sequence columns are others than times, and have units of their own.
+  steps = keras.Sequential([keras.Input([1, 2]), layers.Dense(2)])
+  assert sizes(steps, tf.constant(pixels[:, np.newaxis])) == [[32., 64.]]
+
+
 def test_only_kernels_that_read_data():
   """Whatever is between, as long as it has no weights that are trained."""
   x = keras.Input([8, 8, 2])

@@ -91,15 +91,18 @@ class RowsAndSteps:
 
   def _would_draw(self, data):
     """Whether steps would have other rows than their batches."""
-    wanted, given = (
-        self._settings.num_more_rows, self._settings.num_steps_per_batch)
+    settings = self._settings
+    if settings.num_more_rows != checks.AUTO:
+      return True
     number = more_rows.of_auto(
-        data, self._settings.num_chains or number_of_chains.SEVERAL)
-    return wanted != checks.AUTO or number.rows > 0 or (given or (
-        steps_per_batch.chosen(
-            self._progress.batches_to_come,
-            data.batch_size * number.products_a_row, has_more_rows=False)
-        if number.products_a_row else 1)) > 1
+        data, settings.num_chains or number_of_chains.SEVERAL)
+    if number.rows > 0:
+      return True
+    if settings.num_steps_per_batch is not None:
+      return settings.num_steps_per_batch > 1
+    return number.products_a_row is not None and steps_per_batch.chosen(
+        self._progress.batches_to_come,
+        data.batch_size * number.products_a_row, has_more_rows=False) > 1
 
   def num_chains(self, element_spec: hints.Nested, seed: tf.Tensor) -> int:
     """The number of chains, where it is left to choose; `look` comes before.

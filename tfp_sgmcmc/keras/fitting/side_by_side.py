@@ -306,8 +306,10 @@ class SideBySide:
       before[chain] = losses(network.values(variables))
       of_new[chain] = losses(new[chain])
     # Of initial weights some are far off too.
-    is_far, best = starts.are_lost(of_new[:, 0]), np.nanargmin(of_new[:, 0])
-    chosen = np.where(is_far, best, np.arange(self.num_chains))
+    loss_of_new = np.where(np.isfinite(of_new[:, 0]), of_new[:, 0], np.inf)
+    chosen = np.where(
+        starts.are_lost(loss_of_new), np.argmin(loss_of_new),
+        np.arange(self.num_chains))
     lost = [chain for chain, (ours, theirs) in enumerate(
         zip(before, of_new[chosen])) if _is_lost(ours, theirs, is_trained)]
     if not lost:

@@ -24,8 +24,10 @@ not a unit's value at the mean.
 
 Mean and standard deviation are those of the first batch (256 rows at most),
 rounded so that they are the same for most batches: s_j to a power of two, m_j
-to s_j / 2. A column that is constant there, such as a pixel at the margin, has
-the standard deviation of all others.
+to s_j / 2. Where a value is farther than 4 s_j from m_j, s_j is a fourth of
+that: a pixel at the margin is 0 in most rows, and 255 in a few. A column that
+is constant in this batch has the standard deviation of all others. So have the
+columns of an image that is flattened before a dense layer: they have one unit.
 
 Other layers keep the usual prior: convolutions with groups or with channels
 first, depthwise, separable, transposed and recurrent ones, and layers that are
@@ -50,6 +52,8 @@ from tfp_sgmcmc.keras.model import network
 __all__ = ['Columns', 'RawInputs', 'find']
 
 _LARGE = 10.
+# How many spreads from the mean a value may be.
+_FARTHEST = 4.
 _MOST_ROWS = 256
 # Single precision has no more than some thousand times the spread beside it.
 _MOST_MEAN = 1000.
@@ -191,7 +195,8 @@ def find(model: keras.Model, x: hints.Data) -> dict[int, Columns]:
   leaves = tf.nest.flatten(x, expand_composites=True)
   if not any(_is_large(leaf, are_looked_up) for leaf in leaves):
     return {}
-  by_layer = _of_layers(model, x, every)
+  rank = max(leaf.shape.rank for leaf in leaves if tf.is_tensor(leaf))
+  by_layer = _of_layers(model, x, every, rank)
   positions = {id(v): k for k, v in enumerate(model.trainable_variables)}
   found = {}
   for layer in every:
@@ -204,7 +209,7 @@ def find(model: keras.Model, x: hints.Data) -> dict[int, Columns]:
   return found
 
 
-def _of_layers(model, x, every):
+def _of_layers(model, x, every, rank):
   """Mean and spread of the inputs of layers that read data, by their `id`.
 
   Data are what is the same with other weights, in two passes.
@@ -224,7 +229,8 @@ def _of_layers(model, x, every):
 
   def compare(layer, values):
     if digests.get(id(layer)) == _digest(values):
-      found.setdefault(id(layer), _moments(values))
+      # The pixels of an image that was flattened have one unit.
+      found.setdefault(id(layer), _moments(values, values.ndim == 2 < rank))
 
   try:
     for k, look in enumerate((keep, compare)):
@@ -257,14 +263,16 @@ def _is_large(leaf, are_looked_up):
   return bool(np.any(np.abs(np.float64(leaf)) > _LARGE))
 
 
-def _moments(values):
+def _moments(values, have_one_unit):
   """Mean and standard deviation of each column; 0 and 1 where not large."""
   rows = np.reshape(np.float64(values), [-1, values.shape[-1]])
   with np.errstate(invalid='ignore'):  # Infinite inputs are an error later.
     mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0)
+    spread = np.maximum(
+        spread, np.max(np.abs(rows - mean), axis=0) / _FARTHEST)
     is_constant = spread == 0.
     if not np.all(is_constant):
-      spread[is_constant] = np.sqrt(
+      spread[is_constant | have_one_unit] = np.sqrt(
           np.mean(np.square(spread[~is_constant])))
     is_large = np.isfinite(spread) & (spread > 0.) & (
         (spread > _LARGE) | (np.abs(mean) > _LARGE))
