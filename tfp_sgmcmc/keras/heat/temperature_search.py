@@ -21,6 +21,9 @@ overfits, it takes longer to do so than a trial lasts. A search upwards from
 0.001 chose 0.001 in ten of eleven problems, of which T = 1 predicts better in
 eight (`docs/recipes.md` has what this search chooses).
 
+What a chain loses at T = 1 it has to gain back at a lower T. In a long fit of
+10,000 images it did not: T chosen has an NLL of .059, T = 0 of .037.
+
 Such a search sees what a few draws after a short time are worth. A hot chain
 needs more draws to average over than a trial has: T = 1 may be better in the
 end than its score. Validation data that come in another order each time make
