@@ -35,8 +35,9 @@ def test_columns_of_a_table():
   model = keras.Sequential([
       keras.Input([4]), layers.Dense(3, activation='relu'), layers.Dense(2)])
   assert sizes(model, columns(1., 9., 0.1, 3.)) == []
-  # A constant column has that of all others.
-  assert sizes(model, columns(1., 50., 1000., 0.)) == [[1., 64., 1024., 512.]]
+  # A constant column has the median of the others.
+  assert sizes(model, columns(1., 50., 1000., 0.)) == [[1., 64., 1024., 64.]]
+  assert sizes(model, columns(1., 2., 1000., 0.)) == [[1., 1., 1024., 1.]]
   assert sizes(model, columns(1., 50., np.nan, 3.)) == [[1., 64., 1., 1.]]
   assert sizes(model, columns(1., 50., 3., 3.)[:1]) == []  # A single row.
 
@@ -66,7 +67,13 @@ def test_pixels_at_the_margin():
   image = keras.Sequential([
       keras.Input([2, 1]), layers.Flatten(), layers.Dense(2)])
   assert sizes(image, tf.constant(pixels[:, :, np.newaxis])) == [[64., 64.]]
-  # In a sequence columns are others than times, and have units of their own.
+  # By channel; a table beside an image has units of its own.
+  x = keras.Input([3, 2]), keras.Input([2])
+  both = keras.Model(x, layers.Concatenate()(
+      [layers.Dense(2)(layers.Flatten()(x[0])), layers.Dense(2)(x[1])]))
+  times = tf.tile(columns(30., 250.)[:, tf.newaxis], [1, 3, 1])
+  assert sizes(both, [times, tf.constant(pixels)]) == [
+      [32., 256.] * 3, [32., 64.]]
   steps = keras.Sequential([keras.Input([1, 2]), layers.Dense(2)])
   assert sizes(steps, tf.constant(pixels[:, np.newaxis])) == [[32., 64.]]
 
@@ -88,6 +95,40 @@ def test_only_kernels_that_read_data():
   assert weights[position] is layer.kernel
   assert weights[of_kernel.bias] is layer.bias
   assert of_kernel.spread.tolist() == [64., 64.]  # Of the largest in a pool.
+
+
+@pytest.mark.parametrize('policy', ['mixed_bfloat16', 'bfloat16', 'float64'])
+def test_other_dtypes(policy):
+  model = keras.Sequential([
+      keras.Input([2]), layers.Dense(3, dtype=policy),
+      layers.Dense(2, dtype=policy)])
+  assert sizes(model, columns(1., 200.)) == [[1., 256.]]
+
+
+class WithoutKernel(layers.Dense):
+  """A dense layer with weights of its own."""
+
+  def build(self, input_shape):
+    self.own = self.add_weight(
+        shape=(input_shape[-1], self.units), name='own')
+    self.built = True
+
+  def call(self, inputs):
+    return inputs @ self.own
+
+
+def test_a_subclass_with_other_weights():
+  model = keras.Sequential([keras.Input([2]), WithoutKernel(3)])
+  assert sizes(model, columns(1., 200.)) == []
+
+
+def test_weights_that_are_zero_are_weights():
+  """What comes after a branch that starts at zero reads no data."""
+  model = keras.Sequential([
+      keras.Input([2]), layers.Dense(2, kernel_initializer='zeros'),
+      layers.Lambda(lambda x: x + 1000.), layers.Dense(2)])
+  found, = raw_inputs.find(model, columns(1., 200.))
+  assert found == 0
 
 
 def test_normalised_or_looked_up():
@@ -152,7 +193,7 @@ def test_coordinates_are_the_weights_of_standardised_inputs(
     make, shape, use_bias):
   keras.utils.set_random_seed(0)
   layer = make(
-      use_bias=use_bias, bias_initializer='normal', **{} if use_bias else {})
+      use_bias=use_bias, bias_initializer='normal')
   model = keras.Sequential([keras.Input(shape), layer])
   raw = raw_inputs.RawInputs()
   shift = np.float32([50., 0., 900.]) * use_bias

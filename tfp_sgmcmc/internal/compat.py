@@ -40,6 +40,7 @@ __all__ = [
     'joint_names',
     'mask',
     'maximum',
+    'may_not_be_read_again',
     'move_draws_last',
     'num_elements',
     'num_rows_of_arrays',
@@ -174,6 +175,23 @@ def before_batches(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, int]:
     number += type(dataset).__name__ in _BATCHES
     dataset, = dataset._inputs()
   return dataset, number
+
+
+def may_not_be_read_again(dataset: tf.data.Dataset) -> bool:
+  """Whether another pass could disturb the one that goes on.
+
+  A cache in a file is written by one pass alone. A Python generator may give
+  its rows once.
+  """
+  return any(
+      tf.get_static_value(getattr(d, '_filename', '')) not in ('', b'')
+      or _calls_generator(d) for d in _ancestors(dataset))
+
+
+def _calls_generator(dataset):
+  function = getattr(getattr(dataset, '_map_func', None), 'function', None)
+  return function is not None and any(
+      op.type == 'GeneratorDataset' for op in function.graph.get_operations())
 
 
 def _are_rows(arrays, leaves):

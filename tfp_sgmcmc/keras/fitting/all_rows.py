@@ -6,9 +6,11 @@ passes tell: the rows of both have to have the same digests, in any order. Rows
 that are augmented at random, or left out at random, have others.
 
 What shuffles, repeats and batches the rows at last is left out, so that all
-rows come, each once. In another order than that of the first pass they are
-sorted by their digests. So a chain that goes on in another process has them in
-the same order.
+rows come, each once. They are sorted by their digests. So they have one order
+in all processes, in which a chain may go on.
+
+What a pipeline reads from a variable, or from outside, is fixed at what it was
+in these passes.
 """
 
 import hashlib
@@ -33,7 +35,8 @@ def read(dataset: tf.data.Dataset, most_rows: int) -> list[tf.Tensor] | None:
 
   Returns:
     arrays: One tensor of all rows for each leaf; None where two passes give
-      other rows, or there are more, or the number of batches is not known.
+      other rows, or there are more, or the number of batches is not known, or
+      another pass could disturb the one that goes on.
 
   #### Examples
 
@@ -41,13 +44,14 @@ def read(dataset: tf.data.Dataset, most_rows: int) -> list[tf.Tensor] | None:
   >>> from tfp_sgmcmc.keras.fitting import all_rows
   >>> data = tf.data.Dataset.range(3).map(lambda k: 2 * k).shuffle(3).batch(2)
   >>> [rows.numpy().tolist() for rows in all_rows.read(data, 5)]
-  [[0, 2, 4]]
+  [[4, 0, 2]]
   """
   rows, num_batchings = compat.before_batches(dataset)
   if num_batchings == 1:
     rows = rows.batch(_AT_ONCE)
   num_batches = int(rows.cardinality())
-  if num_batches <= 0 or num_batchings > 1:
+  if (num_batches <= 0 or num_batchings > 1
+      or compat.may_not_be_read_again(dataset)):
     return None
   found, digests = [], ([], [])
   # One iterator: two of them would draw the same random numbers, where these
@@ -63,11 +67,8 @@ def read(dataset: tf.data.Dataset, most_rows: int) -> list[tf.Tensor] | None:
   once, again = digests
   if sorted(once) != sorted(again):
     return None
-  arrays = [np.concatenate(leaf) for leaf in zip(*found)]
-  if once != again:
-    order = np.argsort(once, kind='stable')
-    arrays = [array[order] for array in arrays]
-  return [tf.constant(array) for array in arrays]
+  order = np.argsort(once, kind='stable')
+  return [tf.constant(np.concatenate(leaf)[order]) for leaf in zip(*found)]
 
 
 def _digests(batch):

@@ -199,9 +199,19 @@ class Chain:
     """Those that the default prior is not made for."""
     if not self._settings.has_default_prior or self._model.losses:
       return {}
-    batch = first_look.whole_batch(self._model, self._ahead.first(iterator))
-    return raw_inputs.find(
-        self._model, keras.utils.unpack_x_y_sample_weight(batch)[0])
+    x = self._inputs_of(self._ahead.first(iterator))
+    if not raw_inputs.may_be_large(x):
+      return {}
+    number = -(-raw_inputs.MOST_ROWS // int(network.num_rows(x)))
+    if number > 1 and all(
+        isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x)):
+      more = map(self._inputs_of, self._ahead.fill(iterator, number))
+      x = tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *more)
+    return raw_inputs.find(self._model, x)
+
+  def _inputs_of(self, data):
+    batch = first_look.whole_batch(self._model, data)
+    return keras.utils.unpack_x_y_sample_weight(batch)[0]
 
   def _look(self, iterator):
     """Takes the data of a fit, by the next batch, which is not used up."""

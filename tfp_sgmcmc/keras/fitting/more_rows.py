@@ -144,8 +144,9 @@ class FitData:
     """Why a step cannot have other rows than its batch; None where it can."""
     if self.arrays is None and not self._is_of_replicas:
       return (
-          'the data of fit are no arrays, and no small dataset with the same '
-          'rows in each pass, in which other rows could be looked up')
+          'the data of fit are no arrays, and no small tf.data.Dataset of '
+          'known length with the same rows in each pass, in which other rows '
+          'could be looked up')
     # A pipeline may leave a partial batch out.
     if self.arrays is not None and not (
         0 <= len(self.arrays[0]) - self.num_examples < self.batch_size):

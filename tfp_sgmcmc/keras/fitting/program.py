@@ -128,7 +128,7 @@ def of(
     element_spec: hints.Nested,
     seed: tf.Tensor,
     chain: Any,
-    prior_key: Any,
+    raw_key: Any,
 ) -> Program:
   """The program for a new chain: the last chain's where it fits, or a new one.
 
@@ -140,12 +140,12 @@ def of(
     element_spec: That of the dataset's iterator.
     seed: Stateless seed of the chain.
     chain: `Chain`.
-    prior_key: What the default prior was made with, beside the model.
+    raw_key: That of the coordinates of weights that read large inputs.
 
   Returns:
     program: `Program`.
   """
-  key = _key(model, settings, element_spec, prior_key)
+  key = _key(model, settings, element_spec, raw_key)
   programs = kept.of(model)
   program = programs.get(Program)
   if program is not None and program.fits(key):
@@ -159,7 +159,7 @@ def of(
   return program
 
 
-def _key(model, settings, element_spec, prior_key):
+def _key(model, settings, element_spec, raw_key):
   """What a chain's programs depend on; None where it cannot be compared."""
   if collectives.is_several(model.distribute_strategy):
     return None
@@ -170,7 +170,7 @@ def _key(model, settings, element_spec, prior_key):
   found_step = settings.found_step
   return (
       constants, None if found_step is None else found_step.argument,
-      settings.has_default_prior, prior_key, settings.chains.num_chains,
+      settings.has_default_prior, raw_key, settings.chains.num_chains,
       settings.examples.number, bool(model.losses), element_spec,
       *([id(v) for v in variables] for variables in (
           model.trainable_variables, model.non_trainable_variables)))

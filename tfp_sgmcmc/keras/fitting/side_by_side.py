@@ -293,34 +293,33 @@ class SideBySide:
     model, variables = self._model, self._model.trainable_variables
     is_trained = network.num_trained_steps(model.optimizer) > 0
     try:
-      new = [
+      # Of initial weights some are far off too: the best half is taken.
+      found = [
           network.values(raw.weights([tf.convert_to_tensor(w) for w in values]))
           for values in starts.fresh(
               model, inputs, random.fold_in(self._seed, _NEW_STARTS),
-              self.num_chains + 1)]
+              2 * self.num_chains + 1)]
     except ValueError:  # The model cannot be made once more.
       return None
-
-    before, of_new = np.zeros([2, self.num_chains, 2])
+    before = np.zeros([self.num_chains, 2])
     for chain in self.one_by_one():
       before[chain] = losses(network.values(variables))
-      of_new[chain] = losses(new[chain])
-    # Of initial weights some are far off too.
-    loss_of_new = np.where(np.isfinite(of_new[:, 0]), of_new[:, 0], np.inf)
-    chosen = np.where(
-        starts.are_lost(loss_of_new), np.argmin(loss_of_new),
-        np.arange(self.num_chains))
+    of_found = np.array([losses(values) for values in found])
+    best = np.argsort(of_found[:, 0])[:self.num_chains]  # NaN comes last.
+    new = [found[k] for k in best]
     lost = [chain for chain, (ours, theirs) in enumerate(
-        zip(before, of_new[chosen])) if _is_lost(ours, theirs, is_trained)]
+        zip(before, of_found[best])) if _is_lost(ours, theirs, is_trained)]
     if not lost:
       return None
+    starts.warn_of_twins([new[chain] for chain in lost])
     weights = self.stacked(variables)
     for values, *of_chains in zip(weights, *new):
       for chain in lost:
-        values[chain] = of_chains[chosen[chain]]
+        values[chain] = of_chains[chain]
     self.assign(variables, weights)
     which = 'the chain starts' if self.num_chains == 1 else (
-        f'chain {", ".join(map(str, lost))} starts')
+        f'chains {", ".join(map(str, lost))} start' if len(lost) > 1 else
+        f'chain {lost[0]} starts')
     return (
         'The weights are far off, with a mean loss of '
         f'{before[lost, 0].max():.3g}, for inputs that are not standardised: '

@@ -246,11 +246,12 @@ def chosen(
         'batch normalisation.'))
     if raw and not has_losses:
       warnings.warn(
-          'Inputs of the model are not standardised. The weights that read '
-          'them are sampled, and have their prior, as if they were. But the '
-          'optimizer trains with the inputs as they are, and may end far off. '
-          'Better standardise them before: by keras.layers.Normalization, or '
-          'Rescaling(1 / 255) for pixels.', stacklevel=2)
+          'Inputs of the model, or of its trained layers, are not '
+          'standardised. The weights that read them are sampled, and have '
+          'their prior, as if they were. But the optimizer trains with the '
+          'inputs as they are, and may end far off. Better standardise them '
+          'before: by keras.layers.Normalization, or Rescaling(1 / 255) for '
+          'pixels.', stacklevel=2)
     return prior if has_losses else bounded_normal(
         model.trainable_variables, model.weights)
   if prior is None and not has_losses:

@@ -22,12 +22,12 @@ for data that are near a standard scale. A layer without bias has m_j = 0. A
 convolution sums over its window too; where that is padded with zeros, b'_k is
 not a unit's value at the mean.
 
-Mean and standard deviation are those of the first batch (256 rows at most),
+Mean and standard deviation are those of the first batches, up to 256 rows,
 rounded so that they are the same for most batches: s_j to a power of two, m_j
 to s_j / 2. Where a value is farther than 4 s_j from m_j, s_j is a fourth of
 that: a pixel at the margin is 0 in most rows, and 255 in a few. A column that
-is constant in this batch has the standard deviation of all others. So have the
-columns of an image that is flattened before a dense layer: they have one unit.
+is constant in this batch has the median of all others. The columns of an image
+or a sequence that is flattened before a dense layer have that of their channel.
 
 Other layers keep the usual prior: convolutions with groups or with channels
 first, depthwise, separable, transposed and recurrent ones, and layers that are
@@ -38,6 +38,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 import functools
 import hashlib
+import math
 from typing import NamedTuple
 
 import keras
@@ -49,12 +50,12 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import leaves as leaves_lib
 from tfp_sgmcmc.keras.model import network
 
-__all__ = ['Columns', 'RawInputs', 'find']
+__all__ = ['Columns', 'MOST_ROWS', 'RawInputs', 'find', 'may_be_large']
 
 _LARGE = 10.
 # How many spreads from the mean a value may be.
 _FARTHEST = 4.
-_MOST_ROWS = 256
+MOST_ROWS = 256
 # Single precision has no more than some thousand times the spread beside it.
 _MOST_MEAN = 1000.
 _LAYERS = (
@@ -191,25 +192,46 @@ def find(model: keras.Model, x: hints.Data) -> dict[int, Columns]:
   are_looked_up = any(
       isinstance(layer, keras.layers.Embedding) for layer in every)
   if all(isinstance(leaf, tf.Tensor) for leaf in tf.nest.flatten(x)):
-    x = tf.nest.map_structure(lambda leaf: leaf[:_MOST_ROWS], x)
+    x = tf.nest.map_structure(lambda leaf: leaf[:MOST_ROWS], x)
   leaves = tf.nest.flatten(x, expand_composites=True)
   if not any(_is_large(leaf, are_looked_up) for leaf in leaves):
     return {}
-  rank = max(leaf.shape.rank for leaf in leaves if tf.is_tensor(leaf))
-  by_layer = _of_layers(model, x, every, rank)
+  by_layer = _of_layers(model, x, every, _channels(leaves))
   positions = {id(v): k for k, v in enumerate(model.trainable_variables)}
   found = {}
   for layer in every:
     mean, spread = by_layer.get(id(layer), (0., 1.))
     if np.any(mean != 0.) or np.any(spread != 1.):
-      position = positions.get(id(layer.kernel))
-      if position is not None and len(spread) == layer.kernel.shape[-2]:
-        found[position] = Columns(
-            mean, spread, positions.get(id(layer.bias), -1))
+      # A subclass may have other weights.
+      kernel, bias = (getattr(layer, name, None) for name in ('kernel', 'bias'))
+      position = positions.get(id(kernel))
+      if kernel is not None and position is not None and (
+          len(spread) == kernel.shape[-2]):
+        found[position] = Columns(mean, spread, positions.get(id(bias), -1))
   return found
 
 
-def _of_layers(model, x, every, rank):
+def may_be_large(x: hints.Data) -> bool:
+  """Whether `find` may find something in such inputs."""
+  return any(
+      _is_large(leaf, False)
+      for leaf in tf.nest.flatten(x, expand_composites=True))
+
+
+def _channels(leaves):
+  """The number of channels of images and sequences, by their size."""
+  shapes = [tuple(leaf.shape) for leaf in leaves if tf.is_tensor(leaf)]
+  of_tables = {shape[1] for shape in shapes if len(shape) == 2}
+  # Square ones of no more axes are taken for images without an axis for it.
+  found = {
+      math.prod(shape[1:]):
+          1 if len(shape) == 3 and shape[1] == shape[2] else shape[-1]
+      for shape in shapes if len(shape) > 2}
+  return {size: number for size, number in found.items()
+          if size not in of_tables}
+
+
+def _of_layers(model, x, every, channels):
   """Mean and spread of the inputs of layers that read data, by their `id`.
 
   Data are what is the same with other weights, in two passes.
@@ -222,38 +244,52 @@ def _of_layers(model, x, every, rank):
       variable for layer in every
       if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
       for variable in (layer.moving_mean, layer.moving_variance)]
-  digests, found = {}, {}
+  digests, found, errors = {}, {}, []
 
   def keep(layer, values):
     digests.setdefault(id(layer), _digest(values))
 
   def compare(layer, values):
     if digests.get(id(layer)) == _digest(values):
-      # The pixels of an image that was flattened have one unit.
-      found.setdefault(id(layer), _moments(values, values.ndim == 2 < rank))
+      number = channels.get(values.shape[-1]) if values.ndim == 2 else None
+      found.setdefault(id(layer), _moments(values, number))
 
   try:
     for k, look in enumerate((keep, compare)):
-      with network.calls_through(functools.partial(_call, look), layers):
+      with network.calls_through(
+          functools.partial(_call, look, errors), layers):
         network.forward(
-            model, x, [(1 + k) * tf.convert_to_tensor(v)
-                       for v in model.trainable_variables],
-            [(v, tf.convert_to_tensor(v) + float(k)) for v in statistics])
+            model, x, [_other(v, k) for v in model.trainable_variables],
+            [(v, _other(v, k)) for v in statistics])
   except Exception:  # pylint: disable=broad-exception-caught
     return {}  # Such as a model for graphs. Its own error comes from the step.
+  if errors:
+    raise errors[0]
   return found
 
 
-def _call(look, layer, own, *args, **kwargs):
-  """A layer's call, after a look at its inputs; those of a graph are none."""
+def _other(variable, k):
+  """Its value for k = 0, and another one, zero or not, for k = 1."""
+  value = tf.convert_to_tensor(variable)
+  return (1 + k) * value + tf.cast(0.1 * k, value.dtype)
+
+
+def _call(look, errors, layer, own, *args, **kwargs):
+  """A layer's call, after a look at its inputs; those of a graph are none.
+
+  What goes wrong in looking is no fault of the model.
+  """
   x = args[0] if args else kwargs.get('inputs')
   if isinstance(x, tf.Tensor) and hasattr(x, 'numpy'):
-    look(layer, np.asarray(x))
+    try:
+      look(layer, np.asarray(x))
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      errors.append(error)
   return own(*args, **kwargs)
 
 
 def _digest(values):
-  return hashlib.blake2b(np.ascontiguousarray(values).data).digest()
+  return hashlib.blake2b(np.ascontiguousarray(values).tobytes()).digest()
 
 
 def _is_large(leaf, are_looked_up):
@@ -263,17 +299,27 @@ def _is_large(leaf, are_looked_up):
   return bool(np.any(np.abs(np.float64(leaf)) > _LARGE))
 
 
-def _moments(values, have_one_unit):
-  """Mean and standard deviation of each column; 0 and 1 where not large."""
+def _moments(values, num_channels):
+  """Mean and standard deviation of each column; 0 and 1 where not large.
+
+  Args:
+    values: Inputs of a layer.
+    num_channels: How many channels its inputs have, where they are those of a
+      flattened image or sequence; None where they are none.
+  """
   rows = np.reshape(np.float64(values), [-1, values.shape[-1]])
   with np.errstate(invalid='ignore'):  # Infinite inputs are an error later.
     mean, spread = np.mean(rows, axis=0), np.std(rows, axis=0)
     spread = np.maximum(
         spread, np.max(np.abs(rows - mean), axis=0) / _FARTHEST)
+    if num_channels is not None:
+      of_channels = np.reshape(spread, [-1, num_channels])
+      number = np.maximum(1, np.count_nonzero(of_channels, axis=0))
+      spread = np.ravel(np.broadcast_to(np.sqrt(
+          np.sum(of_channels**2, axis=0) / number), of_channels.shape))
     is_constant = spread == 0.
     if not np.all(is_constant):
-      spread[is_constant | have_one_unit] = np.sqrt(
-          np.mean(np.square(spread[~is_constant])))
+      spread[is_constant] = np.median(spread[~is_constant])
     is_large = np.isfinite(spread) & (spread > 0.) & (
         (spread > _LARGE) | (np.abs(mean) > _LARGE))
   spread = np.where(is_large, np.maximum(spread, np.abs(mean) / _MOST_MEAN), 1.)
