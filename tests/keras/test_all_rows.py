@@ -130,10 +130,10 @@ def fit(data, epochs=6, make_model=lambda: network(4, 3), **arguments):
 @pytest.mark.filterwarnings('ignore:The step size and the scales')
 def test_the_chain_is_that_of_arrays_with_these_rows():
   """Bit for bit, by defaults; with other rows in each pass it is another."""
-  rows = all_rows.read(slices().map(twice).batch(5), NUM_ROWS)
-  arrays = fit(tf.data.Dataset.from_tensor_slices(tuple(rows)).batch(5))
-  ours, noise = (
-      fit(slices().map(function).batch(5)) for function in (twice, noisy))
+  rows = tf.data.Dataset.from_tensor_slices(tuple(  # In their order.
+      all_rows.read(slices().map(twice).batch(5), NUM_ROWS)))
+  arrays, ours, noise = (fit(data.batch(5)) for data in (
+      rows, rows.map(lambda x, y: (x, y)), rows.map(noisy)))
   for wanted, found in zip(arrays.posterior.weights.values(),
                            ours.posterior.weights.values()):
     np.testing.assert_array_equal(found, wanted)

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
@@ -203,9 +204,13 @@ class Chain:
     if not raw_inputs.may_be_large(x):
       return {}
     number = -(-raw_inputs.MOST_ROWS // int(network.num_rows(x)))
-    if number > 1 and all(
-        isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x)):
-      more = map(self._inputs_of, self._ahead.fill(iterator, number))
+    dataset = compat.dataset_of(iterator)
+    if (number > 1 and dataset is not None
+        and not collectives.is_several(self._model.distribute_strategy)
+        and not compat.may_not_be_read_again(dataset) and all(
+            isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x))):
+      # In a pass of their own: the optimizer's steps take those of the fit.
+      more = map(self._inputs_of, dataset.take(number))
       x = tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *more)
     return raw_inputs.find(self._model, x)
 

@@ -36,19 +36,17 @@ class Lookahead:
     """The number of batches kept."""
     return len(self._batches)
 
-  def fill(
-      self, iterator: Iterator[Any], most: int = _MOST_BATCHES) -> list[Any]:
-    """Takes batches: to the end of the data, up to a number, up to 256 MiB.
+  def fill(self, iterator: Iterator[Any]) -> list[Any]:
+    """Takes batches: to the end of the data, up to 100, up to 256 MiB.
 
     Args:
       iterator: Iterator over batches.
-      most: Python `int`, the number.
 
     Returns:
       batches: List of the batches that are kept now.
     """
     size = 0
-    while len(self._batches) < most and size < _MOST_BYTES:
+    while len(self._batches) < _MOST_BATCHES and size < _MOST_BYTES:
       try:
         batch = next(iterator)
       except (StopIteration, tf.errors.OutOfRangeError):
