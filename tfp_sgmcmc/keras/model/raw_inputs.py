@@ -26,7 +26,7 @@ Mean and standard deviation are those of the first batches, up to 256 rows,
 rounded so that they are the same for most batches: s_j to a power of two, m_j
 to s_j / 2. Where a value is farther than 4 s_j from m_j, s_j is a fourth of
 that: a pixel at the margin is 0 in most rows, and 255 in a few. A column that
-is constant in this batch has the median of all others. The columns of an image
+is constant in these rows has the median of all others. The columns of an image
 or a sequence that is flattened before a dense layer have that of their channel.
 
 Other layers keep the usual prior: convolutions with groups or with channels
