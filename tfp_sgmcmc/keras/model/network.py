@@ -238,7 +238,7 @@ def num_weights(weights: Iterable[Any]) -> int:
 
 def num_trained_steps(optimizer: keras.optimizers.Optimizer) -> int:
   """How many steps an optimizer has made; 0 where it does not count them."""
-  return int(keras.ops.convert_to_numpy(getattr(optimizer, 'iterations', 0)))
+  return int(tf.convert_to_tensor(getattr(optimizer, 'iterations', 0)))
 
 
 def learning_rate(
