@@ -255,7 +255,7 @@ def fit(x, model, directory=None, epochs=4, **arguments):
 @pytest.mark.filterwarnings('ignore::UserWarning')
 @pytest.mark.parametrize('num_chains', [1, 2])
 def test_the_chain_is_that_of_standardised_inputs(num_chains, monkeypatch):
-  """Step by step, from the same start; planted: other coordinates."""
+  """Step by step, from the same start; planted: the weights themselves."""
   def draws(table):
     number = num_chains if num_chains == 1 else sgmcmc.keras.Chains(
         2, initial_weights=[make(table, k).get_weights() for k in range(2)])
@@ -268,8 +268,10 @@ def test_the_chain_is_that_of_standardised_inputs(num_chains, monkeypatch):
   standard = draws(STANDARD)
   assert len(standard) >= 6 * num_chains
   np.testing.assert_allclose(draws(RAW), standard, atol=0.005)
-  monkeypatch.setattr(raw_inputs, '_MOST_MEAN', 2.)  # s is 1024.
-  assert np.max(np.abs(draws(RAW) - standard)) > 0.05
+  for name in ('coordinates', 'weights'):
+    monkeypatch.setattr(raw_inputs.RawInputs, name, lambda self, w: list(w))
+  # With six seeds, one chain: 0.97 to 2.7, and 1.3e-3 at most above.
+  assert np.max(np.abs(draws(RAW) - standard)) > 0.5
 
 
 @pytest.mark.filterwarnings('ignore::UserWarning')
@@ -332,9 +334,10 @@ def fit_house(seed, **arguments):
 @pytest.mark.slow
 @pytest.mark.filterwarnings('ignore::UserWarning')
 def test_a_table_as_it_is_is_not_lost():
-  """Six seeds: .17 to .51; a constant 1.42. Planted: starts after training."""
-  assert fit_house(0) < 1.
+  """Of six seeds; a constant has 1.42. Planted: starts after training."""
+  found = fit_house(0)
+  assert found < 0.6  # 0.17 to 0.25.
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(
         side_by_side.SideBySide, 'start_anew', lambda *arguments: None)
-    assert fit_house(0) > 2.
+    assert fit_house(0) > 3. * found  # 5.6 to 12 times.
