@@ -32,7 +32,7 @@ def chosen(model, num_rows=200, batch_size=32, data=None):
   iterator = iter(data)
   return number_of_chains.chosen(
       model, iterator.element_spec,
-      more_rows.of_iterator(model, iterator, num_rows, batch_size),
+      more_rows.FitData(model, data, num_rows, batch_size),
       tf.constant([0, 1]))
 
 

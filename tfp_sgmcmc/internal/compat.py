@@ -151,8 +151,7 @@ def arrays_of(dataset: tf.data.Dataset) -> list[tf.Tensor] | None:
 
 def _slices_of(dataset, leaves):
   """The tensors of `from_tensor_slices`, where rows are as they were there."""
-  while type(dataset).__name__ in (*_KEEP_ROWS, 'CacheDataset'):
-    dataset, = dataset._inputs()
+  dataset, _ = _before(dataset, (*_KEEP_ROWS, 'CacheDataset'))
   tensors = (
       dataset._tensors if type(dataset).__name__ == '_TensorSliceDataset'
       else [])
@@ -170,8 +169,13 @@ def before_batches(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, int]:
       gone through once.
     number: Python `int`, how often it is batched from there.
   """
+  return _before(dataset, _KEEP_ROWS)
+
+
+def _before(dataset, names):
+  """The dataset before the last ones of these types; how many of them batch."""
   number = 0
-  while type(dataset).__name__ in _KEEP_ROWS:
+  while type(dataset).__name__ in names:
     number += type(dataset).__name__ in _BATCHES
     dataset, = dataset._inputs()
   return dataset, number

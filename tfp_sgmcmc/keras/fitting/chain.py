@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from tfp_sgmcmc import collectives
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
@@ -200,23 +199,11 @@ class Chain:
     """Those that the default prior is not made for."""
     if not self._settings.has_default_prior or self._model.losses:
       return {}
-    x = self._inputs_of(self._ahead.first(iterator))
+    x = first_look.inputs(self._model, self._ahead.first(iterator))
     if not raw_inputs.may_be_large(x):
       return {}
-    number = -(-raw_inputs.MOST_ROWS // int(network.num_rows(x)))
-    dataset = compat.dataset_of(iterator)
-    if (number > 1 and dataset is not None
-        and not collectives.is_several(self._model.distribute_strategy)
-        and not compat.may_not_be_read_again(dataset) and all(
-            isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x))):
-      # In a pass of their own: the optimizer's steps take those of the fit.
-      more = map(self._inputs_of, dataset.take(number))
-      x = tf.nest.map_structure(lambda *leaves: tf.concat(leaves, 0), *more)
-    return raw_inputs.find(self._model, x)
-
-  def _inputs_of(self, data):
-    batch = first_look.whole_batch(self._model, data)
-    return keras.utils.unpack_x_y_sample_weight(batch)[0]
+    return raw_inputs.find(self._model, first_look.more_inputs(
+        self._model, x, iterator, raw_inputs.MOST_ROWS))
 
   def _look(self, iterator):
     """Takes the data of a fit, by the next batch, which is not used up."""

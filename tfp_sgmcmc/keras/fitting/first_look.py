@@ -8,6 +8,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc import collectives
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
@@ -15,13 +17,50 @@ from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
 from tfp_sgmcmc.keras.model import replicas
 
-__all__ = ['FirstBatch', 'FirstLook', 'first_batch', 'whole_batch']
+__all__ = [
+    'FirstBatch', 'FirstLook', 'first_batch', 'inputs', 'more_inputs',
+    'whole_batch']
 
 
 def whole_batch(model: keras.Model, data: hints.Data) -> Any:
   """A batch in one piece, without Keras' empty `Optional`s."""
   return replicas.whole(
       model.distribute_strategy, network.without_optionals(data))
+
+
+def inputs(model: keras.Model, data: hints.Data) -> Any:
+  """The inputs of a batch, in one piece."""
+  x, _, _ = keras.utils.unpack_x_y_sample_weight(whole_batch(model, data))
+  return x
+
+
+def more_inputs(
+    model: keras.Model, x: Any, iterator: Iterator[Any], num_rows: int) -> Any:
+  """The inputs of several batches, from a pass of their own where there can be.
+
+  The batches of the fit itself are for the optimizer's steps.
+
+  Args:
+    model: Built `keras.Model`.
+    x: The inputs of the first batch.
+    iterator: That of the fit, over its dataset.
+    num_rows: Python `int`, how many rows there are to be, or more.
+
+  Returns:
+    x: Theirs; those of the first batch alone where these are enough, or there
+      are several replicas, or other inputs than dense tensors, or another pass
+      could disturb that of the fit.
+  """
+  number = -(-num_rows // int(network.num_rows(x)))
+  dataset = compat.dataset_of(iterator)
+  if (number == 1 or dataset is None
+      or collectives.is_several(model.distribute_strategy)
+      or compat.may_not_be_read_again(dataset) or not all(
+          isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x))):
+    return x
+  return tf.nest.map_structure(
+      lambda *leaves: tf.concat(leaves, 0),
+      *(inputs(model, data) for data in dataset.take(number)))
 
 
 class FirstBatch(NamedTuple):

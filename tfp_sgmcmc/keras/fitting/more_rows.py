@@ -57,7 +57,7 @@ from tfp_sgmcmc.keras.model import products as products_lib
 
 __all__ = [
     'FitData', 'MoreRows', 'Number', 'number_in_place', 'number_of', 'of_auto',
-    'of_fit', 'of_iterator']
+    'of_fit']
 
 _TIMES, _PART, _LEAST_BATCHES = 63, 2, 4
 _MOST_PRODUCTS, _MOST_NUMBERS = 2**22, 2**28
@@ -128,46 +128,47 @@ class FitData:
     """Whether `read` may find rows for a step."""
     return (
         self.arrays is None and self.specs is not None
-        and num_numbers(self.specs) <= _MOST_NUMBERS_READ
-        and self._why_batches_are_fixed is None)
+        and _num_numbers(self.specs) <= _MOST_NUMBERS_READ
+        and not self._is_of_replicas)
 
   def read(self) -> None:
     """Takes the rows of a dataset that was made of something else.
 
-    Where they are the same in each pass.
+    Where they are the same in each pass, and the model takes others than its
+    batches.
     """
-    self.arrays = all_rows.read(
-        self._dataset, self.num_examples + self.batch_size - 1)
+    if self._takes_other_sizes:
+      self.arrays = all_rows.read(
+          self._dataset, self.num_examples + self.batch_size - 1)
 
   @property
   def why_fixed(self) -> str | None:
     """Why a step cannot have other rows than its batch; None where it can."""
-    if self.arrays is None and not self._is_of_replicas:
+    if self._is_of_replicas:
+      return 'each of several replicas sees a part of a batch'
+    if self.arrays is None:
       return (
           'the data of fit are no arrays, and no small tf.data.Dataset of '
           'known length with the same rows in each pass, in which other rows '
           'could be looked up')
     # A pipeline may leave a partial batch out.
-    if self.arrays is not None and not (
-        0 <= len(self.arrays[0]) - self.num_examples < self.batch_size):
+    if not 0 <= len(self.arrays[0]) - self.num_examples < self.batch_size:
       return (
           f'the data have {len(self.arrays[0])} rows where num_examples is '
           f'{self.num_examples}')
-    return self._why_batches_are_fixed
+    if not self._takes_other_sizes:
+      return f'the model takes batches of {self.batch_size} rows alone'
+    return None
 
   @property
   def _is_of_replicas(self):
     return collectives.is_several(self._model.distribute_strategy)
 
   @functools.cached_property
-  def _why_batches_are_fixed(self):
-    if self._is_of_replicas:
-      return 'each of several replicas sees a part of a batch'
+  def _takes_other_sizes(self):
     inputs, _, _ = keras.utils.unpack_x_y_sample_weight(
         self._dataset.element_spec)
-    if not calls.takes_other_sizes(self._model, inputs):
-      return f'the model takes batches of {self.batch_size} rows alone'
-    return None
+    return calls.takes_other_sizes(self._model, inputs)
 
   @functools.cached_property
   def products_a_row(self) -> int:
@@ -182,27 +183,6 @@ class FitData:
     if products is None:
       products = products_lib.at_most(self._model, self.specs)
     return products
-
-
-def of_iterator(
-    model: keras.Model,
-    iterator: Iterator[Any],
-    num_examples: int,
-    batch_size: int,
-) -> FitData:
-  """The data of a `fit`, by its iterator.
-
-  Args:
-    model: Built `keras.Model`.
-    iterator: That of the fit, over its dataset.
-    num_examples: Python `int`, N.
-    batch_size: Python `int`, b.
-
-  Returns:
-    data: `FitData`.
-  """
-  return FitData(
-      model, compat.dataset_of(iterator), num_examples, batch_size)
 
 
 def of_fit(
@@ -278,7 +258,7 @@ def of_auto(data: FitData, num_chains: int) -> Number:
   """
   num_examples, batch_size = data.num_examples, data.batch_size
   assert data.specs is not None
-  if num_numbers(data.specs) > _MOST_NUMBERS:
+  if _num_numbers(data.specs) > _MOST_NUMBERS:
     return Number(0)
   fewest, products = _LEAST_BATCHES * batch_size, data.products_a_row
   if products * fewest > _MOST_PRODUCTS:
@@ -291,7 +271,7 @@ def of_auto(data: FitData, num_chains: int) -> Number:
   return Number(of_one + batch_size - -(-batch_size // num_chains), products)
 
 
-def num_numbers(specs: Sequence[tf.TensorSpec]) -> int:
+def _num_numbers(specs):
   """How many numbers all rows have."""
   return sum(spec.shape.num_elements() for spec in specs)
 

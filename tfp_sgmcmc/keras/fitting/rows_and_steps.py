@@ -84,8 +84,9 @@ class RowsAndSteps:
     self.needs_look, self.batch_size = False, batch_size
     self._progress.set_batches_in_epoch(-(-self._num_examples // batch_size))
     if self.needs_rows:
-      self._data = more_rows.of_iterator(
-          self._model, iterator, self._num_examples, batch_size)
+      self._data = more_rows.FitData(
+          self._model, compat.dataset_of(iterator), self._num_examples,
+          batch_size)
       if self._data.may_be_read and self._would_draw(self._data):
         self._data.read()
 

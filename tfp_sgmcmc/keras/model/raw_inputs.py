@@ -102,6 +102,10 @@ class RawInputs:
     """Makes the object, before any data are known."""
     self.by_position = None
 
+  @property
+  def _known(self):
+    return self.by_position or {}
+
   def __bool__(self) -> bool:
     """Whether there are such kernels."""
     return bool(self.by_position)
@@ -116,7 +120,7 @@ class RawInputs:
       coordinates: As many.
     """
     found = list(weights)
-    for position, columns in (self.by_position or {}).items():
+    for position, columns in self._known.items():
       kernel = weights[position]
       found[position] = kernel * _of_rows(columns.spread, kernel)
       if columns.bias >= 0:
@@ -126,7 +130,7 @@ class RawInputs:
   def weights(self, coordinates: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     """The weights of coordinates: the inverse of `coordinates`."""
     found = list(coordinates)
-    for position, columns in (self.by_position or {}).items():
+    for position, columns in self._known.items():
       kernel = coordinates[position]
       kernel = found[position] = kernel / _of_rows(columns.spread, kernel)
       if columns.bias >= 0:
@@ -136,11 +140,11 @@ class RawInputs:
 
   def state(self) -> dict[str, np.ndarray]:
     """What `load_state` takes."""
-    columns = list((self.by_position or {}).values())
+    columns = list(self._known.values())
     return {
         'raw_inputs': np.asarray([
             [position, of_kernel.bias] for position, of_kernel
-            in (self.by_position or {}).items()], np.int64).reshape([-1, 2]),
+            in self._known.items()], np.int64).reshape([-1, 2]),
         **leaves_lib.named(**{
             'raw-mean': [of_kernel.mean for of_kernel in columns],
             'raw-spread': [of_kernel.spread for of_kernel in columns]})}
@@ -173,7 +177,7 @@ class RawInputs:
     """What is equal for equal coordinates."""
     return tuple(
         (position, columns.mean.tobytes(), columns.spread.tobytes())
-        for position, columns in (self.by_position or {}).items())
+        for position, columns in self._known.items())
 
 
 def find(model: keras.Model, x: hints.Data) -> dict[int, Columns]:
