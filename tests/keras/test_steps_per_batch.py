@@ -14,6 +14,7 @@ from tests.keras import test_law
 from tests.keras import test_more_rows
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
+from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.fitting import more_rows
 from tfp_sgmcmc.keras.fitting import steps_per_batch
 from tfp_sgmcmc.keras.model import compiled_step
@@ -86,8 +87,8 @@ def test_as_many_at_once_as_end_with_a_draw(monkeypatch):
   sampling = fit(epochs=1, **{**given(num_steps_per_batch=20), **dict(
       num_burnin_steps=39, num_steps_between_results=4)})
   assert sampling.posterior.steps == list(range(40, 101, 5))
-  # Never more than 16, and the next batch begins with the twenty-first.
-  assert numbers == [16, 4, 16, 4, *[5] * 12]
+  # Never more than 32, and each batch has a program of its own.
+  assert numbers == [20, 20, *[5] * 12]
 
 
 def test_the_next_fit_may_have_other_batches():
@@ -221,6 +222,92 @@ def test_it_stops_at_the_step_that_is_lost():
   assert (number, said) == lost(data=repeated)
 
 
+class Batches(keras.callbacks.Callback):
+  """Counts the batches that `fit` says have ended."""
+  number = 0
+
+  def on_train_batch_end(self, batch, logs=None):
+    assert np.isfinite(logs['loss'])
+    self.number += 1
+
+
+def drawing(monkeypatch, at_once, number, callbacks=(), **arguments):
+  """A chain whose steps draw their rows, and how many its programs make.
+
+  It has 12 batches an epoch, two epochs, the last batch of five rows.
+  """
+  numbers, real = [], compiled_step.CompiledStep.on_batch_times
+  x, y = (np.tile(part, [4, *[1] * (part.ndim - 1)])[:115]
+          for part in models.classes())
+  model = models.classifier(optimizer='adam')
+  sampling = sgmcmc.keras.PosteriorSampling(
+      start_epoch=0, **{**dict(seed=0, num_chains=1), **arguments})
+  with monkeypatch.context() as patch:
+    patch.setattr(compiled_step, 'MOST_AT_ONCE', at_once)
+    patch.setattr(steps_per_batch, 'chosen', lambda *_: number)
+    patch.setattr(
+        compiled_step.CompiledStep, 'on_batch_times',
+        lambda self, data, number: numbers.append(number) or real(
+            self, data, number))
+    model.fit(x, y, epochs=2, batch_size=10, verbose=0,
+              callbacks=[sampling, *callbacks])
+  return sampling, numbers
+
+
+@pytest.mark.parametrize('number, expected', [
+    (1, [5, 5, 2, 5, 5, 2]), (2, [4] * 12), (7, [5, 2] * 24)])
+def test_one_program_makes_the_steps_of_several_batches(
+    monkeypatch, number, expected):
+  """Where no step takes rows of them; up to the epoch's end. None is lost."""
+  monkeypatch.setattr(draw_times.DrawTimes, 'is_due', lambda *_: False)
+  monkeypatch.setattr(
+      draw_times.DrawTimes, 'at_once', lambda _, step, most, *__: most)
+  batches = Batches()
+  with pytest.warns(UserWarning, match='without a draw'):
+    sampling, numbers = drawing(monkeypatch, 5, number, [batches])
+  assert numbers == expected
+  assert sampling.num_steps == 2 * 12 * number
+  assert batches.number == 2 * 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [1, 3])
+def test_the_chain_is_the_same_in_programs_of_any_length(monkeypatch, number):
+  alone, alone_numbers = drawing(monkeypatch, 1, number)
+  several, numbers = drawing(monkeypatch, 32, number)
+  assert max(alone_numbers) == 1 < max(numbers)
+  assert_same_draws(several, alone)
+  for a, b in zip(temperatures(several), temperatures(alone)):
+    np.testing.assert_array_equal(a, b)
+  # Other rows are another chain.
+  monkeypatch.setattr(more_rows, '_PART', 3)
+  other, _ = drawing(monkeypatch, 32, number)
+  with pytest.raises(AssertionError):
+    assert_same_draws(other, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('num_chains', [1, 2])
+def test_killed_between_the_batches_whose_steps_are_made(
+    monkeypatch, tmp_path, num_chains):
+  """The directory has their steps: they are not made once more."""
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  arguments = dict(number=1, at_once=5, num_chains=num_chains)
+  whole, _ = drawing(monkeypatch, **arguments)
+
+  class Killed(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+      if batch == 6:
+        raise test_going_on.Killed
+
+  arguments['directory'] = tmp_path
+  with pytest.raises(test_going_on.Killed):
+    drawing(monkeypatch, callbacks=[Killed()], **arguments)
+  pieces, _ = drawing(monkeypatch, **arguments)
+  assert_same_draws(pieces, whole)
+
+
 @pytest.mark.slow
 def test_a_short_fit_of_a_table_makes_enough():
   sampling = fit(num_chains=1)
@@ -233,9 +320,8 @@ def test_a_short_fit_of_a_table_makes_enough():
 
 
 def test_few_steps_are_not_worth_compiling():
-  assert not steps_per_batch.is_worth_compiling(50, 30)
-  assert steps_per_batch.is_worth_compiling(500, 5)
-  assert not steps_per_batch.is_worth_compiling(5000, 1)
+  assert not steps_per_batch.is_worth_compiling(1500)
+  assert steps_per_batch.is_worth_compiling(2500)
 
 
 def test_rows_in_place_leave_noise():

@@ -164,10 +164,10 @@ class PosteriorSampling(keras.callbacks.Callback):
         its batch, drawn anew from all rows of the arrays that `fit` has, or of
         a `tf.data.Dataset` whose rows are the same in each pass. Then gradients
         have less noise, and most chains arrive in fewer epochs. Or "auto", for
-        as many as cost little: up to 63 times the batch for a small network;
-        for a larger one none, or, where there are several steps for each batch,
-        up to eight times the batch in its place; none with a kernel or a
-        learning rate of yours.
+        as many as cost little: up to 63 times the batch for a small network,
+        with as many more in place of the batch; for a larger one none, or,
+        where there are several steps for each batch, up to eight times the
+        batch in its place; none with a kernel or a learning rate of yours.
       num_steps_per_batch: Python `int`, how many steps the chain makes for each
         batch; above 1 its rows are drawn anew from all of these, and none is of
         the batch. Or "auto": as many as make 10,000 steps in all where each

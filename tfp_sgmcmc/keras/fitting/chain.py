@@ -91,6 +91,7 @@ class Chain:
     self._inputs = None
     self._rows = rows_and_steps.RowsAndSteps(model, settings, self._progress)
     self._num_returns = 0
+    self._logs: dict[str, Any] = {}  # Of the last step.
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
     if draws.store is not None and not draws.store.is_new:
@@ -361,12 +362,15 @@ class Chain:
       self._take_rows()
     if self._progress.skips:
       return self._skip(iterator)
-    if self._step is not None and self.steps_per_batch > 1:
+    if self._progress.num_ahead:
+      self._progress.num_ahead -= 1
+      return dict(self._logs)
+    if self._step is not None and self._repeats:
       # An interrupt may have come between a program's end and its logs.
       self._progress.num_steps = self._step.num_steps
     before, most = self.num_steps, self._model.steps_per_execution
     if (self._at_once(most) < most or self._ahead
-        or self._step is None or self.steps_per_batch > 1):
+        or self._step is None or self._repeats):
       batches = itertools.islice(self._ahead.then(iterator), most)
       first = next(batches)
       if self._step is None:
@@ -378,27 +382,40 @@ class Chain:
       for logs_of_step in itertools.chain.from_iterable(
           self._steps_on(self._rows.taken(self._chains, data), step)
           for data in itertools.chain([first], batches)):
-        logs = self._after_step(logs_of_step)
+        self._logs = self._after_step(logs_of_step)
         if self._model.stop_training:
           break  # A step more would spoil the weights that were put back.
     else:
-      logs = self._after_step(self._compiled_step().on_iterator(iterator))
-    self._progress.count(-(-(self.num_steps - before) // self.steps_per_batch))
+      self._logs = self._after_step(self._compiled_step().on_iterator(iterator))
+    number = -(-(self.num_steps - before) // self.steps_per_batch)
+    self._progress.count(number)
+    self._progress.num_ahead = max(0, number - most)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
-    return logs
+    return dict(self._logs)
+
+  @property
+  def _repeats(self):
+    """Whether a program makes several steps on what it gets of a batch."""
+    return self.steps_per_batch > 1 or self._rows.draws_all(self._chains)
 
   def _steps_on(self, data, step):
     """Makes the steps of a batch; yields the logs of each.
 
-    Several are made at once, up to the next draw.
+    Several are made at once, up to the next draw. Steps that draw their rows
+    make those of the next batches too.
     """
     model, left = self._model, self.steps_per_batch
-    if left == 1 or model.run_eagerly or collectives.is_several(
-        model.distribute_strategy):
+    if (not self._repeats or model.run_eagerly
+        or collectives.is_several(model.distribute_strategy)):
       for _ in range(left):
         yield step.on_batch(data)
       return
+    if (self._rows.draws_all(self._chains)
+        and model.steps_per_execution == 1):
+      left *= min(
+          self._progress.batches_left,
+          max(1, compiled_step.MOST_AT_ONCE // left))
     while left:
       number = self._at_once(min(left, compiled_step.MOST_AT_ONCE))
       left -= number

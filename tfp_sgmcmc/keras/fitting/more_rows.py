@@ -23,9 +23,13 @@ And the rows may be others in each pass: a pipeline that is no slices of arrays
 is read twice to see that, where steps would draw rows (`all_rows`; up to 2^26
 numbers).
 
-Where a chain makes several steps for each batch (`steps_per_batch`), as many
-rows are drawn in place of the batch's own, also where there are no others.
-There "auto" draws
+By default a step that has more rows takes none of the batch: as many are drawn
+in their place. So steps need not wait for batches, and one program makes those
+of several (`chain`): Keras takes a millisecond or two for each.
+
+Where a chain makes several steps for each batch (`steps_per_batch`), rows are
+drawn in place of the batch's own also where there are no others. There "auto"
+draws
 
   max(b, min(8 b, N / 2, 2^24 / w))
 

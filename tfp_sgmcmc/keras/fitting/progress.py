@@ -32,6 +32,8 @@ class Progress:
     position: `Position`.
     steps_per_batch: Python `int`, how many steps each batch is for.
     loops_by_xla: Python `bool`, whether XLA compiles programs of several steps.
+    num_ahead: Python `int`, how many of the next batches of `fit` are used:
+      their steps were made with those of a batch before.
   """
 
   def __init__(self, seed: tf.Tensor, steps_per_batch: int):
@@ -46,6 +48,7 @@ class Progress:
     self.position = Position()
     self.steps_per_batch = steps_per_batch
     self.loops_by_xla = False
+    self.num_ahead = 0
     self._num_to_skip = 0
     self._epochs = 1
     self._batches: int | None = None
@@ -73,6 +76,7 @@ class Progress:
         used.
     """
     self.position = position
+    self.num_ahead = 0
     self._num_to_skip = num_to_skip
     self._epochs, self._batches = horizon
 
@@ -84,6 +88,11 @@ class Progress:
   def batches_to_come(self) -> int | None:
     """The number of batches of the epochs to come, None if unknown."""
     return self._batches and self._batches * self._epochs
+
+  @property
+  def batches_left(self) -> int:
+    """The number of batches left of the epoch, 1 if unknown."""
+    return max(1, (self._batches or 0) - self.position.batch)
 
   def skip(self, number: int) -> None:
     """Takes note of batches that were left out."""

@@ -170,13 +170,16 @@ class RowsAndSteps:
           chains.has_more_rows)
     if not is_resumed:
       progress.loops_by_xla = steps_per_batch.is_worth_compiling(
-          num_batches, progress.steps_per_batch) and self._is_for_xla(chains)
+          num_batches * progress.steps_per_batch) and self._is_for_xla(chains)
     return self._draw_in_place(chains)
 
   def _draw_in_place(self, chains):
-    """Has rows drawn anew for all steps on a batch, in place of its own."""
-    more = chains.more_rows
-    if more is not None and self.steps_per_batch(chains) > 1:
+    """Has all rows of a step drawn, and none taken of its batch, if it pays."""
+    more, settings = chains.more_rows, self._settings
+    is_all_auto = (settings.num_steps_per_batch is None
+                   and settings.num_more_rows == checks.AUTO)
+    if more is not None and (
+        self.steps_per_batch(chains) > 1 or more.number and is_all_auto):
       more.draw_in_place(more_rows.number_in_place(
           self._settings.num_more_rows,
           more_rows.Number(more.number, more.products_a_row),
@@ -186,6 +189,17 @@ class RowsAndSteps:
     else:
       chains.more_rows = None  # The batch is all that a step has.
     return _rows_of(chains) != self._made_for
+
+  def draws_all(self, chains: side_by_side.SideBySide) -> bool:
+    """Whether steps draw all their rows, and take none of their batch.
+
+    Args:
+      chains: `SideBySide`, with the rows of a step.
+
+    Returns:
+      draws_all: Python `bool`.
+    """
+    return chains.more_rows is not None and chains.more_rows.num_in_place > 0
 
   def _is_for_xla(self, chains):
     """Whether XLA makes programs of several steps faster.
@@ -213,8 +227,7 @@ class RowsAndSteps:
     Returns:
       data: As the argument.
     """
-    more = chains.more_rows
-    if more is None or not more.num_in_place:
+    if not self.draws_all(chains):
       return data
     return network.map_leaves(_first_row, data)
 

@@ -60,17 +60,15 @@ def chosen(num_batches: int, num_products: int, has_more_rows: bool) -> int:
   return max(1, min(_MOST_A_BATCH, -(-enough // max(1, num_batches))))
 
 
-def is_worth_compiling(num_batches: int, num_steps_per_batch: int) -> bool:
+def is_worth_compiling(num_steps: int) -> bool:
   """Whether so many steps gain more by XLA than it takes to compile them.
 
   They gain about 1 ms each on a CPU, and compiling takes 2 s.
 
   Args:
-    num_batches: Python `int`, the number of batches to come.
-    num_steps_per_batch: Python `int`, r.
+    num_steps: Python `int`, the number of steps to come.
 
   Returns:
-    is_worth_compiling: Python `bool`; False where r is 1.
+    is_worth_compiling: Python `bool`.
   """
-  return num_steps_per_batch > 1 and (
-      num_batches * num_steps_per_batch >= _WORTH_COMPILING)
+  return num_steps >= _WORTH_COMPILING

@@ -17,9 +17,8 @@ __all__ = ['MOST_AT_ONCE', 'CompiledStep']
 # after this many steps the saving outweighs the cost of tracing again.
 STEPS_A_WEIGHT = 400
 
-# Steps on one batch in one program, which an interrupt from the keyboard waits
-# for.
-MOST_AT_ONCE = 16
+# Steps in one program, which an interrupt from the keyboard waits for.
+MOST_AT_ONCE = 32
 
 
 class CompiledStep:
