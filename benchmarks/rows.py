@@ -430,6 +430,7 @@ def networks(tiny: bool, folder: str | None = None) -> Row:
 
   by_sample = functools.partial(
       side, 'sample', 20 if tiny else 4000, method='sample', most_times=8)
+  num_epochs = 1 if tiny else 6
   ours = {
       'SGHMC by sample': by_sample(kernel='SGHMC'),
       'the default by sample': by_sample(kernel='default'),
@@ -439,11 +440,19 @@ def networks(tiny: bool, folder: str | None = None) -> Row:
           'fit', method='fit', jit_compile=True, steps_per_execution=1),
       'the default by fit, XLA, 10 steps an execution': side(
           'fit', method='fit', jit_compile=True, steps_per_execution=10)}
+  # So many rows a step has there, as `fit` chooses.
+  arrays = {
+      'the default by fit of arrays, n = 633': side(
+          'fit', 10 * 38 * num_epochs, method='arrays', num_epochs=num_epochs),
+      'bare gradient, n = 633': side(
+          'bare gradient', method='gradient', batch_size=633)}
   return Row(
       'ten perceptrons 5-16-16-16-16-2 (N = 1,202, n = 256 for each)',
       'steps of all',
-      {**ours, 'bare gradient': side('bare gradient', method='gradient')},
-      tuple(Ratio(name, 'bare gradient', 0.77) for name in ours), rounds=3)
+      {**ours, 'bare gradient': side('bare gradient', method='gradient'),
+       **arrays},
+      (*(Ratio(name, 'bare gradient', 0.77) for name in ours),
+       Ratio(*arrays, 0.77)), rounds=3)
 
 
 def disk(tiny: bool, folder: str | None = None) -> Row:

@@ -2,7 +2,9 @@
 
 A case has `method`: "gradient", the bare gradient of all, along which they move
 (no minibatch is chosen, no noise drawn); "sample", with `kernel` "SGHMC" or
-"default", that of `PosteriorSampling()`; or "fit", of `num_networks` chains.
+"default", that of `PosteriorSampling()`; "fit", of `num_networks` chains, one
+step for each batch; or "arrays", a `fit` of arrays in batches of 32, with ten
+steps for each batch.
 """
 
 import keras
@@ -103,7 +105,25 @@ def _fit(case, x, y):
   return turn
 
 
-_METHODS = {'gradient': _gradient, 'sample': _sample, 'fit': _fit}
+def _arrays(case, x, y):
+  keras.utils.set_random_seed(0)
+  model = networks.regression(NUM_FEATURES, HIDDEN)
+  model.compile('sgd', sgmcmc.keras.GaussianLikelihood())
+  sampling = sgmcmc.keras.PosteriorSampling(
+      num_chains=case['num_networks'], start_epoch=0, seed=0,
+      num_steps_per_batch=10)
+
+  def turn(seed):
+    del seed
+    model.fit(
+        x, y[:, np.newaxis], epochs=case['num_epochs'], verbose=0,
+        callbacks=[sampling])
+
+  return turn
+
+
+_METHODS = {
+    'gradient': _gradient, 'sample': _sample, 'fit': _fit, 'arrays': _arrays}
 
 
 if __name__ == '__main__':
