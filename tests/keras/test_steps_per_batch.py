@@ -231,15 +231,14 @@ class Batches(keras.callbacks.Callback):
     self.number += 1
 
 
-def drawing(monkeypatch, at_once, number, callbacks=(), **arguments):
+def drawing(
+    monkeypatch, at_once, number, callbacks=(), spe=1, epochs=2, **arguments):
   """A chain whose steps draw their rows, and how many its programs make.
 
-  It has 12 batches an epoch, two epochs, the last batch of five rows.
+  It has 12 batches an epoch, the last one of five rows.
   """
   numbers, real = [], compiled_step.CompiledStep.on_batch_times
-  x, y = (np.tile(part, [4, *[1] * (part.ndim - 1)])[:115]
-          for part in models.classes())
-  model = models.classifier(optimizer='adam')
+  model = models.classifier(optimizer='adam', steps_per_execution=spe)
   sampling = sgmcmc.keras.PosteriorSampling(
       start_epoch=0, **{**dict(seed=0, num_chains=1), **arguments})
   with monkeypatch.context() as patch:
@@ -249,25 +248,32 @@ def drawing(monkeypatch, at_once, number, callbacks=(), **arguments):
         compiled_step.CompiledStep, 'on_batch_times',
         lambda self, data, number: numbers.append(number) or real(
             self, data, number))
-    model.fit(x, y, epochs=2, batch_size=10, verbose=0,
+    model.fit(*many_rows(), epochs=epochs, batch_size=10, verbose=0,
               callbacks=[sampling, *callbacks])
   return sampling, numbers
 
 
-@pytest.mark.parametrize('number, expected', [
-    (1, [5, 5, 2, 5, 5, 2]), (2, [4] * 12), (7, [5, 2] * 24)])
+def many_rows():
+  return tuple(np.tile(part, [4, *[1] * (part.ndim - 1)])[:115]
+               for part in models.classes())
+
+
+@pytest.mark.parametrize('number, spe, expected', [
+    (1, 1, [5, 5, 2] * 2), (2, 1, [4] * 12), (7, 1, [5, 2] * 24),
+    (1, 2, [4] * 6), (1, 3, [3] * 8), (1, 7, [5, 2, 5] * 2),
+    (2, 4, [5, 3] * 6)])
 def test_one_program_makes_the_steps_of_several_batches(
-    monkeypatch, number, expected):
+    monkeypatch, number, spe, expected):
   """Where no step takes rows of them; up to the epoch's end. None is lost."""
   monkeypatch.setattr(draw_times.DrawTimes, 'is_due', lambda *_: False)
   monkeypatch.setattr(
       draw_times.DrawTimes, 'at_once', lambda _, step, most, *__: most)
   batches = Batches()
   with pytest.warns(UserWarning, match='without a draw'):
-    sampling, numbers = drawing(monkeypatch, 5, number, [batches])
+    sampling, numbers = drawing(monkeypatch, 5, number, [batches], spe)
   assert numbers == expected
   assert sampling.num_steps == 2 * 12 * number
-  assert batches.number == 2 * 12
+  assert batches.number >= 2 * (12 // spe)
 
 
 @pytest.mark.slow
@@ -296,16 +302,77 @@ def test_killed_between_the_batches_whose_steps_are_made(
   arguments = dict(number=1, at_once=5, num_chains=num_chains)
   whole, _ = drawing(monkeypatch, **arguments)
 
-  class Killed(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-      if batch == 6:
-        raise test_going_on.Killed
-
   arguments['directory'] = tmp_path
   with pytest.raises(test_going_on.Killed):
-    drawing(monkeypatch, callbacks=[Killed()], **arguments)
-  pieces, _ = drawing(monkeypatch, **arguments)
+    drawing(monkeypatch, callbacks=[KilledAt(6)], **arguments)
+  # That rows are drawn is the chain's, whatever is given now.
+  pieces, _ = drawing(monkeypatch, num_steps_per_batch=1, **arguments)
   assert_same_draws(pieces, whole)
+
+
+class KilledAt(keras.callbacks.Callback):
+  """Ends `fit` after a batch."""
+
+  def __init__(self, batch):
+    super().__init__()
+    self.batch = batch
+
+  def on_train_batch_end(self, batch, logs=None):
+    if batch == self.batch:
+      raise test_going_on.Killed
+
+
+@pytest.mark.slow
+def test_an_epoch_whose_steps_were_made_before_a_kill_has_logs(
+    monkeypatch, tmp_path):
+  monkeypatch.setattr(store, 'COMMIT_SECONDS', 0.)
+  monkeypatch.setattr(store, '_DURATIONS', 0.)
+  whole, _ = drawing(monkeypatch, 32, 1)
+  with pytest.raises(test_going_on.Killed):
+    drawing(monkeypatch, 32, 1, [KilledAt(6)], directory=tmp_path)
+  pieces, _ = drawing(monkeypatch, 32, 1, directory=tmp_path)
+  wanted, found = (each.model.history.history for each in (whole, pieces))
+  assert found == wanted and len(wanted['loss']) == 2
+
+
+def test_a_fit_after_an_interrupt_makes_all_its_steps(monkeypatch):
+  """No batch of it counts as one whose steps were made in the fit before."""
+  sampling, _ = drawing(monkeypatch, 32, 1, epochs=1)
+  fit_more = functools.partial(sampling.model.fit, *many_rows(), verbose=0)
+  with pytest.raises(test_going_on.Killed):
+    fit_more(batch_size=5, callbacks=[sampling, KilledAt(2)])
+  assert sampling.num_steps == 12 + 23
+  fit_more(batch_size=25, epochs=3, callbacks=[sampling])
+  assert sampling.num_steps == 12 + 23 + 3 * 5
+
+
+def test_each_batch_has_the_rate_that_a_callback_sets(monkeypatch):
+  class Rate(keras.callbacks.Callback):
+    moves, before = [], None
+
+    def on_train_batch_begin(self, batch, logs=None):
+      self.before = self.model.get_weights()[0]
+      self.model.optimizer.learning_rate = 1e-3 if batch < 6 else 0.
+
+    def on_train_batch_end(self, batch, logs=None):
+      self.moves.append(
+          np.max(np.abs(self.model.get_weights()[0] - self.before)))
+
+  rate = Rate()
+  drawing(monkeypatch, 32, 2, [rate], epochs=1, kernel=sgmcmc.SGLD,
+          learning_rate='optimizer', num_steps_per_batch=2, num_more_rows=20,
+          num_burnin_steps=1)
+  assert min(rate.moves[:6]) > 0. == max(rate.moves[6:])
+
+
+@pytest.mark.parametrize('number, worth', [(1, 24), (1, 25), (2, 48), (2, 49)])
+def test_xla_compiles_where_enough_steps_are_to_come(
+    monkeypatch, number, worth):
+  """Of all batches; also with one step for each."""
+  monkeypatch.setattr(steps_per_batch, '_WORTH_COMPILING', worth)
+  sampling, _ = drawing(monkeypatch, 32, number, num_chains=2)
+  program = sampling._chain._program.compiled
+  assert (program._repeated_by_xla is not None) == (worth == 24 * number)
 
 
 @pytest.mark.slow

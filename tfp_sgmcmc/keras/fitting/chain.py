@@ -91,7 +91,6 @@ class Chain:
     self._inputs = None
     self._rows = rows_and_steps.RowsAndSteps(model, settings, self._progress)
     self._num_returns = 0
-    self._logs: dict[str, Any] = {}  # Of the last step.
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
     if draws.store is not None and not draws.store.is_new:
@@ -362,64 +361,79 @@ class Chain:
       self._take_rows()
     if self._progress.skips:
       return self._skip(iterator)
-    if self._progress.num_ahead:
-      self._progress.num_ahead -= 1
-      return dict(self._logs)
+    progress, most = self._progress, self._model.steps_per_execution
+    if progress.num_ahead:
+      progress.num_ahead = max(0, progress.num_ahead - most)
+      return dict(progress.logs)
     if self._step is not None and self._repeats:
       # An interrupt may have come between a program's end and its logs.
-      self._progress.num_steps = self._step.num_steps
-    before, most = self.num_steps, self._model.steps_per_execution
+      progress.num_steps = self._step.num_steps
+    before = self.num_steps
     if (self._at_once(most) < most or self._ahead
         or self._step is None or self._repeats):
-      batches = itertools.islice(self._ahead.then(iterator), most)
+      batches = self._ahead.then(iterator)
       first = next(batches)
       if self._step is None:
         self._begin(first, iterator)
       step = self._compiled_step()
       step.trace(
           self._rows.taken(self._chains, iterator.element_spec),
-          self._progress.loops_by_xla)
-      for logs_of_step in itertools.chain.from_iterable(
-          self._steps_on(self._rows.taken(self._chains, data), step)
-          for data in itertools.chain([first], batches)):
-        self._logs = self._after_step(logs_of_step)
+          progress.loops_by_xla)
+      for logs_of_step in self._steps_on(first, batches, step):
+        progress.logs = self._after_step(logs_of_step)
         if self._model.stop_training:
           break  # A step more would spoil the weights that were put back.
     else:
-      self._logs = self._after_step(self._compiled_step().on_iterator(iterator))
-    number = -(-(self.num_steps - before) // self.steps_per_batch)
-    self._progress.count(number)
-    self._progress.num_ahead = max(0, number - most)
+      progress.logs = self._after_step(
+          self._compiled_step().on_iterator(iterator))
+    num_batches = -(-(self.num_steps - before) // self.steps_per_batch)
+    progress.count(num_batches)
+    progress.num_ahead = max(0, num_batches - most)
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
-    return dict(self._logs)
+    return dict(progress.logs)
 
   @property
   def _repeats(self):
     """Whether a program makes several steps on what it gets of a batch."""
     return self.steps_per_batch > 1 or self._rows.draws_all(self._chains)
 
-  def _steps_on(self, data, step):
-    """Makes the steps of a batch; yields the logs of each.
+  def _steps_on(self, first, batches, step):
+    """Makes the steps of an execution; yields the logs of each.
 
-    Several are made at once, up to the next draw. Steps that draw their rows
-    make those of the next batches too.
+    Steps that draw all their rows are those of the next executions too. They
+    get the first batch, of which they take nothing.
+
+    Args:
+      first: The first batch.
+      batches: Iterator over those after it.
+      step: `CompiledStep`.
     """
-    model, left = self._model, self.steps_per_batch
+    most = self._model.steps_per_execution
+    if not self._rows.draws_all(self._chains):
+      for data in itertools.chain([first], itertools.islice(batches, most - 1)):
+        yield from self._steps_with(data, step, self.steps_per_batch)
+      return
+    number, times = self.steps_per_batch, 1
+    # With the optimizer's rate a callback may set another for the next batch.
+    if not self._settings.make_kernel.follows_optimizer:
+      times = max(1, compiled_step.MOST_AT_ONCE // (number * most))
+    yield from self._steps_with(
+        self._rows.taken(self._chains, first), step,
+        number * min(times * most, self._progress.batches_left))
+
+  def _steps_with(self, data, step, number):
+    """Makes so many steps with a batch, several at once up to the next draw."""
+    model = self._model
     if (not self._repeats or model.run_eagerly
         or collectives.is_several(model.distribute_strategy)):
-      for _ in range(left):
+      for _ in range(number):
         yield step.on_batch(data)
       return
-    if (self._rows.draws_all(self._chains)
-        and model.steps_per_execution == 1):
-      left *= min(
-          self._progress.batches_left,
-          max(1, compiled_step.MOST_AT_ONCE // left))
-    while left:
-      number = self._at_once(min(left, compiled_step.MOST_AT_ONCE))
-      left -= number
-      yield from step.on_batch_times(data, number)
+    while number:
+      at_once = self._at_once(min(number, compiled_step.MOST_AT_ONCE))
+      number -= at_once
+      yield from step.on_batch_times(data, at_once)
 
   def _at_once(self, most):
     """How many of the next steps can be made in one, without missing a draw."""
@@ -468,7 +482,7 @@ class Chain:
     for _ in zip(range(number - 1), batches):
       pass
     self._progress.skip(number)
-    return {'draws': len(self._draws)}
+    return {**self._progress.logs, 'draws': len(self._draws)}
 
   def _commit(self, mark=None):
     """Writes the draws, and the chain as it is, where there is a directory."""

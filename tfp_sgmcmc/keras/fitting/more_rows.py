@@ -24,8 +24,8 @@ is read twice to see that, where steps would draw rows (`all_rows`; up to 2^26
 numbers).
 
 By default a step that has more rows takes none of the batch: as many are drawn
-in their place. So steps need not wait for batches, and one program makes those
-of several (`chain`): Keras takes a millisecond or two for each.
+in place of the batch's own. So one program makes the steps of several batches
+(`chain`). Keras takes a millisecond or two for each batch.
 
 Where a chain makes several steps for each batch (`steps_per_batch`), rows are
 drawn in place of the batch's own also where there are no others. There "auto"

@@ -9,6 +9,9 @@ import tensorflow as tf
 
 __all__ = ['Position', 'Progress']
 
+# Before the names of logs in a state.
+_LOGS = 'logs/'
+
 
 class Position(NamedTuple):
   """Where in the calls of `fit` a chain stands.
@@ -31,7 +34,10 @@ class Progress:
     num_steps: Python `int`, the number of steps made.
     position: `Position`.
     steps_per_batch: Python `int`, how many steps each batch is for.
+    draws_rows: Python `bool`, whether steps take no rows of their batch where
+      there are others beside it.
     loops_by_xla: Python `bool`, whether XLA compiles programs of several steps.
+    logs: Those of the last step.
     num_ahead: Python `int`, how many of the next batches of `fit` are used:
       their steps were made with those of a batch before.
   """
@@ -47,7 +53,9 @@ class Progress:
     self.num_steps = 0
     self.position = Position()
     self.steps_per_batch = steps_per_batch
+    self.draws_rows = False
     self.loops_by_xla = False
+    self.logs: dict[str, Any] = {}
     self.num_ahead = 0
     self._num_to_skip = 0
     self._epochs = 1
@@ -113,7 +121,10 @@ class Progress:
         'seed': self.seed.numpy(),
         'position': np.array(self.position, np.int64),
         'steps_per_batch': np.array(self.steps_per_batch),
-        'loops_by_xla': np.array(self.loops_by_xla)}
+        'draws_rows': np.array(self.draws_rows),
+        'loops_by_xla': np.array(self.loops_by_xla),
+        **{f'{_LOGS}{name}': np.asarray(value)
+           for name, value in self.logs.items()}}
 
   def load_state(self, state: Mapping[str, Any]) -> None:
     """Stands where another chain stood.
@@ -125,4 +136,7 @@ class Progress:
     self.position = Position(*state['position'].tolist())
     # Directories of before have none.
     self.steps_per_batch = int(state.get('steps_per_batch', 1))
+    self.draws_rows = bool(state.get('draws_rows', False))
     self.loops_by_xla = bool(state.get('loops_by_xla', False))
+    self.logs = {name.removeprefix(_LOGS): value
+                 for name, value in state.items() if name.startswith(_LOGS)}

@@ -169,17 +169,25 @@ class RowsAndSteps:
           num_batches, chains.num_chains * num_rows * more.products_a_row,
           chains.has_more_rows)
     if not is_resumed:
-      progress.loops_by_xla = steps_per_batch.is_worth_compiling(
+      progress.draws_rows = (
+          self._settings.num_steps_per_batch is None
+          and self._settings.num_more_rows == checks.AUTO)
+      progress.loops_by_xla = (
+          progress.draws_rows or progress.steps_per_batch > 1
+      ) and steps_per_batch.is_worth_compiling(
           num_batches * progress.steps_per_batch) and self._is_for_xla(chains)
     return self._draw_in_place(chains)
 
   def _draw_in_place(self, chains):
-    """Has all rows of a step drawn, and none taken of its batch, if it pays."""
-    more, settings = chains.more_rows, self._settings
-    is_all_auto = (settings.num_steps_per_batch is None
-                   and settings.num_more_rows == checks.AUTO)
+    """Has all rows of a step drawn, and none taken of its batch.
+
+    Where there are several steps for a batch; or others beside it, and all was
+    left to choose.
+    """
+    more = chains.more_rows
     if more is not None and (
-        self.steps_per_batch(chains) > 1 or more.number and is_all_auto):
+        self.steps_per_batch(chains) > 1
+        or more.number and self._progress.draws_rows):
       more.draw_in_place(more_rows.number_in_place(
           self._settings.num_more_rows,
           more_rows.Number(more.number, more.products_a_row),

@@ -110,7 +110,8 @@ class CompiledStep:
       self, data: hints.Data, number: int) -> list[dict[str, Any]]:
     """Runs several steps on one batch, in one program whatever their number.
 
-    To call a program for each step takes as long as a small network's step. Not
+    They may be those of other batches too, where they take nothing of it. To
+    call a program for each step takes as long as a small network's step. Not
     for models that run eagerly, or on several replicas.
 
     Args:
