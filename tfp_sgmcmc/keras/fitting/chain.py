@@ -355,16 +355,16 @@ class Chain:
     Returns:
       logs: Those of the last step, and the number of draws.
     """
+    progress, most = self._progress, self._model.steps_per_execution
+    if progress.num_ahead:  # These batches' steps are made.
+      progress.num_ahead = max(0, progress.num_ahead - most)
+      return dict(progress.logs)
     self._prepare(iterator)
     if self._step is not None and self._rows.needs_rows:
       self._look(iterator)
       self._take_rows()
-    if self._progress.skips:
+    if progress.skips:
       return self._skip(iterator)
-    progress, most = self._progress, self._model.steps_per_execution
-    if progress.num_ahead:
-      progress.num_ahead = max(0, progress.num_ahead - most)
-      return dict(progress.logs)
     if self._step is not None and self._repeats:
       # An interrupt may have come between a program's end and its logs.
       progress.num_steps = self._step.num_steps
@@ -396,7 +396,7 @@ class Chain:
   @property
   def _repeats(self):
     """Whether a program makes several steps on what it gets of a batch."""
-    return self.steps_per_batch > 1 or self._rows.draws_all(self._chains)
+    return self.steps_per_batch > 1 or self._chains.draws_all_rows
 
   def _steps_on(self, first, batches, step):
     """Makes the steps of an execution; yields the logs of each.
@@ -410,7 +410,7 @@ class Chain:
       step: `CompiledStep`.
     """
     most = self._model.steps_per_execution
-    if not self._rows.draws_all(self._chains):
+    if not self._chains.draws_all_rows:
       for data in itertools.chain([first], itertools.islice(batches, most - 1)):
         yield from self._steps_with(data, step, self.steps_per_batch)
       return

@@ -198,17 +198,6 @@ class RowsAndSteps:
       chains.more_rows = None  # The batch is all that a step has.
     return _rows_of(chains) != self._made_for
 
-  def draws_all(self, chains: side_by_side.SideBySide) -> bool:
-    """Whether steps draw all their rows, and take none of their batch.
-
-    Args:
-      chains: `SideBySide`, with the rows of a step.
-
-    Returns:
-      draws_all: Python `bool`.
-    """
-    return chains.more_rows is not None and chains.more_rows.num_in_place > 0
-
   def _is_for_xla(self, chains):
     """Whether XLA makes programs of several steps faster.
 
@@ -235,7 +224,7 @@ class RowsAndSteps:
     Returns:
       data: As the argument.
     """
-    if not self.draws_all(chains):
+    if not chains.draws_all_rows:
       return data
     return network.map_leaves(_first_row, data)
 

@@ -131,6 +131,11 @@ class SideBySide:
     """Whether a step has rows beside those of its batch."""
     return self.more_rows is not None and self.more_rows.number > 0
 
+  @property
+  def draws_all_rows(self) -> bool:
+    """Whether a step draws all its rows, and takes none of its batch."""
+    return self.more_rows is not None and self.more_rows.num_in_place > 0
+
   def rows_of(self, num_rows: int) -> int:
     """How many rows of a batch are a chain's: n / k, rounded up."""
     return -(-num_rows // self.num_chains)
@@ -165,7 +170,7 @@ class SideBySide:
     k, more = self.num_chains, self.more_rows
     assert more is not None
     drawn = f'drawn from all {num_examples}'
-    if more.num_in_place:
+    if self.draws_all_rows:
       chain = 'the chain' if k == 1 else f'each of the {k} chains'
       return f'A step of {chain} has {more.num_drawn} rows, {drawn}.'
     if k == 1:
