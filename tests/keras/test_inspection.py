@@ -11,7 +11,6 @@ import tensorflow_probability as tfp
 from tests.keras import models
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.keras.model import inspection
-from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 
 PosteriorSamples = sgmcmc.keras.PosteriorSamples
 
@@ -266,38 +265,6 @@ def test_looking_further_loses_no_batch(monkeypatch):
     found.append(model.get_weights())
   for a, b in zip(*found):
     np.testing.assert_allclose(a, b, rtol=1e-6)
-
-
-@pytest.mark.parametrize('scale, last, is_warned', [
-    (3e5, [], True), (1., [], False),
-    (3e5, [keras.layers.Rescaling(3e5)], False)])
-def test_targets_too_large_for_the_default_prior(scale, last, is_warned):
-  x = np.random.default_rng(0).normal(size=[40, 3])
-  keras.utils.set_random_seed(0)
-  model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1), *last])
-  model.compile('adam', sgmcmc.keras.GaussianLikelihood(scale=scale))
-  with warnings.catch_warnings(record=True) as warned:
-    warnings.simplefilter('always')
-    model.fit(x, scale * x[:, :1], verbose=0, epochs=2, callbacks=[
-        sgmcmc.keras.PosteriorSampling(seed=0, num_chains=1)])
-  assert any('Standardise' in str(w.message) for w in warned) == is_warned
-
-
-@pytest.mark.parametrize('num_counted', [0, 39, 40])
-def test_large_targets_of_weight_zero_are_none(num_counted):
-  """One row has a target of 10^6: whether its weight is zero decides."""
-  x = np.random.default_rng(0).normal(size=[40, 3]).astype(np.float32)
-  y = np.append(x[:39, :1], [[1e6]], axis=0)
-  model = keras.Sequential([keras.Input([3]), keras.layers.Dense(1)])
-  model.compile('adam', sgmcmc.keras.GaussianLikelihood(scale=1.))
-  likelihood = likelihood_lib.Likelihood(model)
-  weights = tf.cast(tf.range(40) < num_counted, tf.float32)
-  for sample_weight in (weights, weights[:, tf.newaxis]):
-    with warnings.catch_warnings(record=True) as warned:
-      warnings.simplefilter('always')
-      inspection.warn_of_large_targets(
-          likelihood, y, model(x), sample_weight)
-    assert len(warned) == (num_counted == 40)
 
 
 def test_targets_of_a_prior_of_yours_may_be_large():

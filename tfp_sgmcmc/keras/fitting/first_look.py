@@ -1,5 +1,6 @@
 """What is wrong with a model or its data, found before the first step."""
 
+from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -15,10 +16,12 @@ from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
+from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import replicas
+from tfp_sgmcmc.keras.model import target_units
 
 __all__ = [
-    'FirstBatch', 'FirstLook', 'first_batch', 'inputs', 'more_inputs',
+    'FirstBatch', 'FirstLook', 'first_batch', 'more_rows', 'unpacked',
     'whole_batch']
 
 
@@ -28,39 +31,47 @@ def whole_batch(model: keras.Model, data: hints.Data) -> Any:
       model.distribute_strategy, network.without_optionals(data))
 
 
-def inputs(model: keras.Model, data: hints.Data) -> Any:
-  """The inputs of a batch, in one piece."""
-  x, _, _ = keras.utils.unpack_x_y_sample_weight(whole_batch(model, data))
-  return x
+def unpacked(model: keras.Model, data: hints.Data) -> Any:
+  """Inputs, targets and sample weights of a batch, in one piece."""
+  return keras.utils.unpack_x_y_sample_weight(whole_batch(model, data))
 
 
-def more_inputs(
-    model: keras.Model, x: Any, iterator: Iterator[Any], num_rows: int) -> Any:
-  """The inputs of several batches, from a pass of their own where there can be.
+def more_rows(
+    model: keras.Model,
+    part: Callable[[tuple[Any, Any, Any]], Any],
+    data: hints.Data,
+    iterator: Iterator[Any],
+    num_rows: int,
+) -> Any:
+  """A part of several batches, from a pass of their own where there can be.
 
   The batches of the fit itself are for the optimizer's steps.
 
   Args:
     model: Built `keras.Model`.
-    x: The inputs of the first batch.
+    part: Callable of inputs, targets and sample weights; returns what of them
+      is wanted.
+    data: The first batch.
     iterator: That of the fit, over its dataset.
     num_rows: Python `int`, how many rows there are to be, or more.
 
   Returns:
-    x: Theirs; those of the first batch alone where these are enough, or there
-      are several replicas, or other inputs than dense tensors, or another pass
-      could disturb that of the fit.
+    rows: What `part` returns, of all these; of the first batch alone where that
+      is enough, or there are several replicas, or others than dense tensors, or
+      another pass could disturb that of the fit.
   """
-  number = -(-num_rows // int(network.num_rows(x)))
+  found = part(unpacked(model, data))
+  number = -(-num_rows // int(network.num_rows(found)))
   dataset = compat.dataset_of(iterator)
   if (number == 1 or dataset is None
       or collectives.is_several(model.distribute_strategy)
       or compat.may_not_be_read_again(dataset) or not all(
-          isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x))):
-    return x
+          leaf is None or isinstance(leaf, tf.Tensor)
+          for leaf in keras.tree.flatten(found))):
+    return found
   return tf.nest.map_structure(
-      lambda *leaves: tf.concat(leaves, 0),
-      *(inputs(model, data) for data in dataset.take(number)))
+      lambda *leaves: None if leaves[0] is None else tf.concat(leaves, 0),
+      *(part(unpacked(model, each)) for each in dataset.take(number)))
 
 
 class FirstBatch(NamedTuple):
@@ -86,11 +97,10 @@ def first_batch(
     model: keras.Model, data: hints.Data, iterator: Iterator[Any],
 ) -> FirstBatch:
   """A batch and an iterator over the next ones, as a `FirstBatch`."""
-  batch = whole_batch(model, data)
-  x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+  x, y, sample_weight = unpacked(model, data)
   return FirstBatch(
       network.without_optionals(data), x, y, sample_weight,
-      int(network.num_rows(batch)), iterator)
+      int(network.num_rows([x, y])), iterator)
 
 
 class FirstLook:
@@ -156,8 +166,7 @@ class FirstLook:
           not network.is_built(model))
 
     def log_likelihood(data):
-      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-          whole_batch(model, data))
+      x, y, sample_weight = unpacked(model, data)
       outputs = self._forward(x)
       found.append(inspection.may_need_logits(self._likelihood, outputs))
       return self._likelihood.log_likelihood(y, outputs, sample_weight)
@@ -178,8 +187,7 @@ class FirstLook:
       ValueError: If outputs are no probabilities where the loss takes them for
         such.
     """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-        whole_batch(self._model, data))
+    x, y, sample_weight = unpacked(self._model, data)
     self.look_at(y, self._forward(x), sample_weight)
 
   def look_at(
@@ -193,15 +201,45 @@ class FirstLook:
       inspection.look(self._likelihood, y, outputs, sample_weight)
       self._has_looked = True
 
-  def warn_of_large_targets(
+  def find_units(
+      self,
+      units: target_units.TargetUnits,
+      raw: raw_inputs.RawInputs,
+      data: hints.Data,
+      iterator: Iterator[Any],
+      may_find: bool,
+  ) -> None:
+    """Has the likelihood read targets in units of theirs, where it has to.
+
+    Args:
+      units: `TargetUnits` of the model's likelihood.
+      raw: `RawInputs`. Before training the outputs are those for standardised
+        inputs.
+      data: The first batch.
+      iterator: That of the fit, over its dataset.
+      may_find: Whether it may; else such targets are an error.
+    """
+    model = self._model
+    x, y, sample_weight = unpacked(model, data)
+    if not target_units.may_be_large(self._likelihood, y):
+      units.by_position = {}
+      return
+    is_trained = network.num_trained_steps(model.optimizer) > 0
+    units.find(
+        y, self._forward(x, None if is_trained else raw), sample_weight,
+        more=lambda: more_rows(
+            model, lambda batch: batch[1:], data, iterator,
+            target_units.MOST_ROWS),
+        is_trained=is_trained, may_take=may_find)
+
+  def warn_of_targets(
       self,
       y: hints.Data,
       outputs: hints.Nested,
       sample_weight: hints.Nested,
   ) -> None:
     """Warns where targets are too large for the default prior."""
-    inspection.warn_of_large_targets(
-        self._likelihood, y, outputs, sample_weight)
+    target_units.warn(self._likelihood, y, outputs, sample_weight)
 
   def mean_loss(self, batches: Iterator[Any]) -> float:
     """The mean of the negative log likelihood, for the weights as they are.
@@ -228,11 +266,14 @@ class FirstLook:
       priors.WeightPrior(self._prior, self._model.trainable_variables)
       self._are_weights_checked = True
 
-  def _forward(self, x):
-    """The model's outputs as for prediction; a new model gets its weights."""
+  def _forward(self, x, raw=None):
+    """The model's outputs as for prediction; a new model gets its weights.
+
+    With `RawInputs` its weights are taken for the coordinates.
+    """
     model = self._model
     if not network.is_built(model):
       model(x)
+    weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
     return network.forward(
-        model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
-    ).outputs
+        model, x, weights if raw is None else raw.weights(weights)).outputs

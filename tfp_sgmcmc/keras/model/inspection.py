@@ -11,21 +11,16 @@ import tensorflow as tf
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
-from tfp_sgmcmc.keras.model import losses as losses_lib
 
 __all__ = [
     'check_class_numbers', 'check_faults', 'check_log_likelihood',
     'check_sample_weight', 'check_shares', 'counted', 'faults', 'is_far',
-    'look', 'may_need_logits', 'mean_weight', 'warn_of_large_targets',
+    'look', 'may_need_logits', 'mean_weight',
     'warn_of_mean_weight']
 
 _NOT_FINITE, _NO_PROBABILITY = 1, 2
 # Rounding of probabilities, of half precision too.
 _ROUNDING = 0.01
-_LARGE, _FAR_BELOW = 30., 0.1
-_OF_LOCATIONS = (
-    losses_lib.GaussianLikelihood, losses_lib.LaplaceLikelihood,
-    losses_lib.StudentTLikelihood)
 
 
 def faults(
@@ -331,46 +326,6 @@ def warn_of_mean_weight(mean: float, num_examples: int) -> None:
       'count[c])}. If a row of weight w stands for w examples, leave them as '
       'they are, and lower the learning rate where the chain diverges.',
       stacklevel=2)
-
-
-def warn_of_large_targets(
-    likelihood: likelihood_lib.Likelihood,
-    y: hints.Data,
-    outputs: hints.Nested,
-    sample_weight: hints.Nested,
-) -> None:
-  """Warns of targets far above what a network with the default prior predicts.
-
-  Args:
-    likelihood: `Likelihood` of the model.
-    y: Targets.
-    outputs: The model's outputs, after its epochs of training if it has any.
-    sample_weight: Sample weights or None. Targets of weight 0 do not count.
-  """
-  flat = likelihood.flat_outputs(outputs)
-  for term in likelihood.terms(outputs):
-    if not isinstance(term.loss, _OF_LOCATIONS):
-      continue
-    weight = likelihood.weight(sample_weight, outputs, term)
-    targets, locations = (
-        _root_mean_square(values, weight) for values in (
-            likelihood.target(y, outputs, term),
-            term.loss.distribution(flat[term.index]).mean()))
-    if targets > _LARGE and locations < _FAR_BELOW * targets:
-      warnings.warn(
-          f'The targets are about {targets:.2g} (root mean square), and the '
-          f'model predicts about {locations:.2g} where sampling begins. The '
-          'default prior N(0, 1) of the weights is for inputs and targets of '
-          'about 1, and weights that predict these targets are far out in it. '
-          'Standardise them: subtract the mean of the training rows and divide '
-          'by their standard deviation. Or pass a wider prior.', stacklevel=2)
-
-
-def _root_mean_square(values, weight):
-  """Of the values that count; 0 where none does."""
-  values = np.asarray(values, np.float64)
-  kept = values[counted(values.shape, None, weight)]
-  return np.linalg.norm(kept) / max(1, kept.size)**0.5
 
 
 def _is_outside(term, output):

@@ -7,9 +7,12 @@ prior.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
+from typing import ClassVar
 
 import keras
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -20,6 +23,7 @@ __all__ = [
     'GaussianLikelihood',
     'LaplaceLikelihood',
     'LikelihoodLoss',
+    'LocationScale',
     'NegativeLogLikelihood',
     'StudentTLikelihood',
 ]
@@ -65,13 +69,25 @@ class LikelihoodLoss(keras.losses.Loss):
     return -tf.reduce_sum(log_prob, axis=range(1, log_prob.shape.rank))
 
 
-class _LocationScale(LikelihoodLoss):
-  """Outputs are locations, or locations and scales along the last axis."""
+class LocationScale(LikelihoodLoss):
+  """Outputs are locations, or locations and scales along the last axis.
+
+  With outputs (a, b) for each target,
+
+    location = center + unit a,    scale = unit softplus(b).
+  """
+  # On the class: draws on disk know a loss by what an object of it has.
+  center: float | list[float] = 0.
+  unit: float | list[float] = 1.
+  _found: ClassVar = ('center', 'unit', '_has_found')
+  _has_found = False
 
   def __init__(
       self,
       scale: float | None = None,
       *,
+      center: float | Sequence[float] = 0.,
+      unit: float | Sequence[float] = 1.,
       reduction: str = 'sum_over_batch_size',
       name: str | None = None,
   ):
@@ -81,42 +97,118 @@ class _LocationScale(LikelihoodLoss):
       scale: The scale, in the units of the targets: a positive number, or None
         where the model learns it. Then the last axis of the outputs is twice
         as long as that of the targets: locations first, then numbers whose
-        softplus is the scale, which is 1e-6 at least.
+        softplus is the scale, which is 1e-6 at least, in units of `unit`.
+      center: The location where an output is 0, in the units of the targets: a
+        number, or one for each target. For targets that are not standardised
+        their mean over the training rows.
+      unit: By how much the location changes where an output changes by 1: a
+        positive number, or one for each target. For targets that are not
+        standardised their standard deviation. Where you give neither,
+        `PosteriorSampling` may set both (`keras/model/target_units.py`).
       reduction: As for every Keras loss. What the sampler does does not depend
         on it.
       name: Python `str`.
 
     Raises:
-      ValueError: If `scale` is not positive.
+      ValueError: If `scale` or `unit` is not positive, or `center` not finite.
+      TypeError: If one of these is no number.
     """
     if scale is not None:
       checks.numeric('scale', scale, 0.)
     super().__init__(name=name, reduction=reduction)
     self.scale = scale
+    given = (
+        _per_target('center', center, -np.inf), _per_target('unit', unit, 0.))
+    if given != (0., 1.):
+      self.center, self.unit = given
+
+  @property
+  def has_units(self) -> bool:
+    """Whether outputs stand for others than the targets themselves."""
+    return (self.center, self.unit) != (0., 1.)
+
+  def take_units(self, center: Any, unit: Any) -> None:
+    """Takes `center` and `unit` that were found from the targets."""
+    self.center, self.unit, self._has_found = center, unit, True
+
+  def in_units(self, center: Any, unit: Any) -> 'LocationScale':
+    """Another loss, which has these."""
+    twin = self._twin()
+    twin.take_units(center, unit)
+    return twin
+
+  def as_given(self) -> 'LocationScale':
+    """The loss without what `take_units` took."""
+    if not self._has_found:
+      return self
+    twin = self._twin()
+    for name in self._found:
+      delattr(twin, name)
+    return twin
+
+  def _twin(self):
+    # Keras' own copies are made from the configuration.
+    twin = object.__new__(type(self))
+    twin.__dict__.update(vars(self))
+    return twin
+
+  def standardised(self, y: np.ndarray) -> np.ndarray:
+    """(y - center) / unit, the targets as the outputs stand for them."""
+    return (y - np.asarray(self.center)) / np.asarray(self.unit)
 
   def distribution(self, y_pred):
     if self.scale is not None:
-      return self._make(y_pred, tf.cast(self.scale, y_pred.dtype))
+      return self._make(
+          self._location(y_pred), tf.cast(self.scale, y_pred.dtype))
     if y_pred.shape[-1] is None or y_pred.shape[-1] % 2:
       raise ValueError(
           f'{self.name} with scale=None reads locations and scales off the '
           f'outputs, whose last axis has length {y_pred.shape[-1]}: it has to '
           'be twice that of the targets. Give the last layer twice as many '
           'units, or pass scale=...')
-    location, raw_scale = tf.split(y_pred, 2, axis=-1)
+    output, raw_scale = tf.split(y_pred, 2, axis=-1)
     # The softplus of -100 is 0 in float32, and the loss NaN.
     scale = tf.maximum(tf.nn.softplus(raw_scale), _SMALLEST_SCALE)
-    return self._make(location, scale)
+    return self._make(
+        self._location(output),
+        tf.cast(self.unit, scale.dtype) * scale if self.has_units else scale)
+
+  def _location(self, output):
+    """That of outputs, one of which is of each target."""
+    if not self.has_units:
+      return output
+    for name in ('center', 'unit'):
+      value = getattr(self, name)
+      if isinstance(value, list) and len(value) != output.shape[-1]:
+        raise ValueError(
+            f'{self.name}: {name} has {len(value)} numbers, and the model has '
+            f'outputs for {output.shape[-1]} target(s): one number is needed '
+            'for each, or one for all.')
+    center, unit = (
+        tf.cast(value, output.dtype) for value in (self.center, self.unit))
+    return center + unit * output
 
   def _make(self, location, scale):
     raise NotImplementedError
 
   def get_config(self):
-    return {**super().get_config(), 'scale': self.scale}
+    units = dict(center=self.center, unit=self.unit) if self.has_units else {}
+    return {**super().get_config(), 'scale': self.scale, **units}
+
+
+def _per_target(name, value, minimum):
+  """A `float`, or a list of one for each target, of what was given."""
+  array = checks.real_array(name, value)
+  if array.ndim > 1:
+    raise ValueError(
+        f'{name} has shape {list(array.shape)}: a number is needed, or one for '
+        'each target.')
+  checks.numeric(name, array, minimum)
+  return array.tolist()
 
 
 @keras.saving.register_keras_serializable('tfp_sgmcmc')
-class GaussianLikelihood(_LocationScale):
+class GaussianLikelihood(LocationScale):
   """-log N(y; location, scale^2), summed over the axes of an example.
 
   #### Examples
@@ -130,6 +222,14 @@ class GaussianLikelihood(_LocationScale):
   >>> loss = sgmcmc.keras.GaussianLikelihood()
   >>> loss.distribution(tf.zeros([5, 2])).batch_shape
   TensorShape([5, 1])
+
+  Targets in their own units, such as prices. The network has outputs of about
+  1, as for standardised targets, and predictions are in the units of `y`:
+
+  >>> y = np.array([[180e3], [240e3], [330e3]])
+  >>> loss = sgmcmc.keras.GaussianLikelihood(center=y.mean(), unit=y.std())
+  >>> float(loss.distribution(tf.zeros([1, 2])).mean()[0, 0])
+  250000.0
   """
 
   def _make(self, location, scale):
@@ -137,7 +237,7 @@ class GaussianLikelihood(_LocationScale):
 
 
 @keras.saving.register_keras_serializable('tfp_sgmcmc')
-class LaplaceLikelihood(_LocationScale):
+class LaplaceLikelihood(LocationScale):
   """-log Laplace(y; location, scale), summed over the axes of an example.
 
   #### Examples
@@ -152,7 +252,7 @@ class LaplaceLikelihood(_LocationScale):
 
 
 @keras.saving.register_keras_serializable('tfp_sgmcmc')
-class StudentTLikelihood(_LocationScale):
+class StudentTLikelihood(LocationScale):
   """-log Student-t(y; df, location, scale), summed over an example's axes.
 
   #### Examples
@@ -167,6 +267,8 @@ class StudentTLikelihood(_LocationScale):
       df: float,
       scale: float | None = None,
       *,
+      center: float | Sequence[float] = 0.,
+      unit: float | Sequence[float] = 1.,
       reduction: str = 'sum_over_batch_size',
       name: str | None = None,
   ):
@@ -175,14 +277,19 @@ class StudentTLikelihood(_LocationScale):
     Args:
       df: Degrees of freedom, a positive number.
       scale: As for `GaussianLikelihood`.
+      center: As there.
+      unit: As there.
       reduction: As for every Keras loss.
       name: Python `str`.
 
     Raises:
-      ValueError: If `df` or `scale` is not positive.
+      ValueError: If `df`, `scale` or `unit` is not positive, or `center` not
+        finite.
+      TypeError: If one of these is no number.
     """
     checks.numeric('df', df, 0.)
-    super().__init__(scale=scale, reduction=reduction, name=name)
+    super().__init__(
+        scale=scale, center=center, unit=unit, reduction=reduction, name=name)
     self.df = df
 
   def _make(self, location, scale):
