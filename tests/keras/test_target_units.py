@@ -12,6 +12,7 @@ import tensorflow_probability as tfp
 
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc import store
+from tfp_sgmcmc.keras.draws import baselines
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import losses
 from tfp_sgmcmc.keras.model import target_units
@@ -147,6 +148,9 @@ def test_predictions_are_in_the_units_of_the_targets():
   # A constant has an NLL of 1.42 + log(UNIT) = 12.5.
   assert posterior.evaluate(x, y)['nll'] < 12.
   assert model.history.history['val_loss'][-1] < 12.5
+  np.testing.assert_allclose(
+      np.mean(baselines.constant_log_likelihood(posterior, x, y)),
+      -0.5 * np.log(2. * np.pi * np.e * UNIT**2), rtol=1e-4)
   mean, std = posterior.predict(x, return_std=True)
   assert np.corrcoef(mean[:, 0], y[:, 0])[0, 1] > 0.9
   served = posterior.as_model(outputs=['mean', 'std'])(x)

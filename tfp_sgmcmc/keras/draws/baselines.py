@@ -203,7 +203,8 @@ def _constant(term, y, shape, mask):
   if kind not in (losses_lib.GaussianLikelihood, losses_lib.LaplaceLikelihood):
     return None
   is_learned = term.loss.scale is None
-  y = np.reshape(y, [*shape[:-1], shape[-1] // 2 if is_learned else shape[-1]])
+  y = term.loss.standardised(np.reshape(
+      y, [*shape[:-1], shape[-1] // 2 if is_learned else shape[-1]]))
   is_normal = kind is losses_lib.GaussianLikelihood
   middle = (np.mean if is_normal else np.median)(y, axis=0)
   if not is_learned:

@@ -3,19 +3,17 @@
 from collections.abc import Callable
 from collections.abc import Mapping
 import dataclasses
-import itertools
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tfp_sgmcmc import collectives
 from tfp_sgmcmc.diagnostics import verdicts
-from tfp_sgmcmc.keras.draws import draw_times
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
+from tfp_sgmcmc.keras.fitting import executions
 from tfp_sgmcmc.keras.fitting import failures
 from tfp_sgmcmc.keras.fitting import first_look
 from tfp_sgmcmc.keras.fitting import lookahead
@@ -92,6 +90,8 @@ class Chain:
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
     self._rows = rows_and_steps.RowsAndSteps(model, settings, self._progress)
+    self._executions = executions.Executions(
+        model, settings, self._progress, self._rows)
     self._num_returns = 0
     # The state of an earlier process, until the first batch.
     self._resumed: Mapping[str, np.ndarray] | None = None
@@ -383,12 +383,12 @@ class Chain:
       self._take_rows()
     if progress.skips:
       return self._skip(iterator)
-    if self._step is not None and self._repeats:
+    if self._step is not None and self._executions.repeat(self._chains):
       # An interrupt may have come between a program's end and its logs.
       progress.num_steps = self._step.num_steps
     before = self.num_steps
-    if (self._at_once(most) < most or self._ahead
-        or self._step is None or self._repeats):
+    if (self._executions.at_once(most, self._num_draws) < most or self._ahead
+        or self._step is None or self._executions.repeat(self._chains)):
       batches = self._ahead.then(iterator)
       first = next(batches)
       if self._step is None:
@@ -397,7 +397,8 @@ class Chain:
       step.trace(
           self._rows.taken(self._chains, iterator.element_spec),
           progress.loops_by_xla)
-      for logs_of_step in self._steps_on(first, batches, step):
+      for logs_of_step in self._executions.steps(
+          first, batches, self._chains, step, lambda: self._num_draws):
         progress.logs = self._after_step(logs_of_step)
         if self._model.stop_training:
           break  # A step more would spoil the weights that were put back.
@@ -410,56 +411,6 @@ class Chain:
     if self._draws.store is not None and self._draws.store.commit_is_due:
       self._commit()
     return dict(progress.logs)
-
-  @property
-  def _repeats(self):
-    """Whether a program makes several steps on what it gets of a batch."""
-    return self.steps_per_batch > 1 or self._chains.draws_all_rows
-
-  def _steps_on(self, first, batches, step):
-    """Makes the steps of an execution; yields the logs of each.
-
-    Steps that draw all their rows are those of the next executions too. They
-    get the first batch, of which they take nothing.
-
-    Args:
-      first: The first batch.
-      batches: Iterator over those after it.
-      step: `CompiledStep`.
-    """
-    most = self._model.steps_per_execution
-    if not self._chains.draws_all_rows:
-      for data in itertools.chain([first], itertools.islice(batches, most - 1)):
-        yield from self._steps_with(data, step, self.steps_per_batch)
-      return
-    number, times = self.steps_per_batch, 1
-    # With the optimizer's rate a callback may set another for the next batch.
-    if not self._settings.make_kernel.follows_optimizer:
-      times = max(1, compiled_step.MOST_AT_ONCE // (number * most))
-    yield from self._steps_with(
-        self._rows.taken(self._chains, first), step,
-        number * min(times * most, self._progress.batches_left))
-
-  def _steps_with(self, data, step, number):
-    """Makes so many steps with a batch, several at once up to the next draw."""
-    model = self._model
-    if (not self._repeats or model.run_eagerly
-        or collectives.is_several(model.distribute_strategy)):
-      for _ in range(number):
-        yield step.on_batch(data)
-      return
-    while number:
-      at_once = self._at_once(min(number, compiled_step.MOST_AT_ONCE))
-      number -= at_once
-      yield from step.on_batch_times(data, at_once)
-
-  def _at_once(self, most):
-    """How many of the next steps can be made in one, without missing a draw."""
-    most = self._settings.schedule.at_once(
-        self.num_steps, most, self._num_draws)
-    search = self._settings.open_search
-    return most if search is None else draw_times.num_to_first(
-        search.is_due, self.num_steps, most)
 
   def _compiled_step(self):
     """The step as Keras compiles it; made anew for a model compiled anew."""

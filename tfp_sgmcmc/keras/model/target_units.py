@@ -349,8 +349,9 @@ def _units(likelihood, y, outputs, sample_weight, term):
   # Two digits, and a tenth of it: nearly the same for other rows.
   unit = np.array([float(f'{value:.2g}') for value in unit])
   center = np.where(is_near, 0., np.round(center / unit, 1) * unit)
-  center, unit = (
-      [float(f'{value:.7g}') for value in values] for values in (center, unit))
+  center, unit = (  # 0 and not -0.
+      [0. + float(f'{value:.7g}') for value in values]
+      for values in (center, unit))
   return Units(center[0], unit[0]) if columns == 1 else Units(center, unit)
 
 
