@@ -550,7 +550,6 @@ def test_a_directory_of_another_number_is_refused(tmp_path):
   assert len(fit(num_chains=1, directory=tmp_path).posterior) == 34
 
 
-@pytest.mark.weekly
 @pytest.mark.slow
 def test_data_without_rows_in_between_leave_the_number():
   sampling = fit(num_chains=1)

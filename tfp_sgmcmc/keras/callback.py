@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import contextlib
-import dataclasses
 import os
 from typing import Any
 import warnings
@@ -590,13 +589,6 @@ def describe_also(sampling: PosteriorSampling, **described: object) -> None:
     **described: What it stands for, by name.
   """
   sampling._settings.given.update(described)  # pylint: disable=protected-access
-
-
-def find_no_units(sampling: PosteriorSampling) -> None:
-  """Has a chain refuse large targets, before its `fit`: see `Settings`."""
-  # pylint: disable=protected-access
-  sampling._settings = dataclasses.replace(
-      sampling._settings, finds_units=False)
 
 
 @diagnostics.summary.register

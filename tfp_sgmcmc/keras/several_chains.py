@@ -266,7 +266,6 @@ def _run(job: _Job) -> _Outcome:
         'them (by a seed in their initialisers, or load_weights).')
   chain = callback.PosteriorSampling(
       **{'num_chains': 1, **sampling}, seed=job.seed, directory=job.directory)
-  callback.find_no_units(chain)
   if job.directory is not None:
     callback.describe_also(chain, fit={
         key: fit[key] for key in _OF_THE_POSTERIOR

@@ -126,13 +126,6 @@ def check_models(model: keras.Model, other: keras.Model, extras: Any) -> None:
         'The chains are of models with other layers, and predictions use the '
         "model of the first for all draws. Of the first, beside another's: "
         f'{difference}. Make the models alike, or predict with each alone.')
-  if model_record.units(model) != model_record.units(other):
-    raise ValueError(
-        'The chains are of models whose losses read outputs in other units '
-        f'({model_record.units(model)} and {model_record.units(other)}, by the '
-        'number of the loss), and predictions use the model of the first for '
-        'all draws. Compile all with one center and unit, such as '
-        'GaussianLikelihood(center=y.mean(), unit=y.std()).')
   held = {id(variable) for variable in extras}
   pairs = zip(model.non_trainable_weights, other.non_trainable_weights)
   for ours, theirs in pairs:

@@ -35,7 +35,6 @@ from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
 from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import replicas
-from tfp_sgmcmc.keras.model import target_units
 from tfp_sgmcmc.keras.model import training_parts
 
 __all__ = ['Chain']
@@ -85,7 +84,6 @@ class Chain:
         lambda: advice.smaller_steps(settings))
     self._before = weights_before.WeightsBefore(model)
     self._raw = raw_inputs.RawInputs()
-    self._units = target_units.TargetUnits(model, likelihood)
     self._program: program_lib.Program | None = None
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
@@ -115,7 +113,7 @@ class Chain:
     parts: list[checkpoint_lib.Part | None] = [
         self._before, self._draws, self._progress, settings.examples,
         settings.schedule, settings.search, settings.found_step,
-        self._raw, self._units]
+        self._raw]
     return [part for part in parts if part is not None]
 
   @property
@@ -187,8 +185,6 @@ class Chain:
       self._first_look.look(self._ahead.first(iterator))
     if self._raw.by_position is None:
       self._raw.by_position = self._find_raw_inputs(iterator)
-    if self._units.by_position is None:
-      self._find_units(iterator)
     if self.num_chains == 1 or not self._rows.needs_look:
       self._enter(spec)
       return
@@ -200,27 +196,17 @@ class Chain:
       self._take_rows()
 
   def _find_raw_inputs(self, iterator):
-    """Those that the default prior is not made for."""
+    """Those that the default prior is not made for; looks at targets, too."""
     if not self._settings.has_default_prior or self._model.losses:
       return {}
     data = self._ahead.first(iterator)
-    x, _, _ = first_look.unpacked(self._model, data)
+    if network.num_trained_steps(self._model.optimizer) == 0:
+      self._first_look.check_new_targets(data)
+    x = first_look.inputs(self._model, data)
     if not raw_inputs.may_be_large(x):
       return {}
-    return raw_inputs.find(self._model, first_look.more_rows(
-        self._model, lambda batch: batch[0], data, iterator,
-        raw_inputs.MOST_ROWS))
-
-  def _find_units(self, iterator):
-    """Those of targets that the default prior is not made for."""
-    settings = self._settings
-    if settings.has_default_prior and not self._model.losses and (
-        settings.chains is None or settings.chains.initial_weights is None):
-      self._first_look.find_units(
-          self._units, self._raw, self._ahead.first(iterator), iterator,
-          settings.finds_units)
-    else:
-      self._units.by_position = {}
+    return raw_inputs.find(self._model, first_look.more_inputs(
+        self._model, x, iterator, raw_inputs.MOST_ROWS))
 
   def _look(self, iterator):
     """Takes the data of a fit, by the next batch, which is not used up."""
@@ -250,7 +236,6 @@ class Chain:
       ValueError: If other weights are trainable than when the chain began.
     """
     self._first_look.begin_fit(likelihood)
-    self._units.begin_fit(likelihood)
     self._ahead.clear()
     self._rows.begin_fit()
     self._judge.begin_fit()
@@ -604,7 +589,8 @@ class Chain:
     self._first_look.check_weights()
     if (self._settings.has_default_prior and not model.losses
         and not self.is_resumed):  # An earlier process has warned.
-      self._first_look.warn_of_targets(first.y, y_pred, first.sample_weight)
+      self._first_look.warn_of_large_targets(
+          first.y, y_pred, first.sample_weight)
     network.build_moving_average(model)
 
   def _take_weights(self):

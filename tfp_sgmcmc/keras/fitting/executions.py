@@ -47,7 +47,7 @@ class Executions:
 
   def repeat(self, chains: side_by_side.SideBySide) -> bool:
     """Whether a program makes several steps on what it gets of a batch."""
-    return self._progress.steps_per_batch > 1 or chains.draws_all_rows
+    return self._rows.steps_per_batch(chains) > 1 or chains.draws_all_rows
 
   def at_once(self, most: int, num_draws: int) -> int:
     """How many of the next steps can be made in one, without missing a draw.
@@ -84,7 +84,7 @@ class Executions:
         after it has to be done before the next.
     """
     most = self._model.steps_per_execution
-    number = self._progress.steps_per_batch
+    number = self._rows.steps_per_batch(chains)
     if not chains.draws_all_rows:
       for data in itertools.chain([first], itertools.islice(batches, most - 1)):
         yield from self._steps_with(data, number, chains, step, num_draws)

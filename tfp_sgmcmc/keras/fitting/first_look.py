@@ -1,6 +1,5 @@
 """What is wrong with a model or its data, found before the first step."""
 
-from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 from typing import NamedTuple
@@ -13,15 +12,14 @@ from tfp_sgmcmc import collectives
 from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import inspection
+from tfp_sgmcmc.keras.model import large_targets
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
 from tfp_sgmcmc.keras.model import priors
-from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import replicas
-from tfp_sgmcmc.keras.model import target_units
 
 __all__ = [
-    'FirstBatch', 'FirstLook', 'first_batch', 'more_rows', 'unpacked',
+    'FirstBatch', 'FirstLook', 'first_batch', 'inputs', 'more_inputs',
     'whole_batch']
 
 
@@ -31,47 +29,39 @@ def whole_batch(model: keras.Model, data: hints.Data) -> Any:
       model.distribute_strategy, network.without_optionals(data))
 
 
-def unpacked(model: keras.Model, data: hints.Data) -> Any:
-  """Inputs, targets and sample weights of a batch, in one piece."""
-  return keras.utils.unpack_x_y_sample_weight(whole_batch(model, data))
+def inputs(model: keras.Model, data: hints.Data) -> Any:
+  """The inputs of a batch, in one piece."""
+  x, _, _ = keras.utils.unpack_x_y_sample_weight(whole_batch(model, data))
+  return x
 
 
-def more_rows(
-    model: keras.Model,
-    part: Callable[[tuple[Any, Any, Any]], Any],
-    data: hints.Data,
-    iterator: Iterator[Any],
-    num_rows: int,
-) -> Any:
-  """A part of several batches, from a pass of their own where there can be.
+def more_inputs(
+    model: keras.Model, x: Any, iterator: Iterator[Any], num_rows: int) -> Any:
+  """The inputs of several batches, from a pass of their own where there can be.
 
   The batches of the fit itself are for the optimizer's steps.
 
   Args:
     model: Built `keras.Model`.
-    part: Callable of inputs, targets and sample weights; returns what of them
-      is wanted.
-    data: The first batch.
+    x: The inputs of the first batch.
     iterator: That of the fit, over its dataset.
     num_rows: Python `int`, how many rows there are to be, or more.
 
   Returns:
-    rows: What `part` returns, of all these; of the first batch alone where that
-      is enough, or there are several replicas, or others than dense tensors, or
-      another pass could disturb that of the fit.
+    x: Theirs; those of the first batch alone where these are enough, or there
+      are several replicas, or other inputs than dense tensors, or another pass
+      could disturb that of the fit.
   """
-  found = part(unpacked(model, data))
-  number = -(-num_rows // int(network.num_rows(found)))
+  number = -(-num_rows // int(network.num_rows(x)))
   dataset = compat.dataset_of(iterator)
   if (number == 1 or dataset is None
       or collectives.is_several(model.distribute_strategy)
       or compat.may_not_be_read_again(dataset) or not all(
-          leaf is None or isinstance(leaf, tf.Tensor)
-          for leaf in keras.tree.flatten(found))):
-    return found
+          isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(x))):
+    return x
   return tf.nest.map_structure(
-      lambda *leaves: None if leaves[0] is None else tf.concat(leaves, 0),
-      *(part(unpacked(model, each)) for each in dataset.take(number)))
+      lambda *leaves: tf.concat(leaves, 0),
+      *(inputs(model, data) for data in dataset.take(number)))
 
 
 class FirstBatch(NamedTuple):
@@ -97,10 +87,11 @@ def first_batch(
     model: keras.Model, data: hints.Data, iterator: Iterator[Any],
 ) -> FirstBatch:
   """A batch and an iterator over the next ones, as a `FirstBatch`."""
-  x, y, sample_weight = unpacked(model, data)
+  batch = whole_batch(model, data)
+  x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
   return FirstBatch(
       network.without_optionals(data), x, y, sample_weight,
-      int(network.num_rows([x, y])), iterator)
+      int(network.num_rows(batch)), iterator)
 
 
 class FirstLook:
@@ -126,6 +117,7 @@ class FirstLook:
     self._are_weights_checked = are_weights_checked
     self._likelihood = likelihood
     self._is_checked, self._has_looked = False, False
+    self._is_warned = False
 
   def begin_fit(self, likelihood: likelihood_lib.Likelihood) -> None:
     """Takes the likelihood of a model that may have been compiled anew."""
@@ -166,7 +158,8 @@ class FirstLook:
           not network.is_built(model))
 
     def log_likelihood(data):
-      x, y, sample_weight = unpacked(model, data)
+      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+          whole_batch(model, data))
       outputs = self._forward(x)
       found.append(inspection.may_need_logits(self._likelihood, outputs))
       return self._likelihood.log_likelihood(y, outputs, sample_weight)
@@ -187,7 +180,8 @@ class FirstLook:
       ValueError: If outputs are no probabilities where the loss takes them for
         such.
     """
-    x, y, sample_weight = unpacked(self._model, data)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+        whole_batch(self._model, data))
     self.look_at(y, self._forward(x), sample_weight)
 
   def look_at(
@@ -201,45 +195,29 @@ class FirstLook:
       inspection.look(self._likelihood, y, outputs, sample_weight)
       self._has_looked = True
 
-  def find_units(
-      self,
-      units: target_units.TargetUnits,
-      raw: raw_inputs.RawInputs,
-      data: hints.Data,
-      iterator: Iterator[Any],
-      may_find: bool,
-  ) -> None:
-    """Has the likelihood read targets in units of theirs, where it has to.
+  def check_new_targets(self, data: hints.Data) -> None:
+    """Looks at the size of targets, for a model that has not been trained.
 
     Args:
-      units: `TargetUnits` of the model's likelihood.
-      raw: `RawInputs`. Before training the outputs are those for standardised
-        inputs.
       data: The first batch.
-      iterator: That of the fit, over its dataset.
-      may_find: Whether it may; else such targets are an error.
-    """
-    model = self._model
-    x, y, sample_weight = unpacked(model, data)
-    if not target_units.may_be_large(self._likelihood, y):
-      units.by_position = {}
-      return
-    is_trained = network.num_trained_steps(model.optimizer) > 0
-    units.find(
-        y, self._forward(x, None if is_trained else raw), sample_weight,
-        more=lambda: more_rows(
-            model, lambda batch: batch[1:], data, iterator,
-            target_units.MOST_ROWS),
-        is_trained=is_trained, may_take=may_find)
 
-  def warn_of_targets(
+    Raises:
+      ValueError: If no chain will come from the outputs to the targets.
+    """
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+        whole_batch(self._model, data))
+    self._is_warned = large_targets.check_new(
+        self._likelihood, y, self._forward(x), sample_weight)
+
+  def warn_of_large_targets(
       self,
       y: hints.Data,
       outputs: hints.Nested,
       sample_weight: hints.Nested,
   ) -> None:
-    """Warns where targets are too large for the default prior."""
-    target_units.warn(self._likelihood, y, outputs, sample_weight)
+    """Warns where sampling begins far from targets, if nothing has before."""
+    if not self._is_warned:
+      large_targets.warn(self._likelihood, y, outputs, sample_weight)
 
   def mean_loss(self, batches: Iterator[Any]) -> float:
     """The mean of the negative log likelihood, for the weights as they are.
@@ -266,14 +244,11 @@ class FirstLook:
       priors.WeightPrior(self._prior, self._model.trainable_variables)
       self._are_weights_checked = True
 
-  def _forward(self, x, raw=None):
-    """The model's outputs as for prediction; a new model gets its weights.
-
-    With `RawInputs` its weights are taken for the coordinates.
-    """
+  def _forward(self, x):
+    """The model's outputs as for prediction; a new model gets its weights."""
     model = self._model
     if not network.is_built(model):
       model(x)
-    weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
     return network.forward(
-        model, x, weights if raw is None else raw.weights(weights)).outputs
+        model, x, [tf.convert_to_tensor(v) for v in model.trainable_variables]
+    ).outputs

@@ -51,8 +51,6 @@ class Settings:
       None where it is to be chosen.
     directory: `Directory`, None to keep draws in memory.
     seed: Stateless seed.
-    finds_units: Whether the units of large targets may be found: those that
-      chains of several processes find would differ.
   """
   given: dict[str, Any]
   chooses: bool
@@ -68,7 +66,6 @@ class Settings:
   num_steps_per_batch: int | None
   directory: checkpoint.Directory | None
   seed: tf.Tensor
-  finds_units: bool = True
 
   @property
   def num_chains(self) -> int | None:

@@ -229,9 +229,8 @@ class Likelihood:
     # Keras describes a function by its name alone.
     return {
         'losses': _map(lambda loss: [
-            _as_given(loss), *(getattr(loss, name, None)
-                               for name in ('make_distribution', 'fn'))],
-                       self._losses),
+            loss, *(getattr(loss, name, None)
+                    for name in ('make_distribution', 'fn'))], self._losses),
         'weights': self._weights}
 
   @property
@@ -382,12 +381,6 @@ class Likelihood:
           f'The model has {number} outputs, and the {what} are a single one: '
           'pass a list or a dict with one for each output.')
     return structure
-
-
-def _as_given(loss):
-  """A loss as the user made it."""
-  is_of_locations = isinstance(loss, losses_lib.LocationScale)
-  return loss.as_given() if is_of_locations else loss
 
 
 def _map(fn, structure):

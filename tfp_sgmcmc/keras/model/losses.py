@@ -9,7 +9,6 @@ prior.
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
-from typing import ClassVar
 
 import keras
 import numpy as np
@@ -79,8 +78,6 @@ class LocationScale(LikelihoodLoss):
   # On the class: draws on disk know a loss by what an object of it has.
   center: float | list[float] = 0.
   unit: float | list[float] = 1.
-  _found: ClassVar = ('center', 'unit', '_has_found')
-  _has_found = False
 
   def __init__(
       self,
@@ -103,8 +100,9 @@ class LocationScale(LikelihoodLoss):
         their mean over the training rows.
       unit: By how much the location changes where an output changes by 1: a
         positive number, or one for each target. For targets that are not
-        standardised their standard deviation. Where you give neither,
-        `PosteriorSampling` may set both (`keras/model/target_units.py`).
+        standardised their standard deviation. What `model.predict` gives, and
+        metrics get, are the outputs; the posterior's predictions are in the
+        units of the targets.
       reduction: As for every Keras loss. What the sampler does does not depend
         on it.
       name: Python `str`.
@@ -127,34 +125,25 @@ class LocationScale(LikelihoodLoss):
     """Whether outputs stand for others than the targets themselves."""
     return (self.center, self.unit) != (0., 1.)
 
-  def take_units(self, center: Any, unit: Any) -> None:
-    """Takes `center` and `unit` that were found from the targets."""
-    self.center, self.unit, self._has_found = center, unit, True
-
-  def in_units(self, center: Any, unit: Any) -> 'LocationScale':
-    """Another loss, which has these."""
-    twin = self._twin()
-    twin.take_units(center, unit)
-    return twin
-
-  def as_given(self) -> 'LocationScale':
-    """The loss without what `take_units` took."""
-    if not self._has_found:
-      return self
-    twin = self._twin()
-    for name in self._found:
-      delattr(twin, name)
-    return twin
-
-  def _twin(self):
-    # Keras' own copies are made from the configuration.
-    twin = object.__new__(type(self))
-    twin.__dict__.update(vars(self))
-    return twin
-
   def standardised(self, y: np.ndarray) -> np.ndarray:
     """(y - center) / unit, the targets as the outputs stand for them."""
     return (y - np.asarray(self.center)) / np.asarray(self.unit)
+
+  def of_constant(
+      self, y: tf.Tensor, location: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
+    """-log p(y) of one location for all, and of one scale if it is learned.
+
+    Args:
+      y: Targets, `[n, k]`.
+      location: `[k]`.
+      scale: `[k]`.
+
+    Returns:
+      nll: `[n]`, in nats.
+    """
+    if self.scale is not None:
+      scale = tf.cast(self.scale, y.dtype)
+    return -tf.reduce_sum(self._make(location, scale).log_prob(y), axis=-1)
 
   def distribution(self, y_pred):
     if self.scale is not None:

@@ -21,12 +21,10 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import fingerprint
 from tfp_sgmcmc.keras.model import likelihood
 from tfp_sgmcmc.keras.model import losses as losses_lib
-from tfp_sgmcmc.keras.model import target_units
 
-__all__ = [
-    'check', 'check_code', 'difference', 'of_layers', 'of_model', 'units']
+__all__ = ['check', 'check_code', 'difference', 'of_layers', 'of_model']
 
-_LAYERS, _CODE, _LOSS, _UNITS = 'layers', 'code', 'loss', 'units'
+_LAYERS, _CODE, _LOSS = 'layers', 'code', 'loss'
 _FROZEN = 'weights that are not sampled'
 
 
@@ -34,9 +32,8 @@ def of_model(
     model: keras.Model, extras: Sequence[keras.Variable]) -> dict[str, str]:
   """What a model is beside the weights that its draws hold.
 
-  Its layers, the code of those that are the user's, its loss, the units in
-  which this reads outputs, and a line for each weight that draws do not hold: a
-  hash, and the weight's path.
+  Its layers, the code of those that are the user's, its loss, and a line for
+  each weight that draws do not hold: a hash, and the weight's path.
 
   Args:
     model: Built `keras.Model`.
@@ -47,7 +44,7 @@ def of_model(
   """
   return {
       **of_layers(model), _CODE: _code(model), _LOSS: _loss(model),
-      _UNITS: json.dumps(units(model)), _FROZEN: _frozen(model, extras)}
+      _FROZEN: _frozen(model, extras)}
 
 
 def of_layers(model: keras.Model) -> dict[str, str]:
@@ -95,8 +92,6 @@ def check(
 ) -> None:
   """Compares a model with the record of the one that draws were made with.
 
-  Its losses take the units of the record, where they have none.
-
   Args:
     kept: What `of_model` returned then; empty where there is none.
     model: Built `keras.Model`.
@@ -104,10 +99,10 @@ def check(
     what: What holds the draws, for messages.
 
   Raises:
-    ValueError: If weights that draws do not hold have other values, or losses
-      other units, or the record is damaged. Of other layers, of another loss
-      and of other code, a `UserWarning` tells: a new version of Keras may
-      describe the same one otherwise.
+    ValueError: If weights that draws do not hold have other values, or the
+      record is damaged. Of other layers, of another loss and of other code, a
+      `UserWarning` tells: a new version of Keras may describe the same one
+      otherwise.
   """
   if not kept:
     return
@@ -118,11 +113,6 @@ def check(
         'be those of the model that is given, with these weights. Make the '
         'model as it was.', stacklevel=3)
   check_code(kept, model, what)
-  compiled = _likelihood(model)
-  if compiled is not None:
-    target_units.take(model, compiled, {
-        int(position): target_units.Units(*values) for position, values
-        in json.loads(_text(kept, _UNITS, '{}')).items()}, what)
   before, after = _text(kept, _LOSS, ''), _loss(model)
   if before and after and before != after:
     warnings.warn(
@@ -229,25 +219,13 @@ def _frozen(model, extras):
       for variable in model.non_trainable_weights if id(variable) not in held)
 
 
-def units(model: keras.Model) -> dict[int, target_units.Units]:
-  """The units in which losses read outputs: see `target_units.of`."""
-  compiled = _likelihood(model)
-  return {} if compiled is None else target_units.of(compiled)
-
-
-def _likelihood(model):
-  """The `Likelihood` of a model; None where it is compiled with none."""
-  try:
-    return likelihood.Likelihood(model)
-  except ValueError:
-    return None
-
-
 def _loss(model):
   """The compiled losses, which decide what outputs mean; '' without any."""
-  compiled = _likelihood(model)
-  return '' if compiled is None else ', '.join(
-      map(_shown, keras.tree.flatten(compiled.losses)))
+  try:
+    losses = likelihood.Likelihood(model).losses
+  except ValueError:  # There is none, or one that is no likelihood.
+    return ''
+  return ', '.join(map(_shown, keras.tree.flatten(losses)))
 
 
 def _shown(loss):

@@ -17,8 +17,8 @@ __all__ = ['TrainFunction']
 class TrainFunction:
   """Runs what it is told to, where it is swapped in, for one execution.
 
-  The model's own train function is read when the object is made, and put back
-  as it was.
+  The model's own train function is read once, when the object is made, and put
+  back as it was.
   """
 
   def __init__(
@@ -62,9 +62,7 @@ class TrainFunction:
     if self._model.history is not self._history:
       # Left behind by a fit that ended between a batch's beginning and its run.
       return self._own(iterator)
-    logs = self._execute(iterator)
-    self._own = self._model.train_function  # It may have been made anew.
-    return logs
+    return self._execute(iterator)
 
   def _set(self, function):
     """Sets the train function; `setattr` would look for layers to track."""
