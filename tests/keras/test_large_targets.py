@@ -119,7 +119,7 @@ def test_the_chain_is_that_of_standardised_targets(num_chains, monkeypatch):
   x, y = table(CENTER, UNIT)
   posterior = draws(y, in_units())
   standard = draws((y - CENTER) / UNIT, sgmcmc.keras.GaussianLikelihood())
-  # With two seeds, one chain and two: at most 0.0022, and 0.051 to 0.18.
+  # With seven seeds, one chain and two: below 0.01, and 0.029 to 0.18.
   assert len(posterior) == 16 * num_chains
   assert difference(posterior, standard) < 0.01
   np.testing.assert_allclose(
@@ -130,7 +130,7 @@ def test_the_chain_is_that_of_standardised_targets(num_chains, monkeypatch):
     return tfd.Normal(self._location(output), tf.nn.softplus(raw_scale))
 
   monkeypatch.setattr(losses.LocationScale, 'distribution', planted)
-  assert difference(draws(y, in_units()), standard) > 0.03
+  assert difference(draws(y, in_units()), standard) > 0.02
 
 
 def test_predictions_are_in_the_units_of_the_targets(tmp_path):

@@ -206,8 +206,9 @@ class FirstLook:
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
         whole_batch(self._model, data))
-    self._is_warned = large_targets.check_new(
-        self._likelihood, y, self._forward(x), sample_weight)
+    if large_targets.may_be(self._likelihood, y):
+      self._is_warned = large_targets.check_new(
+          self._likelihood, y, self._forward(x), sample_weight)
 
   def warn_of_large_targets(
       self,

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 import warnings
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -29,11 +30,22 @@ from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import losses as losses_lib
 
-__all__ = ['check_new', 'warn']
+__all__ = ['check_new', 'may_be', 'warn']
 
 # Root mean squares.
 _LARGE, _HOPELESS = 30., 1000.
 _FAR_BELOW = 0.1
+
+
+def may_be(likelihood: likelihood_lib.Likelihood, y: hints.Data) -> bool:
+  """Whether any of some targets may be large; asks no model."""
+  return any(
+      isinstance(loss, losses_lib.LocationScale) and not loss.has_units
+      for loss in keras.tree.flatten(likelihood.losses)) and any(
+          np.abs(np.asarray(leaf, np.float64)).max(initial=0.) > _LARGE
+          for leaf in tf.nest.flatten(y)
+          if isinstance(leaf, tf.Tensor) and (
+              leaf.dtype.is_floating or leaf.dtype.is_integer))
 
 
 def check_new(
@@ -158,7 +170,7 @@ def _large(likelihood, y, outputs, sample_weight) -> Iterator[_Large]:
         likelihood.weight(sample_weight, outputs, term))
     location = np.asarray(
         loss.distribution(tf.cast(output, loss.dtype)).mean(), np.float64)
-    if not tf.is_tensor(target) or np.size(target) != location.size:
+    if not isinstance(target, tf.Tensor) or np.size(target) != location.size:
       continue  # Targets of another shape: the first step says so.
     is_counted = inspection.counted(tuple(target.shape), None, weight)
     columns = location.shape[-1:]
