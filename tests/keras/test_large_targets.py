@@ -181,7 +181,7 @@ class Own(sgmcmc.keras.GaussianLikelihood):
 
 @pytest.mark.parametrize('which', [
     'large', 'near', 'prior', 'own', 'given', 'bias', 'last layer', 'weak',
-    'exponential', 'weightless'])
+    'exponential', 'far out', 'weightless'])
 def test_what_is_said_of_large_targets(which):
   x, y = table(CENTER, UNIT)
   model, arguments, number = make(), {}, 0
@@ -207,6 +207,8 @@ def test_what_is_said_of_large_targets(which):
   elif which == 'exponential':
     model = make(last=[layers.Activation('exponential')])
     number = 1
+  elif which == 'far out':  # A few of them.
+    y, number = np.where(np.arange(100)[:, np.newaxis] % 9, table()[1], 1e5), 1
   else:
     y = np.where(np.arange(100)[:, np.newaxis] == 3, 1e6, table()[1])
     arguments = dict(sample_weight=np.float32(np.arange(100) != 3))

@@ -10,9 +10,10 @@ So `fit` looks at targets above 30 (root mean square), where the prior is the
 default one:
 
   - Before a new model is trained: whether the locations that it predicts are
-    below a tenth of them. Above 1,000 that is an error, where a constant
-    predicts better: nothing would come of the fit. Else it warns; so it does
-    where no location is negative, for an exponential may get there.
+    below a tenth of them. Where half of the targets are above 1,000, and a
+    constant predicts better, that is an error: nothing would come of the fit.
+    Else it warns; so it does where no location is negative, for an exponential
+    may get there.
   - Where the chain of a trained model begins: whether that still is so, or a
     constant predicts better, by a nat. It warns.
 """
@@ -32,7 +33,6 @@ from tfp_sgmcmc.keras.model import losses as losses_lib
 
 __all__ = ['check_new', 'may_be', 'warn']
 
-# Root mean squares.
 _LARGE, _HOPELESS = 30., 1000.
 _FAR_BELOW = 0.1
 
@@ -75,7 +75,7 @@ def check_new(
         f'The targets are about {_shown(each.center)} +- {_shown(each.unit)}, '
         'and the outputs of a new model, and the default prior N(0, 1) of its '
         'weights, are for targets of about 1.')
-    if each.targets > _HOPELESS and each.is_worse and each.location.min() < 0.:
+    if each.is_hopeless:
       raise ValueError(
           f'{said} Nothing would come of this fit. {each.way_out}')
     warnings.warn(f'{said} {each.way_out}', stacklevel=2)
@@ -141,6 +141,13 @@ class _Large(NamedTuple):
         for a in (self.values, self.center, self.unit))
     of_constant = np.sum(self.loss.of_constant(values, *constant))
     return not self.of_model <= of_constant + len(values)  # Nor is NaN.
+
+  @property
+  def is_hopeless(self) -> bool:
+    """Whether nothing would come of a fit of a new model."""
+    # A few targets that are far out do no harm.
+    size = np.median(np.abs(self.values), axis=0).max()
+    return size > _HOPELESS and self.is_worse and self.location.min() < 0.
 
   @property
   def way_out(self) -> str:
