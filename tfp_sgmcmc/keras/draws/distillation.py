@@ -78,6 +78,12 @@ def distill(
   term = predictive_lib.only_term(posterior.model, mean)
   x = keras.tree.map_structure(np.asarray, x)
   taught = term if loss is None else term._replace(loss=loss)
+  if _has_units(term.loss) and (
+      isinstance(loss, losses.LocationScale) and not _has_units(loss)):
+    raise ValueError(
+        f"The posterior's loss has center={term.loss.center} and "
+        f"unit={term.loss.unit}, and the student's {loss.name!r} has none: "
+        'give it the same.')
   if taught.is_classification != term.is_classification:
     raise ValueError(
         f"The student's loss is {taught.loss.name!r} and the posterior's "
@@ -100,6 +106,10 @@ def distill(
       **fit_arguments)
   _compile(student, optimizer, taught.loss, has_head)
   return history
+
+
+def _has_units(loss):
+  return isinstance(loss, losses.LocationScale) and loss.has_units
 
 
 def _has_second_output(student, x):

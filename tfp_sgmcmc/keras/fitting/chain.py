@@ -200,7 +200,9 @@ class Chain:
     if not self._settings.has_default_prior or self._model.losses:
       return {}
     data = self._ahead.first(iterator)
-    if network.num_trained_steps(self._model.optimizer) == 0:
+    chains = self._settings.chains
+    if network.num_trained_steps(self._model.optimizer) == 0 and (
+        chains is None or chains.initial_weights is None):
       self._first_look.check_new_targets(data)
     x = first_look.inputs(self._model, data)
     if not raw_inputs.may_be_large(x):

@@ -196,13 +196,10 @@ class FirstLook:
       self._has_looked = True
 
   def check_new_targets(self, data: hints.Data) -> None:
-    """Looks at the size of targets, for a model that has not been trained.
+    """Warns of large targets of a model that has not been trained.
 
     Args:
       data: The first batch.
-
-    Raises:
-      ValueError: If no chain will come from the outputs to the targets.
     """
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
         whole_batch(self._model, data))
