@@ -204,8 +204,8 @@ class FirstLook:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
         whole_batch(self._model, data))
     if large_targets.may_be(self._likelihood, y):
-      self._is_warned = large_targets.check_new(
-          self._likelihood, y, self._forward(x), sample_weight)
+      self._is_warned = large_targets.warn(
+          self._likelihood, y, self._forward(x), sample_weight, is_new=True)
 
   def warn_of_large_targets(
       self,

@@ -31,7 +31,7 @@ from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import losses as losses_lib
 
-__all__ = ['check_new', 'may_be', 'warn']
+__all__ = ['may_be', 'warn']
 
 _LARGE, _FAR_BELOW = 30., 0.1
 # Up to this targets are near enough to a standard scale.
@@ -50,54 +50,38 @@ def may_be(likelihood: likelihood_lib.Likelihood, y: hints.Data) -> bool:
               leaf.dtype.is_floating or leaf.dtype.is_integer))
 
 
-def check_new(
-    likelihood: likelihood_lib.Likelihood,
-    y: hints.Data,
-    outputs: hints.Nested,
-    sample_weight: hints.Nested,
-) -> bool:
-  """Warns of large targets before a model is trained.
-
-  Args:
-    likelihood: `Likelihood` of the model.
-    y: Targets.
-    outputs: The model's outputs.
-    sample_weight: Sample weights or None. Targets of weight 0 do not count.
-
-  Returns:
-    is_warned: Whether it has warned.
-  """
-  found = [each for each in _large(likelihood, y, outputs, sample_weight)
-           if each.is_far_below]
-  for each in found:
-    warnings.warn(
-        f'The targets are about {each.center} +- {each.unit}, and the outputs '
-        'of a new model, and the default prior N(0, 1) of its weights, are for '
-        f'targets of about 1. {each.way_out}', stacklevel=2)
-  return bool(found)
-
-
 def warn(
     likelihood: likelihood_lib.Likelihood,
     y: hints.Data,
     outputs: hints.Nested,
     sample_weight: hints.Nested,
-) -> None:
-  """Warns where sampling begins far from large targets.
+    is_new: bool = False,
+) -> bool:
+  """Warns of large targets that are far from the outputs.
 
   Args:
     likelihood: `Likelihood` of the model.
     y: Targets.
     outputs: The model's outputs.
     sample_weight: Sample weights or None. Targets of weight 0 do not count.
+    is_new: Whether the model is to be trained first; else sampling begins.
+
+  Returns:
+    is_warned: Whether it has warned.
   """
-  for each in _large(likelihood, y, outputs, sample_weight):
-    if each.is_far_below or each.is_worse:
-      warnings.warn(
-          f'The targets are about {each.center} +- {each.unit}, and where '
-          'sampling begins the model is far from them. The default prior '
-          'N(0, 1) of the weights is for targets of about 1. '
-          f'{each.way_out}', stacklevel=2)
+  found = [
+      each for each in _large(likelihood, y, outputs, sample_weight)
+      if each.is_far_below or not is_new and each.is_worse]
+  why = (
+      'the outputs of a new model, and the default prior N(0, 1) of its '
+      'weights, are for targets of about 1.' if is_new else
+      'where sampling begins the model is far from them. The default prior '
+      'N(0, 1) of the weights is for targets of about 1.')
+  for each in found:
+    warnings.warn(
+        f'The targets are about {each.center} +- {each.unit}, and {why} '
+        f'{each.way_out}', stacklevel=2)
+  return bool(found)
 
 
 class _Large(NamedTuple):
