@@ -13,8 +13,9 @@ each weight, T = 1; split, standardisation and scores are as there.
            with minibatches of 128
   all rows   from these, ten chains of `MicrocanonicalLangevin` on all rows by
            `sgmcmc.sample`, whose step and length are found as bde's are
-  fit      `PosteriorSampling(num_chains=10)` in one `fit`, a fifth of it Adam's
-  fit, all rows   the same with the kernel of "all rows", compiled by XLA; a
+  fit      `PosteriorSampling(num_chains=10)` in one `fit` of arrays, with all
+           else by default
+  fit, all rows   the kernel of "all rows" in one `fit`, compiled by XLA; a
            twentieth is Adam's
   BayesianRegressor   that of `tfp_sgmcmc.sklearn` by its defaults
   bde      ten networks by Adam, then full-batch MCLMC with 50,000 steps of
@@ -27,10 +28,10 @@ each weight, T = 1; split, standardisation and scores are as there.
            of 256; learning rate and friction from a grid, chosen by rows held
            out
 
-`--passes` is how often each chain goes through the rows, except by bde, Adam
-and the estimator, which have numbers of their own. NLL is that of
-test rows, in nats of standardised targets: of the mixture of the draws, and of
-the normal with the mixture's mean and variance. Each run is a process of
+`--passes` is how often each chain goes through the rows; by "fit" it is the
+number of epochs. bde, Adam and the estimator have numbers of their own. NLL is
+that of test rows, in nats of standardised targets: of the mixture of the draws,
+and of the normal with the mixture's mean and variance. Each run is a process of
 its own, with its wall time and processor seconds (of all its threads, imports
 and compiling included; what it takes to choose settings is told apart), and a
 line of OUTPUT/ensembles.jsonl, which is not run again; OUTPUT/ensembles.md has

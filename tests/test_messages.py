@@ -82,6 +82,13 @@ def test_infinities_in_the_data_are_the_users():
   assert posterior(np.array([1., np.inf], np.float32)).num_examples == 2
 
 
+def test_an_infinite_value_of_one_example_accuses_no_other():
+  """The state is finite: the largest value is no measure of rounding."""
+  x = np.ones(50, np.float32)
+  x[4] = np.inf
+  assert sgmcmc.Posterior(PRIOR, log_likelihood, x).num_examples == 50
+
+
 def test_looking_for_nan_costs_a_traced_function_nothing():
   @tf.function
   def traced(data):
@@ -100,6 +107,18 @@ def test_a_value_that_depends_on_other_examples(spoil):
   with pytest.raises(ValueError, match='for the same example on its own'):
     sgmcmc.Posterior(
         PRIOR, lambda mu, x: spoil(log_likelihood(mu, x)), X)
+
+
+@pytest.mark.parametrize('start', [np.zeros([2, 3]), np.ones([2, 3])])
+def test_one_that_does_not_show_at_zero(start):
+  """Inputs less their mean in the minibatch."""
+  x = np.random.default_rng(0).normal(2., size=[50, 3]).astype(np.float32)
+  target = sgmcmc.Posterior(
+      lambda theta: -tf.reduce_sum(theta**2, -1),
+      lambda theta, x: tf.math.log_sigmoid(tf.einsum(
+          'nd,...d->...n', x - tf.reduce_mean(x, 0), theta)), x)
+  with pytest.raises(ValueError, match='for the same example on its own'):
+    sgmcmc.SGLD(target, 0.1).bootstrap_results(tf.cast(start, tf.float32))
 
 
 def test_one_value_for_a_batch_of_unknown_length():
@@ -294,7 +313,7 @@ def diverging():
 
 
 def test_a_chain_that_turns_nan_thinks_of_the_data():
-  with pytest.raises(sgmcmc.NonFiniteError, match='NaN in the data'):
+  with pytest.raises(sgmcmc.NonFiniteError, match='NaN or infinities in the'):
     sample(kernel=diverging(), num_results=20, state=1.)
 
 

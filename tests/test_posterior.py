@@ -141,6 +141,7 @@ def test_data_is_no_constant_of_a_graph():
     (dict(data={'x': X, 'y': np.float32(1.)}), 'leading axis of examples'),
     (dict(data=None), 'neither data nor num_examples'),
     (dict(num_examples=0), 'at least 1'),
+    (dict(num_examples=10), 'the data have 11 rows'),
     # One dry call on a draw of the prior:
     (dict(log_likelihood_fn=lambda theta, batch: tf.reduce_sum(
         logistic_likelihood(theta, batch), axis=-1)),

@@ -37,8 +37,8 @@ _MOST_NAMED = 5
 
 # What makes a log density NaN or infinite besides a step that is too large.
 OTHER_CAUSES = (
-    'Look for log(0), 0/0 or overflow in the log density, and for NaN in the '
-    'data')
+    'Look for log(0), 0/0 or overflow in the log density, and for NaN or '
+    'infinities in the data')
 
 
 class NonFiniteError(ArithmeticError):

@@ -94,9 +94,9 @@ class Posterior:
         the state that they are started with.
 
     Raises:
-      ValueError: If the data are empty, differ in their leading axis or hold
-        NaN; or a function returns a wrong shape, or a value of an example that
-        depends on the other examples.
+      ValueError: If the data are empty, differ in their leading axis, hold NaN
+        or have more rows than `num_examples`; or a function returns a wrong
+        shape, or a value of an example that depends on the other examples.
       TypeError: If an argument is of the wrong type.
     """
     for name, fn in (('log_prior_fn', log_prior_fn),
@@ -112,6 +112,14 @@ class Posterior:
         data, self._looks_at_values)
     if num_examples is not None:
       self._num_examples = checks.positive_integer('num_examples', num_examples)
+      if (data is not None and self._looks_at_values
+          and isinstance(self.num_rows, int)
+          and num_examples < self.num_rows):
+        raise ValueError(
+            f'num_examples is {num_examples}, and the data have '
+            f'{self.num_rows} rows: it is the number of all examples, of which '
+            'the data may be a sample. Leave it out. For a likelihood that '
+            'counts for less, divide what log_likelihood_fn returns.')
     elif data is None:
       raise ValueError(
           'There are neither data nor num_examples: without data, say how many '

@@ -9,6 +9,7 @@ scales `[draw, row]` of the test rows, for each network drawn.
 import functools
 import math
 import sys
+from typing import Any
 
 import keras
 import numpy as np
@@ -50,53 +51,48 @@ def by_sample(
 
 
 def by_fit(
-    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int, passes: int,
-    on_all_rows: bool,
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int, epochs: int,
 ) -> list[tfd.Normal]:
-  """Predictions of each draw of one fit with ten chains."""
-  keras.utils.set_random_seed(seed)
-  model = networks.regression(x.shape[1], HIDDEN)
-  model.compile(
-      'adam', sgmcmc.keras.GaussianLikelihood(), jit_compile=on_all_rows,
-      steps_per_execution=10 if on_all_rows else 1)
-  num_epochs, y = min(20, passes), y[:, np.newaxis]
-  arguments = dict(
-      num_examples=len(x), num_chains=NUM_NETWORKS, seed=seed)
+  """Predictions of each draw of one fit with ten chains, by defaults."""
+  model = regression(x, seed)
+  sampling = sgmcmc.keras.PosteriorSampling(num_chains=NUM_NETWORKS, seed=seed)
+  model.fit(x, y, epochs=epochs, verbose=0, callbacks=[sampling])
+  return normals_of(sampling.posterior, x_test)
+
+
+def by_fit_on_all_rows(
+    x: np.ndarray, y: np.ndarray, x_test: np.ndarray, seed: int, passes: int,
+) -> list[tfd.Normal]:
+  """Predictions of each draw of one fit whose kernel is that of "all rows"."""
+  model = regression(x, seed, jit_compile=True, steps_per_execution=10)
+  num_epochs = min(20, passes)
+  num_steps = max(passes // 2, 2 * num_epochs)
+  num_samples = num_steps - num_steps // num_epochs
+  num_burnin_steps = num_samples * 3 // 4
+  sampling = sgmcmc.keras.PosteriorSampling(
+      num_examples=len(x), num_chains=NUM_NETWORKS, seed=seed,
+      kernel=functools.partial(
+          stacked.on_all_rows, num_steps=num_burnin_steps,
+          decoherence_length=math.sqrt(model.count_params())),
+      prior={'.*': tfd.Normal(0., 1.)}, start_epoch=1,
+      num_burnin_steps=num_burnin_steps,
+      num_steps_between_results=max(
+          1, (num_samples - num_burnin_steps) // 30) - 1)
   # Each chain has a tenth of each batch.
-  if on_all_rows:
-    rows = tf.data.Dataset.from_tensors(tuple(
-        np.repeat(part, NUM_NETWORKS, axis=0) for part in (x, y))).repeat()
-    num_steps = max(passes // 2, 2 * num_epochs)
-    num_samples = num_steps - num_steps // num_epochs
-    num_burnin_steps = num_samples * 3 // 4
-    arguments.update(
-        kernel=functools.partial(
-            stacked.on_all_rows, num_steps=num_burnin_steps,
-            decoherence_length=math.sqrt(model.count_params())),
-        prior={'.*': tfd.Normal(0., 1.)}, start_epoch=1,
-        num_burnin_steps=num_burnin_steps,
-        num_steps_between_results=max(
-            1, (num_samples - num_burnin_steps) // 30) - 1)
-  else:
-    size = NUM_NETWORKS * min(BATCH_SIZE, len(x))
-    rows = batches(x, y, size, seed)
-    num_steps = NUM_NETWORKS * passes * len(x) // size
-  sampling = sgmcmc.keras.PosteriorSampling(**arguments)
+  rows = tf.data.Dataset.from_tensors(tuple(
+      np.repeat(part, NUM_NETWORKS, axis=0) for part in (x, y))).repeat()
   model.fit(
       rows, epochs=num_epochs, verbose=0, callbacks=[sampling],
       steps_per_epoch=max(1, num_steps // num_epochs))
   return normals_of(sampling.posterior, x_test)
 
 
-def batches(
-    x: np.ndarray, y: np.ndarray, size: int, seed: int) -> tf.data.Dataset:
-  """Batches without end, each row once in an epoch, in an order of its own."""
-  tensors, numbers = (tf.constant(x), tf.constant(y)), tf.range(len(x))
-  orders = tf.data.Dataset.counter().map(
-      lambda epoch: tf.random.experimental.stateless_shuffle(
-          numbers, [seed, epoch]))
-  return orders.rebatch(size).map(
-      lambda rows: tuple(tf.gather(part, rows) for part in tensors)).prefetch(2)
+def regression(x: np.ndarray, seed: int, **arguments: Any) -> keras.Model:
+  """The network of the benchmark in Keras, compiled."""
+  keras.utils.set_random_seed(seed)
+  model = networks.regression(x.shape[1], HIDDEN)
+  model.compile('adam', sgmcmc.keras.GaussianLikelihood(), **arguments)
+  return model
 
 
 def by_estimator(
@@ -125,8 +121,10 @@ def main(case: str, predictions: str) -> None:
   seed, passes = int(values['seed']), int(values['passes'])
   method = str(values['method'])
   network = stacked.Perceptron([x.shape[1], *HIDDEN, 2])
-  if method in ('fit', 'fit, all rows'):
-    normals = by_fit(x, y, x_test, seed, passes, method == 'fit, all rows')
+  if method == 'fit':
+    normals = by_fit(x, y[:, np.newaxis], x_test, seed, passes)
+  elif method == 'fit, all rows':
+    normals = by_fit_on_all_rows(x, y[:, np.newaxis], x_test, seed, passes)
   elif method == 'BayesianRegressor':
     normals = by_estimator(x, y, x_test, seed)
   else:

@@ -210,6 +210,20 @@ class Counting(keras.layers.Layer):
     return 2. * x
 
 
+def test_tables_of_lookup_layers_are_exported(tmp_path):
+  texts = tf.constant(['a b', 'b c', 'c a', 'a a'])
+  words = keras.layers.TextVectorization(output_mode='multi_hot')
+  words.adapt(texts)
+  model = keras.Sequential([
+      keras.Input([], dtype='string'), words, keras.layers.Dense(2)])
+  posterior = posterior_of(model, CLASSES)
+  posterior.as_model().export(
+      tmp_path / 'model', format='tf_saved_model', verbose=False)
+  served = tf.saved_model.load(str(tmp_path / 'model'))
+  np.testing.assert_allclose(
+      served.serve(texts)['mean'], posterior.predict(texts), atol=1e-6)
+
+
 @pytest.mark.slow
 def test_a_frozen_body_is_passed_once():
   body = Counting()
@@ -341,6 +355,11 @@ def test_wrong_arguments():
     posterior.as_model(5)
   with pytest.raises(ValueError, match='no draws'):
     posterior[:0].as_model()
+
+
+def test_a_keras_file_is_refused(tmp_path):
+  with pytest.raises(NotImplementedError, match='call its export'):
+    posterior_of(dense(), GAUSSIAN).as_model().save(tmp_path / 'model.keras')
 
 
 def test_evenly_spaced_draws():

@@ -91,6 +91,15 @@ def check_functions(
       data, state_parts, batch, log_prior, log_likelihood, about_prior)
   if looks_at_values:
     _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood)
+    if prior is None and tf.executing_eagerly() and not any(
+        np.any(part) for part in state_parts):
+      # At zero the examples of a regression may all have one value.
+      moved = [_moved(part) for part in state_parts]
+      try:
+        log_likelihood = log_likelihood_fn(*moved, batch=batch)
+      except Exception:  # pylint: disable=broad-except
+        return  # Zero was where it starts.
+      _check_alone(log_likelihood_fn, moved, batch, log_likelihood)
 
 
 def _value(name, call, state_parts, batch, hint):
@@ -100,6 +109,12 @@ def _value(name, call, state_parts, batch, hint):
   except Exception as error:
     raise FunctionError(
         describe_error(error, state_parts, batch, name, hint)) from error
+
+
+def _moved(part):
+  """A state near zero, with another value in each place."""
+  return tf.reshape(tf.cast(
+      0.1 * np.cos(np.arange(np.prod(part.shape))), part.dtype), part.shape)
 
 
 def _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood):
@@ -120,9 +135,10 @@ def _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood):
     return
   among = values[..., -1:]
   with np.errstate(invalid='ignore'):
+    largest = np.max(np.abs(values), where=np.isfinite(values), initial=0.)
     far = np.isfinite(among) & ~(np.abs(among - alone) <= (
         _TOLERANCE * np.maximum(np.abs(among), np.abs(alone))
-        + 0.1 * _TOLERANCE * np.max(np.abs(values))))
+        + 0.1 * _TOLERANCE * largest))
   if np.any(far):
     k = tuple(np.argwhere(far)[0])
     raise ValueError(

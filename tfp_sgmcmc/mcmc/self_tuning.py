@@ -13,8 +13,7 @@ that an estimate takes, and T' = max(T, 0.05):
 
   frozen after m steps. F_l is a floor: a unit of a network that is silent now
   may be so no longer. The last term, left out below T = 0.05, slows down the
-  coordinates that minibatches would heat above T: at h = 1 / 4, about what is
-  found, the noise of a kick has variance h^2 G V < T.
+  coordinates that minibatches would heat above T: G V < 16 T.
 * The step size h of the coordinates theta / s, by the error dE in the energy
   that a step makes (`SGNHT.energy_error`), both ends on one minibatch. It is of
   order h^3. With K the mean of p^2, K_0 its mean over the last 50 steps, and
@@ -28,6 +27,11 @@ that an estimate takes, and T' = max(T, 0.05):
   are rounded to it, by an error of variance (e theta)^2 / 12 or less at each
   end: so R is at least twice the variance that this gives dE, and without it a
   cold chain would take the rounding for an error of h, and stand still.
+
+  At T >= 0.05 h is no more than keeps the noise of a kick, of variance h^2 G V,
+  below T / 2 in each coordinate. No friction takes out a noise of 2 T a step,
+  and on a smooth posterior the energy error alone would let h grow that far.
+  V may grow where G no longer does: so G V counts for 16 T at most.
 
 * The friction, by the length of the adaptation and by the noise:
 
@@ -86,7 +90,7 @@ _FIRST_TARGET, _LAST_TARGET = 0.02, 0.002
 _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
-_LEAST_TEMPERATURE, _NOISE = 0.05, 1. / 16.
+_LEAST_TEMPERATURE, _NOISE, _MOST_NOISE_OF_KICK = 0.05, 1. / 16., 1. / 2.
 _LARGEST_GROWTH, _LARGEST_LEAP, _GROWTH_AFTER_RETURN = 16., 2., 1.1
 # The distance from 1 to the next number: NumPy knows no bfloat16.
 _EPSILON = {
@@ -426,6 +430,7 @@ class SelfTuning(adaptation.AdaptingKernel):
     found = tf.where(
         tf.reduce_any(results.num_returns > 0),
         tf.minimum(found, _GROWTH_AFTER_RETURN * h), found)
+    found = tf.minimum(found, self._largest_step_size(results))
     found = tf.where(is_adapting, found, h)
     found = tf.where(
         seen.is_usable, found, tf.where(seen.any_failed, h / 2., h))
@@ -434,6 +439,19 @@ class SelfTuning(adaptation.AdaptingKernel):
         weight_sum=tf.where(seen.is_usable, weight_sum, tf.where(
             seen.any_failed, tf.zeros_like(weight_sum), results.weight_sum)),
         friction=tf.where(is_adapting, self._friction(found), results.friction))
+
+  def _largest_step_size(self, results):
+    """That of a noise h^2 G V of T / 2 in the noisiest coordinate."""
+    dtype = results.step_size.dtype
+    temperature = self._temperature(results.inner_results.step, dtype)
+    noise = tf.minimum(
+        tf.reduce_max([
+            tf.reduce_max(g * v) for g, v in zip(
+                results.preconditioner, results.noise_variance)]),
+        temperature / _NOISE)
+    most = tf.sqrt(_MOST_NOISE_OF_KICK * temperature / noise)
+    return tf.where(
+        (temperature >= _LEAST_TEMPERATURE) & (noise > 0.), most, np.inf)
 
   def _with_metric(self, results, measured, at_failure, step, number, seen):
     """V, of the differences up to now, and G, while it is being found.

@@ -919,9 +919,9 @@ class PosteriorSamples:
     If the student has a second output, of non-negative numbers, it learns the
     epistemic part, by squared error. For classes this is the mutual
     information, in nats, `[n, 1]`; for numbers the standard deviation of the
-    draws' means, in the shape of the targets. If the draws hardly disagree, the
-    second output needs a hidden layer of its own: shared layers learn for the
-    first output.
+    draws' means, in the shape of the targets, and in units of the `unit` of the
+    student's loss. If the draws hardly disagree, the second output needs a
+    hidden layer of its own: shared layers learn for the first output.
 
     Args:
       student: `keras.Model` whose output is that of the model's loss, or of

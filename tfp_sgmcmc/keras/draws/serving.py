@@ -120,6 +120,13 @@ class _AllDraws:
       return
     self._is_vectorised = True
 
+  def tables(self) -> list[Any]:
+    """The tables of lookup layers, which a SavedModel has to own."""
+    return [
+        value for layer in compat.all_layers(self._model)
+        for value in vars(layer).values()
+        if isinstance(value, tf.saved_model.experimental.TrackableResource)]
+
   def __call__(self, x: hints.Data, values: Sequence[tf.Tensor]) -> Any:
     """Outputs `[draws, n, ...]` in the model's structure.
 
@@ -410,12 +417,19 @@ class _Summarised(keras.Layer):
           x, [tf.convert_to_tensor(value) for value in self._values]))
 
     # Traced once where it is called eagerly. In a tuple, of which Keras keeps
-    # no track: the draws' model is not part of what is exported.
+    # no track: the draws' model is not part of what is exported, except for
+    # the tables of its lookup layers.
     self._compute = (compute, tf.function(compute, autograph=False))
+    self._tables = all_draws.tables()
 
   def call(self, x):
     compute, compiled = self._compute
     return compiled(x) if tf.executing_eagerly() else compute(x)
+
+  def get_config(self):
+    raise NotImplementedError(
+        'A model of as_model() is for export, and cannot be saved as a .keras '
+        'file: call its export(path), or keep the draws by posterior.save.')
 
 
 def _inputs(model, input_signature):
