@@ -56,9 +56,8 @@ In all steps a `guard` takes a chain back that has blown up, and h is halved for
 all chains. Within the adaptation the difference of gradients at that step, from
 its minibatch and the one before, counts in V, whose mean it raises to 17 times
 at most, and G is made of it anew: a few steep rows may be in none of the
-minibatches before. From then on h grows by a tenth at most at each second
-gradient. Most minibatches may have none of those rows. If each of them could
-double h, the chain would fall again at the next one that has.
+minibatches before. By that V the noise of a kick bounds h from then on, also
+where most minibatches have none of those rows.
 
 After the adaptation all but h stays as it is, and h does too unless the guard
 acts, which it does less than once in 10^10 steps under the law of the chain: so
@@ -91,7 +90,7 @@ _MOST_STEPS_FOR_METRIC = 100
 _FEWEST_FOR_VARIANCE, _MOST_FOR_VARIANCE = 10., 100.
 _RELAXATION, _LEAST_FRICTION, _LARGEST_FRICTION = 1.5, 0.1, 3.
 _LEAST_TEMPERATURE, _NOISE, _MOST_NOISE_OF_KICK = 0.05, 1. / 16., 1. / 2.
-_LARGEST_GROWTH, _LARGEST_LEAP, _GROWTH_AFTER_RETURN = 16., 2., 1.1
+_LARGEST_GROWTH, _LARGEST_LEAP = 16., 2.
 # The distance from 1 to the next number: NumPy knows no bfloat16.
 _EPSILON = {
     'bfloat16': 2.**-7, 'float16': 2.**-10, 'float32': 2.**-23,
@@ -420,16 +419,12 @@ class SelfTuning(adaptation.AdaptingKernel):
     """h = (A / B)^(-1/6), of errors over the sixth power of their step size.
 
     Half of it where a chain has blown up: what was measured of that step size
-    says nothing of others. From there it grows slowly: where few rows are
-    steep, most minibatches have none of them.
+    says nothing of others.
     """
     h = results.step_size
     found, weight_sum = adaptation.step_size_of_errors(
         h, results.weight_sum, measured.error, measured.weight,
         measured.is_measured)
-    found = tf.where(
-        tf.reduce_any(results.num_returns > 0),
-        tf.minimum(found, _GROWTH_AFTER_RETURN * h), found)
     found = tf.minimum(found, self._largest_step_size(results))
     found = tf.where(is_adapting, found, h)
     found = tf.where(

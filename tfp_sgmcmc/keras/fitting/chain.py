@@ -667,6 +667,10 @@ class Chain:
     """Warns of what a step does otherwise than training."""
     training_parts.warn_of_what_stops(self._model)
     training_parts.warn_of_randomness(self._model, first.x)
+    settings = self._settings
+    if (settings.has_default_prior and not self._model.losses
+        and not self.is_resumed):
+      priors.warn_of_few_rows(self._model, settings.examples.number)
 
   def _first_step(self, first, prior):
     """The step, with the kernel's first results or those of before."""

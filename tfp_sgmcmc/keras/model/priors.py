@@ -17,10 +17,12 @@ import tensorflow_probability as tfp
 from tfp_sgmcmc.internal import checks
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
+from tfp_sgmcmc.keras.model import losses
 from tfp_sgmcmc.keras.model import raw_inputs
 from tfp_sgmcmc.keras.model import scale_mixture
 
-__all__ = ['WeightPrior', 'bounded_normal', 'chosen', 'he_normal']
+__all__ = [
+    'WeightPrior', 'bounded_normal', 'chosen', 'he_normal', 'warn_of_few_rows']
 
 # The largest number of inputs at which N(0, 1) was found to do.
 _MOST_INPUTS = 128
@@ -265,6 +267,29 @@ def chosen(
         'given: both count. Remove one of them if they mean the same.',
         stacklevel=2)
   return prior
+
+
+def warn_of_few_rows(model: keras.Model, num_examples: int) -> None:
+  """Warns where the default prior is far wider than a regression needs.
+
+  That is, of a dense first layer with more inputs than there are rows.
+
+  Args:
+    model: Built and compiled `keras.Model` with the default prior.
+    num_examples: Python `int`, N.
+  """
+  first = model.trainable_variables[0]
+  if first.name != 'kernel' or len(first.shape) != 2 or not any(
+      isinstance(loss, losses.LocationScale)
+      for loss in keras.tree.flatten(model.loss)):
+    return
+  if first.shape[0] > num_examples:
+    warnings.warn(
+        f'The first layer has {first.shape[0]} inputs, and there are '
+        f'{num_examples} rows. The default prior lets a network vary far more '
+        'between so few rows than targets do. If the inputs are columns of a '
+        'standard scale, pass prior=sgmcmc.keras.he_normal(); else compare '
+        'both by posterior.evaluate on rows held out.', stacklevel=2)
 
 
 class WeightPrior:
