@@ -250,6 +250,7 @@ def test_wrong_arguments():
   for arguments, message in (
       (dict(num_steps=0), 'num_steps'),
       (dict(hidden_units=[0]), 'hidden_units'),
+      (dict(hidden_units=50), r'\(50,\) for one layer'),
       (dict(batch_size=1.5), 'batch_size')):
     with pytest.raises((ValueError, TypeError), match=message):
       BayesianRegressor(**arguments).fit(x, y)

@@ -239,6 +239,7 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
     Raises:
       ValueError: If the data are no finite numbers, or an argument is out of
         its range.
+      TypeError: If an argument is of the wrong type.
     """
     x, y = self._numbers(X, y, multi_output=True, y_numeric=True)
     y = np.asarray(y, np.float64)
@@ -425,6 +426,10 @@ def _at_once(num_steps):
 
 
 def _network(num_features, hidden_units, activation, num_outputs):
+  if isinstance(hidden_units, int):
+    raise TypeError(
+        f'hidden_units is {hidden_units}: a sequence with the number of units '
+        f'of each hidden layer is needed, ({hidden_units},) for one layer.')
   return keras.Sequential([
       keras.Input([num_features]),
       *(keras.layers.Dense(
