@@ -10,6 +10,7 @@ import tensorflow_probability as tfp
 
 from tests import families
 import tfp_sgmcmc as sgmcmc
+from tfp_sgmcmc.internal import model_checks
 
 tfd = tfp.distributions
 gradients = sgmcmc.gradients
@@ -109,16 +110,34 @@ def test_a_value_that_depends_on_other_examples(spoil):
         PRIOR, lambda mu, x: spoil(log_likelihood(mu, x)), X)
 
 
-@pytest.mark.parametrize('start', [np.zeros([2, 3]), np.ones([2, 3])])
-def test_one_that_does_not_show_at_zero(start):
-  """Inputs less their mean in the minibatch."""
-  x = np.random.default_rng(0).normal(2., size=[50, 3]).astype(np.float32)
-  target = sgmcmc.Posterior(
-      lambda theta: -tf.reduce_sum(theta**2, -1),
-      lambda theta, x: tf.math.log_sigmoid(tf.einsum(
-          'nd,...d->...n', x - tf.reduce_mean(x, 0), theta)), x)
+def centred(check=lambda theta: theta):
+  """A likelihood of inputs less their mean in the minibatch."""
+  def log_likelihood(theta, log_scale, x):
+    z = tf.einsum('nd,...d->...n', x - tf.reduce_mean(x, 0), check(theta))
+    return tf.math.log_sigmoid(tf.exp(log_scale)[..., tf.newaxis] * z)
+
+  return sgmcmc.Posterior(
+      lambda theta, log_scale: -tf.reduce_sum(theta**2, -1) - log_scale**2,
+      log_likelihood,
+      np.random.default_rng(0).normal(2., size=[50, 3]).astype(np.float32))
+
+
+@pytest.mark.parametrize('theta, log_scale', [(0., 0.), (0., 1.), (1., 1.)])
+def test_one_that_does_not_show_at_zero(theta, log_scale):
+  start = [tf.fill([2, 3], theta), tf.fill([2], log_scale)]
   with pytest.raises(ValueError, match='for the same example on its own'):
-    sgmcmc.SGLD(target, 0.1).bootstrap_results(tf.cast(start, tf.float32))
+    sgmcmc.SGLD(centred(), 0.1).bootstrap_results(start)
+
+
+def test_a_function_that_takes_zero_alone_is_left_alone():
+  def check(theta):
+    if np.any(theta):
+      raise ValueError
+    return theta
+
+  start = [tf.zeros([2, 3]), tf.zeros([2])]
+  model_checks._check_near_zero(
+      centred(check)._log_likelihood_fn, start, tf.zeros([8, 3]))
 
 
 def test_one_value_for_a_batch_of_unknown_length():

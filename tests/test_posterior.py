@@ -141,7 +141,6 @@ def test_data_is_no_constant_of_a_graph():
     (dict(data={'x': X, 'y': np.float32(1.)}), 'leading axis of examples'),
     (dict(data=None), 'neither data nor num_examples'),
     (dict(num_examples=0), 'at least 1'),
-    (dict(num_examples=10), 'the data have 11 rows'),
     # One dry call on a draw of the prior:
     (dict(log_likelihood_fn=lambda theta, batch: tf.reduce_sum(
         logistic_likelihood(theta, batch), axis=-1)),
@@ -161,6 +160,11 @@ def test_data_is_no_constant_of_a_graph():
 def test_mistakes_are_errors_at_construction(arguments, message):
   with pytest.raises(ValueError, match=message):
     logistic(**arguments)
+
+
+def test_fewer_examples_than_rows_are_warned_of():
+  with pytest.warns(UserWarning, match='the data have 11 rows: each .* 0.909'):
+    assert logistic(num_examples=10).num_examples == 10
 
 
 @pytest.mark.parametrize('arguments, message', [

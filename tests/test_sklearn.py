@@ -36,6 +36,7 @@ def made(monkeypatch):
 
     def __init__(self, **arguments):
       super().__init__(**arguments)
+      self.given = arguments
       found.append(self)
 
   monkeypatch.setattr(callback, 'PosteriorSampling', Recorded)
@@ -205,6 +206,32 @@ def test_few_rows_for_many_columns(is_planted, monkeypatch):
       num_steps=2000, sampling={'num_chains': 1}, random_state=0)
   regressor.fit(x[:100], y[:100])
   assert (regressor.score(x[100:], y[100:]) > 0.3) != is_planted
+
+
+@pytest.mark.parametrize('num_rows, num_columns, is_narrow', [
+    (99, 10, True), (100, 10, False), (60, 6, False)])
+def test_how_many_rows_for_a_column(num_rows, num_columns, is_narrow):
+  rng = np.random.default_rng(0)
+  x = rng.normal(size=[num_rows, num_columns])
+  mean, scale = sklearn._moments(x)
+  x = ((x - mean) / scale).astype(np.float32)
+  assert is_narrow == ('prior' in BayesianRegressor()._prior(x))
+  assert not BayesianClassifier()._prior(x)
+
+
+def test_a_column_of_categories_is_one():
+  x = np.eye(30, dtype=np.float32)
+  assert not BayesianRegressor()._prior(x)
+
+
+def test_a_prior_or_a_kernel_of_one_s_own(made):
+  x = np.random.default_rng(0).normal(size=[20, 5])
+  for given, is_default in (
+      ({}, False), ({'prior': None}, False), ({'kernel': sgmcmc.SGLD}, True)):
+    BayesianRegressor(**{
+        **FEW, 'num_steps': 40, 'sampling': {'num_chains': 1, **given}}).fit(
+            x, x[:, 0])
+    assert is_default == (made[-1].given.get('prior') is None)
 
 
 def excess(seed=0):

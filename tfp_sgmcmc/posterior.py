@@ -6,6 +6,7 @@
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -94,9 +95,9 @@ class Posterior:
         the state that they are started with.
 
     Raises:
-      ValueError: If the data are empty, differ in their leading axis, hold NaN
-        or have more rows than `num_examples`; or a function returns a wrong
-        shape, or a value of an example that depends on the other examples.
+      ValueError: If the data are empty, differ in their leading axis or hold
+        NaN; or a function returns a wrong shape, or a value of an example that
+        depends on the other examples.
       TypeError: If an argument is of the wrong type.
     """
     for name, fn in (('log_prior_fn', log_prior_fn),
@@ -115,11 +116,13 @@ class Posterior:
       if (data is not None and self._looks_at_values
           and isinstance(self.num_rows, int)
           and num_examples < self.num_rows):
-        raise ValueError(
+        warnings.warn(
             f'num_examples is {num_examples}, and the data have '
-            f'{self.num_rows} rows: it is the number of all examples, of which '
-            'the data may be a sample. Leave it out. For a likelihood that '
-            'counts for less, divide what log_likelihood_fn returns.')
+            f'{self.num_rows} rows: each row counts as '
+            f'{num_examples / self.num_rows:.3g} examples, and the posterior '
+            'is wider for it. Leave num_examples out, unless rows are repeated '
+            'or augmented: then it is the number of different examples.',
+            stacklevel=2)
     elif data is None:
       raise ValueError(
           'There are neither data nor num_examples: without data, say how many '

@@ -91,15 +91,8 @@ def check_functions(
       data, state_parts, batch, log_prior, log_likelihood, about_prior)
   if looks_at_values:
     _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood)
-    if prior is None and tf.executing_eagerly() and not any(
-        np.any(part) for part in state_parts):
-      # At zero the examples of a regression may all have one value.
-      moved = [_moved(part) for part in state_parts]
-      try:
-        log_likelihood = log_likelihood_fn(*moved, batch=batch)
-      except Exception:  # pylint: disable=broad-except
-        return  # Zero was where it starts.
-      _check_alone(log_likelihood_fn, moved, batch, log_likelihood)
+    if prior is None and tf.executing_eagerly():
+      _check_near_zero(log_likelihood_fn, state_parts, batch)
 
 
 def _value(name, call, state_parts, batch, hint):
@@ -111,13 +104,28 @@ def _value(name, call, state_parts, batch, hint):
         describe_error(error, state_parts, batch, name, hint)) from error
 
 
-def _moved(part):
-  """A state near zero, with another value in each place."""
-  return tf.reshape(tf.cast(
-      0.1 * np.cos(np.arange(np.prod(part.shape))), part.dtype), part.shape)
+def _check_near_zero(log_likelihood_fn, state_parts, batch):
+  """`_check_alone` with other values for parts that are zero.
+
+  There the examples of a regression may all have one value.
+  """
+  is_zero = [not np.any(part) for part in state_parts]
+  if not any(is_zero):
+    return
+  moved = [
+      tf.reshape(tf.cast(
+          0.1 * np.cos(np.arange(np.prod(part.shape))), part.dtype), part.shape)
+      if moves else part for part, moves in zip(state_parts, is_zero)]
+  try:
+    log_likelihood = log_likelihood_fn(*moved, batch=batch)
+  except Exception:  # pylint: disable=broad-except
+    return  # It may not take them.
+  _check_alone(
+      log_likelihood_fn, moved, batch, log_likelihood, 'near the given state, ')
 
 
-def _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood):
+def _check_alone(
+    log_likelihood_fn, state_parts, batch, log_likelihood, where=''):
   """Raises where the value of an example depends on the other examples.
 
   Such are a sum or a mean over examples that has been broadcast again, and
@@ -142,9 +150,9 @@ def _check_alone(log_likelihood_fn, state_parts, batch, log_likelihood):
   if np.any(far):
     k = tuple(np.argwhere(far)[0])
     raise ValueError(
-        f'log_likelihood_fn returned {among[k]:.6g} for the last example in '
-        f'a batch of {values.shape[-1]}, and {alone[k]:.6g} for the same '
-        'example on its own. The value of an example may not depend on the '
+        f'{where}log_likelihood_fn returned {among[k]:.6g} for the last '
+        f'example in a batch of {values.shape[-1]}, and {alone[k]:.6g} for the '
+        'same example on its own. The value of an example may not depend on the '
         'others, nor be random: do not sum or average over examples, do not '
         'divide by the length of the batch, and normalize the data before '
         'they are passed.')

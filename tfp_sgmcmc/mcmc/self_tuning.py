@@ -13,7 +13,7 @@ that an estimate takes, and T' = max(T, 0.05):
 
   frozen after m steps. F_l is a floor: a unit of a network that is silent now
   may be so no longer. The last term, left out below T = 0.05, slows down the
-  coordinates that minibatches would heat above T: G V < 16 T.
+  coordinates that minibatches would heat most, so that G V < 16 T.
 * The step size h of the coordinates theta / s, by the error dE in the energy
   that a step makes (`SGNHT.energy_error`), both ends on one minibatch. It is of
   order h^3. With K the mean of p^2, K_0 its mean over the last 50 steps, and
@@ -28,10 +28,14 @@ that an estimate takes, and T' = max(T, 0.05):
   end: so R is at least twice the variance that this gives dE, and without it a
   cold chain would take the rounding for an error of h, and stand still.
 
-  At T >= 0.05 h is no more than keeps the noise of a kick, of variance h^2 G V,
-  below T / 2 in each coordinate. No friction takes out a noise of 2 T a step,
-  and on a smooth posterior the energy error alone would let h grow that far.
-  V may grow where G no longer does: so G V counts for 16 T at most.
+  In the adaptation, at T >= 0.05, h is also bounded, by
+
+    h^2 min(max(G V), 16 T) <= T / 2:
+
+  h^2 G V is the variance of the noise of a kick. No friction takes out a noise
+  of 2 T a step, and on a smooth posterior the energy error alone would let h
+  grow that far. V may still grow when G is frozen: hence the 16 T, by which h
+  may always be 0.17.
 
 * The friction, by the length of the adaptation and by the noise:
 
@@ -376,6 +380,10 @@ class SelfTuning(adaptation.AdaptingKernel):
           previous._replace(inner_results=inner), measured, is_adapting, seen)
       results = self._with_metric(
           results, measured, _at_failure(old, inner, seen), step, number, seen)
+      results = results._replace(step_size=tf.where(
+          is_adapting, tf.minimum(
+              results.step_size, self._largest_step_size(results)),
+          results.step_size))
       new, last, kept = guard.take_back(guarded, seen, made, first_heat)
       return new, results._replace(inner_results=last, **kept._asdict())
 
@@ -425,7 +433,6 @@ class SelfTuning(adaptation.AdaptingKernel):
     found, weight_sum = adaptation.step_size_of_errors(
         h, results.weight_sum, measured.error, measured.weight,
         measured.is_measured)
-    found = tf.minimum(found, self._largest_step_size(results))
     found = tf.where(is_adapting, found, h)
     found = tf.where(
         seen.is_usable, found, tf.where(seen.any_failed, h / 2., h))

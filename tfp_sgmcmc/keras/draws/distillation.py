@@ -89,7 +89,7 @@ def distill(
         f"The student's loss is {taught.loss.name!r} and the posterior's "
         f'{term.loss.name!r}: both have to be of classes, or of numbers.')
   has_head = _has_second_output(student, x)
-  head = _epistemic(posterior, taught, x) if has_head else None
+  head = _epistemic(posterior, term, taught.loss, x) if has_head else None
   if taught.is_classification:
     targets = mean[np.newaxis]
   elif isinstance(taught.loss, losses.GaussianLikelihood):
@@ -124,12 +124,12 @@ def _has_second_output(student, x):
   return True
 
 
-def _epistemic(posterior, term, x):
+def _epistemic(posterior, term, loss, x):
   """What the draws disagree about, `[n, ...]` with a last axis of values."""
   found = posterior.uncertainty(x).epistemic
   if not term.is_classification:
     # In the student's units, so that neither loss swamps the other.
-    unit = np.asarray(getattr(term.loss, 'unit', 1.), found.dtype)
+    unit = np.asarray(getattr(loss, 'unit', 1.), found.dtype)
     return np.sqrt(found) / unit
   return found if term.is_binary and found.ndim > 1 else found[..., np.newaxis]
 

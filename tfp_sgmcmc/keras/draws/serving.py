@@ -123,7 +123,7 @@ class _AllDraws:
   def tables(self) -> list[Any]:
     """The tables of lookup layers, which a SavedModel has to own."""
     return [
-        value for layer in compat.all_layers(self._model)
+        value for layer in [self._model, *compat.all_layers(self._model)]
         for value in vars(layer).values()
         if isinstance(value, tf.saved_model.experimental.TrackableResource)]
 

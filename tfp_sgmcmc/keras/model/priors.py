@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 from tfp_sgmcmc.keras.model import losses
@@ -272,20 +273,26 @@ def chosen(
 def warn_of_few_rows(model: keras.Model, num_examples: int) -> None:
   """Warns where the default prior is far wider than a regression needs.
 
-  That is, of a dense first layer with more inputs than there are rows.
+  That is, where the first weights that are trained are the kernel of a dense
+  layer, with more inputs than there are rows, and a loss is a
+  `GaussianLikelihood` or its kind.
 
   Args:
     model: Built and compiled `keras.Model` with the default prior.
     num_examples: Python `int`, N.
   """
   first = model.trainable_variables[0]
-  if first.name != 'kernel' or len(first.shape) != 2 or not any(
+  is_of_dense = first.name == 'kernel' and any(
+      variable is first for layer in compat.all_layers(model)
+      if isinstance(layer, keras.layers.Dense)
+      for variable in layer.trainable_variables)
+  if not is_of_dense or not any(
       isinstance(loss, losses.LocationScale)
       for loss in keras.tree.flatten(model.loss)):
     return
   if first.shape[0] > num_examples:
     warnings.warn(
-        f'The first layer has {first.shape[0]} inputs, and there are '
+        f'{first.path!r} has {first.shape[0]} inputs, and there are '
         f'{num_examples} rows. The default prior lets a network vary far more '
         'between so few rows than targets do. If the inputs are columns of a '
         'standard scale, pass prior=sgmcmc.keras.he_normal(); else compare '
