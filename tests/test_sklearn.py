@@ -227,7 +227,8 @@ def test_a_column_of_categories_is_one():
 def test_a_prior_or_a_kernel_of_one_s_own(made):
   x = np.random.default_rng(0).normal(size=[20, 5])
   for given, is_default in (
-      ({}, False), ({'prior': None}, False), ({'kernel': sgmcmc.SGLD}, True)):
+      ({}, False), ({'prior': None}, False), ({
+          'kernel': sgmcmc.SGLD, 'learning_rate': 1e-5}, True)):
     BayesianRegressor(**{
         **FEW, 'num_steps': 40, 'sampling': {'num_chains': 1, **given}}).fit(
             x, x[:, 0])

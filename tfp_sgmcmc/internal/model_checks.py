@@ -152,9 +152,9 @@ def _check_alone(
     raise ValueError(
         f'{where}log_likelihood_fn returned {among[k]:.6g} for the last '
         f'example in a batch of {values.shape[-1]}, and {alone[k]:.6g} for the '
-        'same example on its own. The value of an example may not depend on the '
-        'others, nor be random: do not sum or average over examples, do not '
-        'divide by the length of the batch, and normalize the data before '
+        'same example on its own. The value of an example may not depend on '
+        'the others, nor be random: do not sum or average over examples, do '
+        'not divide by the length of the batch, and normalize the data before '
         'they are passed.')
 
 
