@@ -389,3 +389,24 @@ def test_memory_is_bounded(monkeypatch):
       lambda self, i: (draws.append(len(i)), read(self, i))[1])
   posterior.predict(x, batch_size=8, draw_batch_size=2)
   assert max(seen) == 8 and max(draws) == 2 and sum(draws) == NUM_DRAWS
+
+
+def test_load_into_a_model_that_has_no_weights_yet(tmp_path):
+  _, posterior = make_posterior()
+  posterior.save(tmp_path / 'draws')
+
+  class Subclass(keras.Model):
+
+    def __init__(self):
+      super().__init__()
+      self.dense = keras.layers.Dense(3)
+
+    def call(self, x):
+      return self.dense(x)
+
+  model = Subclass()
+  model.compile(
+      'sgd', keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+  with pytest.raises(ValueError, match='call it on a batch of inputs first'):
+    sgmcmc.keras.PosteriorSamples.load(tmp_path / 'draws', model).predict(
+        models.classes()[0])

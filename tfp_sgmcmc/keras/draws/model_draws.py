@@ -366,6 +366,10 @@ def _match(specs, model):
     names = kept
   ours = [(tuple(v.shape), tf.as_dtype(v.dtype)) for v in variables]
   theirs = [(tuple(specs[n].shape), specs[n].dtype) for n in names]
+  if not ours:
+    raise ValueError(
+        'The model has no trainable weights, or none yet: call it on a batch '
+        'of inputs first, which makes them.')
   if ours != theirs:
     raise ValueError(
         f'The draws are of weights of shapes {_show(theirs)}, and the model '

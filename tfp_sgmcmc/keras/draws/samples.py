@@ -660,6 +660,10 @@ class PosteriorSamples:
       coverage_90 = share of targets between the quantiles 0.05 and 0.95
       interval_score_90, crps: as in `diagnostics`
 
+    p(y_i | ...) is of all targets of an example: the log likelihoods of several
+    labels or outputs are summed, where Keras' loss has a mean over labels and
+    `loss_weights` over outputs.
+
     It also returns the compiled metrics. These receive the mean of the
     predictive distribution: for classes the mean probabilities (their
     logarithms, if the model returns logits), for the package's likelihoods the
@@ -688,8 +692,8 @@ class PosteriorSamples:
         example. For classes also `brier` and `ece`. For continuous targets
         whose distribution has a cdf in TFP also `coverage_90`, and, in units of
         the targets, `interval_score_90` and `crps` (by 1,000 samples of each
-        target). With several outputs each name starts with the output's name
-        and `_`.
+        target). With several outputs each of these but `nll` starts with the
+        output's name and `_`.
 
     Raises:
       ValueError: As for `predict`; or if there are no targets, or two kinds of
