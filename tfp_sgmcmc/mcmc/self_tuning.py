@@ -380,10 +380,7 @@ class SelfTuning(adaptation.AdaptingKernel):
           previous._replace(inner_results=inner), measured, is_adapting, seen)
       results = self._with_metric(
           results, measured, _at_failure(old, inner, seen), step, number, seen)
-      results = results._replace(step_size=tf.where(
-          is_adapting, tf.minimum(
-              results.step_size, self._largest_step_size(results)),
-          results.step_size))
+      results = self._bounded(results, is_adapting)
       new, last, kept = guard.take_back(guarded, seen, made, first_heat)
       return new, results._replace(inner_results=last, **kept._asdict())
 
@@ -442,18 +439,20 @@ class SelfTuning(adaptation.AdaptingKernel):
             seen.any_failed, tf.zeros_like(weight_sum), results.weight_sum)),
         friction=tf.where(is_adapting, self._friction(found), results.friction))
 
-  def _largest_step_size(self, results):
-    """That of a noise h^2 G V of T / 2 in the noisiest coordinate."""
-    dtype = results.step_size.dtype
-    temperature = self._temperature(results.inner_results.step, dtype)
+  def _bounded(self, results, is_adapting):
+    """h of a noise h^2 G V of T / 2 at most in the noisiest coordinate."""
+    h = results.step_size
+    temperature = self._temperature(results.inner_results.step, h.dtype)
     noise = tf.minimum(
         tf.reduce_max([
             tf.reduce_max(g * v) for g, v in zip(
                 results.preconditioner, results.noise_variance)]),
         temperature / _NOISE)
     most = tf.sqrt(_MOST_NOISE_OF_KICK * temperature / noise)
-    return tf.where(
-        (temperature >= _LEAST_TEMPERATURE) & (noise > 0.), most, np.inf)
+    is_bounded = (
+        is_adapting & (temperature >= _LEAST_TEMPERATURE) & (noise > 0.))
+    return results._replace(
+        step_size=tf.where(is_bounded, tf.minimum(h, most), h))
 
   def _with_metric(self, results, measured, at_failure, step, number, seen):
     """V, of the differences up to now, and G, while it is being found.

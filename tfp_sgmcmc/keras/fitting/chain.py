@@ -195,9 +195,14 @@ class Chain:
     if self.num_chains > 1 and self._rows.needs_rows:
       self._take_rows()
 
+  @property
+  def _takes_default_prior(self):
+    """Whether no prior was given, nor losses of the model that are one."""
+    return self._settings.has_default_prior and not self._model.losses
+
   def _find_raw_inputs(self, iterator):
     """Those that the default prior is not made for; looks at targets, too."""
-    if not self._settings.has_default_prior or self._model.losses:
+    if not self._takes_default_prior:
       return {}
     data = self._ahead.first(iterator)
     chains = self._settings.chains
@@ -589,8 +594,8 @@ class Chain:
     model.compute_metrics(first.x, first.y, y_pred, first.sample_weight)
     model.reset_metrics()
     self._first_look.check_weights()
-    if (self._settings.has_default_prior and not model.losses
-        and not self.is_resumed):  # An earlier process has warned.
+    # An earlier process has warned.
+    if self._takes_default_prior and not self.is_resumed:
       self._first_look.warn_of_large_targets(
           first.y, y_pred, first.sample_weight)
     network.build_moving_average(model)
@@ -667,10 +672,8 @@ class Chain:
     """Warns of what a step does otherwise than training."""
     training_parts.warn_of_what_stops(self._model)
     training_parts.warn_of_randomness(self._model, first.x)
-    settings = self._settings
-    if (settings.has_default_prior and not self._model.losses
-        and not self.is_resumed):
-      priors.warn_of_few_rows(self._model, settings.examples.number)
+    if self._takes_default_prior and not self.is_resumed:
+      priors.warn_of_few_rows(self._model, self._settings.examples.number)
 
   def _first_step(self, first, prior):
     """The step, with the kernel's first results or those of before."""
