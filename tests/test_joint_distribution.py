@@ -420,8 +420,9 @@ def test_predictive_samples_of_draws():
       y, posterior.sample_predictive(draws.states, X, seed=2)['y'])
   with pytest.raises(ValueError, match='structure of those of the data'):
     posterior.sample_predictive(draws, {'x': X})
-  with pytest.raises(ValueError, match='not how to draw'):
-    posterior.transform(tfb.Scale(2.)).sample_predictive(draws)
+  doubled = posterior.transform([tfb.Scale(2.)] * len(draws.states))
+  np.testing.assert_array_equal(y, doubled.sample_predictive(
+      [state / 2. for state in draws.states], seed=2)['y'])
   alone = from_joint(tfd.JointDistributionNamed(dict(
       mu=tfd.Normal(0., 2.), y=lambda mu: tfd.Normal(mu, 1.))), {'y': Y})
   with pytest.raises(ValueError, match='no function of them'):

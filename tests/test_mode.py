@@ -1,4 +1,8 @@
-"""`Posterior.mode` against modes in closed form and by Newton's method."""
+"""`Posterior.mode` against modes in closed form and by Newton's method.
+
+And `Posterior.whiten`, against a Gaussian that it makes a standard normal, and
+against TFP's joint distributions.
+"""
 
 import numpy as np
 import pytest
@@ -110,3 +114,71 @@ def test_what_has_no_mode_is_said():
       lambda x: x**2, lambda x, y: 0. * x[..., tf.newaxis] * y, tf.zeros(3))
   with pytest.raises(ValueError, match='does not fall .* of part 0'):
     bowl.variances(0.)
+
+
+@pytest.mark.parametrize('dtype', [
+    np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+def test_white_coordinates_of_a_gaussian(dtype):
+  """The precision has correlations: without them the density is another."""
+  model = oracle.GaussianModel(dtype=dtype)
+  posterior = model.posterior()
+  white = posterior.whiten([
+      tf.constant(model.mean[:2], dtype), tf.constant(model.mean[2], dtype)])
+  phi = np.random.default_rng(0).normal(size=[5, 4, 3]).astype(dtype)
+  density = white(phi) - white(np.zeros(3, dtype))
+  np.testing.assert_allclose(
+      density, -0.5 * np.sum(phi**2, axis=-1), atol=1e-3)
+  parts = white.constrain(phi)
+  assert [part.shape.as_list() for part in parts] == [[5, 4, 2], [5, 4]]
+  factor = np.linalg.cholesky(model.precision)
+  theta = np.concatenate([parts[0], parts[1][..., np.newaxis]], axis=-1)
+  np.testing.assert_allclose(
+      np.sum(((theta - model.mean) @ factor)**2, axis=-1),
+      np.sum(phi**2, axis=-1), rtol=1e-2)
+  # The Jacobian counts once, for a minibatch too.
+  whole = white.log_prior(phi) - posterior.log_prior(*parts)
+  np.testing.assert_allclose(
+      whole, -0.5 * np.linalg.slogdet(model.precision)[1], atol=1e-3)
+
+
+@pytest.mark.slow
+def test_white_coordinates_of_a_joint_distribution():
+  posterior, _, precision = groups(2000)
+  white = posterior.whiten(posterior.mode(seed=1))
+  assert white.part_names is None
+  phi = white.sample_prior([3], seed=0)
+  assert phi.shape == [3, NUM_GROUPS + 1]
+  theta = posterior.sample_prior([3], seed=0)
+  for name, part in posterior.constrain(theta).items():
+    np.testing.assert_allclose(white.constrain(phi)[name], part, atol=1e-4)
+  few = tf.zeros([3], tf.int32)
+  for name, part in white.sample_predictive(phi, few, seed=2).items():
+    np.testing.assert_allclose(
+        part, posterior.sample_predictive(theta, few, seed=2)[name], atol=1e-3)
+  # Of some rows it is near: the largest group has half of them.
+  some = posterior.whiten(posterior.mode(seed=1), num_rows=1000, seed=1)
+  distance = some(tf.eye(9)) - some(tf.zeros([9]))
+  assert np.all(np.abs(distance + 0.5) < 0.3)
+  assert np.linalg.cond(precision) > 100.
+
+
+@pytest.mark.slow
+def test_what_cannot_be_whitened_is_said():
+  flat = sgmcmc.Posterior(
+      lambda x: 0. * x[..., 0], lambda x, y: -tf.square(
+          x[..., :1] + x[..., 1:2] - y), tf.zeros(3))
+  with pytest.raises(ValueError, match='does not fall in each direction'):
+    flat.whiten(tf.zeros(2))
+  white = oracle.GaussianModel().posterior().whiten([tf.zeros(2), 0.])
+  with pytest.raises(ValueError, match=r'one vector a chain, \[..., 3\]'):
+    white(tf.zeros([4, 2]))
+  with pytest.raises(ValueError, match='dtypes float32, float64'):
+    sgmcmc.Posterior(
+        lambda a, b: -a**2 - tf.cast(b, tf.float32)**2,
+        lambda a, b, y: 0. * a[..., tf.newaxis] * y, tf.zeros(3)).whiten(
+            [0., np.float64(0.)])
+  wide = sgmcmc.Posterior(
+      lambda x: -tf.reduce_sum(x**2, axis=-1),
+      lambda x, y: 0. * x[..., :1] * y, tf.zeros(3))
+  with pytest.raises(ValueError, match='6,000 coordinates'):
+    wide.whiten(tf.zeros(6000))

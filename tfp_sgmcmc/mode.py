@@ -15,7 +15,12 @@ from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import maximum
 from tfp_sgmcmc.internal import states
 
-__all__ = ['find', 'variances']
+__all__ = ['factor', 'find', 'variances']
+
+# With more, the pass for each would take hours, and their square gigabytes.
+_MOST_COORDINATES = 5000
+# Of the largest curvature; less is rounding.
+_LEAST_CURVATURE = 1e-6
 
 
 def find(
@@ -52,6 +57,62 @@ def variances(
           f'of the state: curvatures from {np.min(curvature):.3g}. Pass the '
           'mode, `posterior.mode()`.')
   return states.like(mode, [1. / curvature for curvature in found])
+
+
+def factor(
+    posterior: Any, mode: hints.State, num_rows: int | None, seed: tf.Tensor,
+) -> tuple[list[tf.Tensor], np.ndarray]:
+  """A square root of the inverse of -H, H the Hessian of the log density.
+
+  Args:
+    posterior: `Posterior`.
+    mode: A state without axes of chains.
+    num_rows: As `Posterior.whiten` takes it.
+    seed: Stateless seed.
+
+  Returns:
+    parts: The parts of the mode.
+    factor: L, `float64[d, d]`, of the coordinates of all parts side by side,
+      with L L^T = (-H)^(-1).
+  """
+  parts, terms = _about(posterior, mode, num_rows, seed)
+  d = sum(part.shape.num_elements() for part in parts)
+  dtypes = sorted({part.dtype.name for part in parts})
+  if d > _MOST_COORDINATES:
+    raise ValueError(
+        f'The state has {d:,} coordinates, and its Hessian takes a pass over '
+        f'the data for each: at most {_MOST_COORDINATES:,} are possible.')
+  if len(dtypes) > 1:
+    raise ValueError(
+        f'The parts of the state have dtypes {", ".join(dtypes)}: one for all '
+        'is needed.')
+
+  def density(*parts):
+    return -tf.reduce_sum(terms(*parts))
+
+  @tf.function(autograph=False)
+  def curvature():
+    def column(k):
+      direction = states.unflatten(
+          tf.one_hot(k, d, dtype=parts[0].dtype), parts, 0)
+      _, products = states.value_and_gradients(
+          lambda *parts: states.slope(density, parts, direction)[1], parts,
+          num_required=0)
+      return states.flatten(products, 0)
+
+    return tf.map_fn(column, tf.range(d), fn_output_signature=parts[0].dtype)
+
+  found = np.asarray(curvature(), np.float64)
+  found = (found + found.T) / 2.
+  least, largest = np.linalg.eigvalsh(found)[[0, -1]]
+  if not least > _LEAST_CURVATURE * largest:
+    raise ValueError(
+        'The density does not fall in each direction from the state that was '
+        f'given: curvatures from {least:.3g} to {largest:.3g}. Pass the mode, '
+        '`posterior.mode()`; and where data and prior leave a direction open, '
+        'give it a prior.')
+  lower = np.linalg.cholesky(found)
+  return parts, np.linalg.inv(lower).T
 
 
 def _about(posterior, state, num_rows, seed):

@@ -119,24 +119,6 @@ def test_wrong_arguments(arguments, message):
     models.make_sampling(**arguments)
 
 
-def test_nan_on_the_first_batch_is_an_error():
-  x, y = models.classes()
-  x = np.where(np.arange(len(x))[:, np.newaxis] == 3, np.nan, x)
-  model = models.classifier()
-  with pytest.raises(ValueError, match='At the first state'):
-    models.fit(model, models.make_sampling(), x=x.astype(np.float32), y=y)
-
-
-def test_weights_that_training_has_spoilt(recwarn):
-  x, y = models.classes()
-  x = np.where(np.arange(len(x))[:, np.newaxis] == 3, np.nan, x)
-  model = models.classifier()
-  sampling = models.make_sampling(start_epoch=1)
-  with pytest.raises(ValueError, match="hidden/kernel' has 20 values .* NaN"):
-    models.fit(model, sampling, x=x.astype(np.float32), y=y)
-  assert not [w for w in recwarn if 'atol' in str(w.message)]
-
-
 def test_models_that_cannot_be_sampled():
   class OwnStep(keras.Sequential):
     def train_step(self, data):

@@ -1,19 +1,21 @@
-"""The parameters of a posterior: its state, or what bijectors make of it.
+"""The parameters of a posterior: its state, or functions of it.
 
-Both have `constrain`, `sample_prior` and `part_names`, as the third kind has,
-`joint_model.JointModel`.
+All kinds have `constrain`, `sample_prior`, `sample_predictive` and
+`part_names`; a kind of its own is `joint_model.JointModel`.
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import states
 
-__all__ = ['of_bijectors', 'of_state', 'prior_of']
+__all__ = ['of_bijectors', 'of_state', 'of_white', 'prior_of']
 
 
 def prior_of(
@@ -47,6 +49,26 @@ def of_bijectors(
   return _Unconstrained(posterior, bijectors, is_list)
 
 
+def of_white(
+    posterior: Any, mode: Sequence[tf.Tensor], factor: np.ndarray,
+    is_list: bool,
+) -> Any:
+  """Parameters of a posterior as functions of one vector, phi.
+
+    theta = mode + L phi
+
+  Args:
+    posterior: `Posterior` of theta.
+    mode: The parts of a state.
+    factor: L, `[d, d]`, of the coordinates of all parts side by side.
+    is_list: Whether a state theta is a list of parts.
+
+  Returns:
+    functions: As those of `of_bijectors`.
+  """
+  return _White(posterior, mode, factor, is_list)
+
+
 # The names of these classes are in the records of the runs of such posteriors.
 class _AsTheyAre:
   """Parameters that are the state."""
@@ -58,6 +80,12 @@ class _AsTheyAre:
 
   def constrain(self, state):
     return state
+
+  def sample_predictive(self, parts, covariates, seed):
+    del parts, covariates, seed
+    raise ValueError(
+        'This posterior knows the density of the data, and not how to draw '
+        'them: take the one that Posterior.from_joint_distribution returned.')
 
   def sample_prior(self, sample_shape, seed):
     prior = prior_of(self._log_prior_fn)
@@ -86,6 +114,10 @@ class _Unconstrained:
       return self._bijectors[0].inverse(states.to_parts(theta)[0])
     return [b.inverse(part) for b, part in zip(self._bijectors, theta)]
 
+  def sample_predictive(self, parts, covariates, seed):
+    return self._posterior.sample_predictive(
+        self._forward(parts), covariates, seed=seed)
+
   def log_prior(self, *phi):
     """log p(b(phi)) + log |det db/dphi|."""
     log_density = self._posterior.log_prior(*self._forward(phi))
@@ -104,3 +136,55 @@ class _Unconstrained:
           f'There are {len(self._bijectors)} bijectors for a state of '
           f'{len(phi)} part(s): one is needed for each part.')
     return [b.forward(part) for b, part in zip(self._bijectors, phi)]
+
+
+class _White:
+  """The two functions of a posterior, of a vector in units of its Hessian."""
+
+  part_names = None
+
+  def __init__(self, posterior, mode, factor, is_list):
+    self._posterior, self._is_list = posterior, is_list
+    self._shapes = [part.shape for part in mode]
+    # Outside any function being traced, as constants for all of them.
+    with tf.init_scope():
+      self._mode = states.flatten(mode, 0)
+      self._factor = tf.constant(factor, self._mode.dtype)
+      self._inverse = tf.constant(np.linalg.inv(factor), self._mode.dtype)
+      self._log_det = tf.constant(
+          np.linalg.slogdet(factor)[1], self._mode.dtype)
+
+  def constrain(self, state):
+    parts = self._theta(tf.convert_to_tensor(state))
+    return self._posterior.constrain(parts if self._is_list else parts[0])
+
+  def sample_prior(self, sample_shape, seed):
+    theta = self._posterior.sample_prior(sample_shape, seed)
+    return tf.linalg.matvec(
+        self._inverse,
+        states.flatten(states.to_parts(theta), len(sample_shape)) - self._mode)
+
+  def sample_predictive(self, parts, covariates, seed):
+    return self._posterior.sample_predictive(
+        self._theta(parts[0]), covariates, seed=seed)
+
+  def log_prior(self, phi):
+    """log p(mode + L phi) + log |det L|."""
+    return self._posterior.log_prior(*self._theta(phi)) + self._log_det
+
+  def log_likelihood(self, phi, batch):
+    return self._posterior.log_likelihood(*self._theta(phi), batch=batch)
+
+  def _theta(self, phi):
+    d = self._mode.shape[0]
+    if phi.shape.rank == 0 or phi.shape[-1] != d:
+      raise ValueError(
+          f'The state has shape {phi.shape}: of a posterior by whiten() it is '
+          f'one vector a chain, [..., {d}], zero at the mode.')
+    flat = self._mode + tf.linalg.matvec(self._factor, phi)
+    chains = compat.shape(phi)[:-1]
+    return [
+        tf.reshape(piece, compat.joined_shapes([chains, shape], axis=0))
+        for piece, shape in zip(
+            tf.split(flat, [shape.num_elements() for shape in self._shapes],
+                     axis=-1), self._shapes)]

@@ -387,7 +387,11 @@ class PosteriorSampling(keras.callbacks.Callback):
   def on_epoch_end(self, epoch, logs=None):
     del epoch
     self._train_function.put_back()
-    self._chain.judge_epoch((logs or {}).get('loss'))
+    loss = (logs or {}).get('loss')
+    if self._is_sampling:
+      self._chain.judge_epoch(loss)
+    else:
+      self._chain.check_training(loss)
     with self._chains_weights():
       if self._chain.is_searching:
         temperature_search.validation_data(self.model)  # Early, without any.

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_sgmcmc.diagnostics import verdicts
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.keras.draws import model_draws as draws_lib
 from tfp_sgmcmc.keras.fitting import advice
 from tfp_sgmcmc.keras.fitting import checkpoint as checkpoint_lib
@@ -38,6 +39,9 @@ from tfp_sgmcmc.keras.model import replicas
 from tfp_sgmcmc.keras.model import training_parts
 
 __all__ = ['Chain']
+
+# So many are searched for what makes a loss NaN.
+_MOST_BATCHES = 1000
 
 
 class Chain:
@@ -87,6 +91,7 @@ class Chain:
     self._program: program_lib.Program | None = None
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
+    self._iterator = None  # Over the data of the present fit.
     self._rows = rows_and_steps.RowsAndSteps(model, settings, self._progress)
     self._executions = executions.Executions(
         model, settings, self._progress, self._rows)
@@ -181,8 +186,9 @@ class Chain:
     By the next batch, which is not used up. A model without weights gets them.
     """
     spec = iterator.element_spec
-    if self._step is None and self._first_look.needs_a_batch(spec):
-      self._first_look.look(self._ahead.first(iterator))
+    self._iterator = iterator
+    if self._step is None and self._first_look.is_due:
+      self._first_look.check(spec, self._ahead.first(iterator))
     if self._raw.by_position is None:
       self._raw.by_position = self._find_raw_inputs(iterator)
     if self.num_chains == 1 or not self._rows.needs_look:
@@ -412,6 +418,29 @@ class Chain:
           self._model, self._step.train_step)
     return program.compiled
 
+  def check_training(self, loss: float | None) -> None:
+    """Raises where the optimizer's epoch has lost the network.
+
+    Args:
+      loss: The epoch's mean loss, None where it is not known.
+
+    Raises:
+      ValueError: If it is not finite by the data, or weights are not.
+    """
+    if (loss is None or np.isfinite(loss)) and network.is_finite(self._model):
+      return
+    said = self._why_not_finite()
+    if said is not None:
+      raise ValueError(said)
+    network.check_finite(self._model)
+
+  def _why_not_finite(self):
+    """What of the data makes the loss NaN; by a pass of its own."""
+    dataset = compat.dataset_of(self._iterator)
+    if dataset is None or compat.may_not_be_read_again(dataset):
+      return None
+    return self._first_look.why_not_finite(iter(dataset.take(_MOST_BATCHES)))
+
   def judge_epoch(self, loss: float | None) -> None:
     """Says what the epoch's temperature and mean loss mean.
 
@@ -431,6 +460,7 @@ class Chain:
 
   def end_fit(self) -> None:
     """Warns where the draws come from a chain that was too hot."""
+    self._iterator = None
     self._judge.end_fit()
 
   def _skip(self, iterator):
@@ -540,7 +570,7 @@ class Chain:
       return
     said = failures.why_it_stops(
         self._step, bad, len(self._draws), self._settings,
-        self._chains.advice(self._rows.batch_size))
+        self._chains.advice(self._rows.batch_size), self._why_not_finite())
     if len(self._draws):
       last = self._draws.read([len(self._draws) - self._chains.num_chains])
       network.assign(
@@ -688,7 +718,13 @@ class Chain:
     else:
       program.step.restart()
     step = program.step
-    step.bootstrap(first.data)
+    try:
+      step.bootstrap(first.data)
+    except ValueError as error:
+      said = self._why_not_finite()
+      if said is None:
+        raise
+      raise ValueError(said) from error
     if self.is_resumed:
       step.load_state(self._resumed)
       if self._progress.skips:  # Callbacks have begun this epoch once more.

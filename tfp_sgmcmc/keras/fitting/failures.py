@@ -12,7 +12,7 @@ __all__ = ['refusal', 'why_it_stops']
 
 def why_it_stops(
     step: Any, bad: int, num_draws: int, settings: settings_lib.Settings,
-    more_advice: str | None,
+    more_advice: str | None, of_data: str | None,
 ) -> str:
   """Why training stops, what is kept, and what to do.
 
@@ -23,6 +23,7 @@ def why_it_stops(
     num_draws: Python `int`, the number of draws made before.
     settings: `Settings` of the chain.
     more_advice: A further sentence on what to do, or None.
+    of_data: What of the data makes the loss NaN, or None.
 
   Returns:
     said: Sentences.
@@ -44,9 +45,12 @@ def why_it_stops(
         f'The {num_draws} draw(s) made before are kept, and the '
         'weights are those of the last (the draws of the steps just before '
         'may be far from the posterior)')
+  stops = (
+      f'Training stops: at step {bad} of the chain {failure.reason}. {kept}.')
+  if of_data is not None:
+    return f'{stops} {of_data}'
   return ' '.join([
-      f'Training stops: at step {bad} of the chain {failure.reason}. {kept}.',
-      what_to_do, *([] if more_advice is None else [more_advice]),
+      stops, what_to_do, *([] if more_advice is None else [more_advice]),
       'It may also help to start from a trained model (start_epoch).'])
 
 

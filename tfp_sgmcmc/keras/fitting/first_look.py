@@ -15,6 +15,7 @@ from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import large_targets
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 from tfp_sgmcmc.keras.model import network
+from tfp_sgmcmc.keras.model import not_finite
 from tfp_sgmcmc.keras.model import priors
 from tfp_sgmcmc.keras.model import replicas
 
@@ -129,60 +130,75 @@ class FirstLook:
     """That of the present `fit`."""
     return self._likelihood
 
-  def needs_a_batch(self, element_spec: hints.Nested) -> bool:
-    """Checks what the spec of the batches tells, once in a `fit`.
+  @property
+  def is_due(self) -> bool:
+    """Whether `check` has still to be called in this `fit`."""
+    return not self._is_checked
 
-    The model and the likelihood are traced for batches of the spec, and not run
-    (unless all is to run eagerly: then the first step has to find what is
-    wrong). A model without weights gets them, as the optimizer's step would
-    make them.
+  def check(self, element_spec: hints.Nested, data: hints.Data) -> None:
+    """Checks the model, the loss and the first batch, once in a `fit`.
+
+    The model and the likelihood are traced for batches of the spec (unless all
+    is to run eagerly: then the first step has to find what is wrong). They are
+    run on the batch where the outputs or the data may be at fault. A model
+    without weights gets them, as the optimizer's step would make them.
 
     Args:
       element_spec: That of the dataset's iterator.
-
-    Returns:
-      needs_a_batch: Whether `look` is due, since a crossentropy may get outputs
-        that are no probabilities.
+      data: The first batch.
 
     Raises:
-      ValueError: If the targets do not fit the outputs, or weights cannot be
-        sampled.
+      ValueError: If the targets do not fit the outputs, outputs are no
+        probabilities where the loss takes them for such, data are NaN, targets
+        are none that the loss can have, or weights cannot be sampled.
       TypeError: If the prior does not fit the weights.
     """
-    if self._is_checked:
-      return False
     self._is_checked, self._has_looked = True, False
-    model, found = self._model, []
+    model = self._model
+    batch = whole_batch(model, data)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
     if model.run_eagerly:  # Which may not be traceable.
-      return bool(self._likelihood.losses_of_probabilities) or (
+      is_suspect = bool(self._likelihood.losses_of_probabilities) or (
           not network.is_built(model))
+    else:
+      is_suspect = self._check_spec(element_spec, y)
+      self.check_weights()
+    if is_suspect:
+      self.look_at(y, self._forward(x), sample_weight)
+    if not_finite.may_be(self._likelihood, x, y):
+      said = self._cause(batch)
+      if said is not None:
+        raise ValueError(said)
+
+  def why_not_finite(self, batches: Iterator[Any]) -> str | None:
+    """What makes the loss of some batches NaN or infinite; None if unknown."""
+    return next(filter(None, (
+        self._cause(whole_batch(self._model, data)) for data in batches)), None)
+
+  def _cause(self, batch):
+    if not network.is_built(self._model):
+      self._forward(keras.utils.unpack_x_y_sample_weight(batch)[0])
+    return not_finite.cause(
+        self._model, self._likelihood,
+        keras.utils.unpack_x_y_sample_weight(batch))
+
+  def _check_spec(self, element_spec, y):
+    """Traces the likelihood; whether outputs may be no probabilities."""
+    model, found = self._model, []
 
     def log_likelihood(data):
-      x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+      x, y_spec, sample_weight = keras.utils.unpack_x_y_sample_weight(
           whole_batch(model, data))
       outputs = self._forward(x)
       found.append(inspection.may_need_logits(self._likelihood, outputs))
-      return self._likelihood.log_likelihood(y, outputs, sample_weight)
+      values = self._likelihood.log_likelihood(y_spec, outputs, sample_weight)
+      inspection.check_class_numbers(self._likelihood, y, outputs)
+      return values
 
     tf.function(
         log_likelihood, autograph=False,
         input_signature=[element_spec]).get_concrete_function()
-    self.check_weights()
     return found[0]
-
-  def look(self, data: hints.Data) -> None:
-    """Looks at the model's outputs on a batch.
-
-    Args:
-      data: The batch.
-
-    Raises:
-      ValueError: If outputs are no probabilities where the loss takes them for
-        such.
-    """
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
-        whole_batch(self._model, data))
-    self.look_at(y, self._forward(x), sample_weight)
 
   def look_at(
       self,

@@ -15,7 +15,7 @@ from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
 __all__ = [
     'check_class_numbers', 'check_faults', 'check_log_likelihood',
     'check_sample_weight', 'check_shares', 'counted', 'faults', 'is_far',
-    'look', 'may_need_logits', 'mean_weight',
+    'look', 'may_need_logits', 'mean_weight', 'rows_with_holes',
     'warn_of_mean_weight']
 
 _NOT_FINITE, _NO_PROBABILITY = 1, 2
@@ -75,11 +75,11 @@ def check_faults(
   if fault == _NO_PROBABILITY:
     raise ValueError(_no_probabilities(likelihood))
   if fault == _NOT_FINITE:
-    bad = _rows_with_nan(x)
+    holes = rows_with_holes(x)
     raise ValueError('The predictions of some draws are not finite. ' + (
-        f'The inputs hold NaN or infinite values, in {bad[0]} of {bad[1]} rows '
-        'of a batch: leave these rows out, or fill in what is missing as in '
-        'the data of training.' if bad[0] else
+        f'The inputs hold NaN or infinite values, in {holes.sum()} of '
+        f'{len(holes)} rows of a batch: leave these rows out, or fill in what '
+        'is missing as in the data of training.' if holes.any() else
         'The chain diverged while these draws were made: sample again with '
         'smaller steps (a tenth of the learning_rate or step_size), or take '
         'the draws before, posterior[:k].'))
@@ -98,12 +98,12 @@ def check_log_likelihood(values: np.ndarray, y: hints.Data) -> None:
   is_nan = np.isnan(values)
   if np.any(is_nan):
     number = np.sum(np.any(np.reshape(is_nan, [-1, values.shape[-1]]), axis=0))
-    bad = _rows_with_nan(y)
+    holes = rows_with_holes(y)
     raise ValueError(
         f'The log likelihood of {number} of the {values.shape[-1]} examples of '
         'a batch is NaN. ' + (
-            f'The targets hold NaN or infinite values, in {bad[0]} rows: leave '
-            'these rows out.' if bad[0] else
+            f'The targets hold NaN or infinite values, in {holes.sum()} rows: '
+            'leave these rows out.' if holes.any() else
             'The loss gives NaN for these targets: are they values that it '
             'can have (counts of at least 0 for "poisson")?'))
 
@@ -328,6 +328,24 @@ def warn_of_mean_weight(mean: float, num_examples: int) -> None:
       stacklevel=2)
 
 
+def rows_with_holes(structure: hints.Data) -> np.ndarray:
+  """Which rows of a batch hold NaN or infinite values.
+
+  Args:
+    structure: Nested tensors or arrays.
+
+  Returns:
+    holes: Array of `bool`s `[n]`; `[1]` where there are no floating numbers.
+  """
+  holes = np.zeros([1], bool)
+  for leaf in keras.tree.flatten(structure):
+    if (isinstance(leaf, (tf.Tensor, np.ndarray))
+        and tf.as_dtype(leaf.dtype).is_floating):
+      is_bad = ~np.isfinite(np.asarray(leaf, np.float64))
+      holes = holes | np.any(np.reshape(is_bad, [len(is_bad), -1]), axis=1)
+  return holes
+
+
 def _is_outside(term, output):
   """Where values of a crossentropy without logits are no probabilities."""
   is_below = output < -_ROUNDING
@@ -363,14 +381,3 @@ def _way_out(term):
       'If they are logits, compile with keras.losses.'
       f'{type(term.loss).__name__}(from_logits=True). Else end the model with '
       'a softmax.')
-
-
-def _rows_with_nan(structure):
-  """How many rows hold NaN or infinite values, and how many there are."""
-  bad = np.zeros([1], bool)
-  for leaf in keras.tree.flatten(structure):
-    if leaf is not None and tf.as_dtype(leaf.dtype).is_floating:
-      values = np.asarray(leaf)
-      is_bad = ~np.isfinite(np.asarray(values, np.float64))
-      bad = bad | np.any(np.reshape(is_bad, [len(values), -1]), axis=1)
-  return int(np.sum(bad)), len(bad)

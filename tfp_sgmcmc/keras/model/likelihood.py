@@ -20,7 +20,7 @@ from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import losses as losses_lib
 
-__all__ = ['Likelihood', 'NoMeanError', 'Term']
+__all__ = ['CROSSENTROPIES', 'Likelihood', 'NoMeanError', 'Term']
 
 _FUNCTIONS = {
     keras.losses.sparse_categorical_crossentropy:
@@ -30,6 +30,9 @@ _FUNCTIONS = {
     keras.losses.binary_crossentropy: keras.losses.BinaryCrossentropy,
     keras.losses.poisson: keras.losses.Poisson,
 }
+CROSSENTROPIES = (
+    keras.losses.SparseCategoricalCrossentropy,
+    keras.losses.CategoricalCrossentropy, keras.losses.BinaryCrossentropy)
 # Keras takes the mean over the last axis of these, where a likelihood sums.
 _MEANS = (keras.losses.BinaryCrossentropy, keras.losses.Poisson)
 
@@ -127,10 +130,7 @@ class Term(NamedTuple):
   @property
   def is_classification(self) -> bool:
     """Whether the outputs stand for class probabilities."""
-    return isinstance(self.loss, (
-        keras.losses.SparseCategoricalCrossentropy,
-        keras.losses.CategoricalCrossentropy,
-        keras.losses.BinaryCrossentropy))
+    return isinstance(self.loss, CROSSENTROPIES)
 
   @property
   def is_binary(self) -> bool:

@@ -33,6 +33,7 @@ __all__ = [
     'forward',
     'has_moving_average',
     'is_built',
+    'is_finite',
     'layers',
     'learning_rate',
     'loss_tracker',
@@ -343,12 +344,22 @@ def check_finite(model: keras.Model) -> None:
     ValueError: If a trainable weight is NaN or infinite.
   """
   for variable in model.trainable_variables:
-    bad = np.sum(~np.isfinite(np.asarray(variable.numpy(), np.float64)))
+    bad = _num_not_finite(variable)
     if bad:
       raise ValueError(
           f'The weight {variable.path!r} has {bad} values that are NaN or '
-          'infinite where sampling begins: the data hold NaN, or training '
-          "went astray in the epochs before. Look at these epochs' loss.")
+          'infinite: training went astray before sampling began. Do the data '
+          "hold NaN? Else lower the optimizer's learning rate, or standardise "
+          'inputs and targets.')
+
+
+def is_finite(model: keras.Model) -> bool:
+  """Whether no trainable weight is NaN or infinite."""
+  return not any(map(_num_not_finite, model.trainable_variables))
+
+
+def _num_not_finite(variable):
+  return int(np.sum(~np.isfinite(np.asarray(variable.numpy(), np.float64))))
 
 
 def call_arguments(model: keras.Model, training: bool) -> dict[str, bool]:

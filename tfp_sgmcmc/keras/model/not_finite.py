@@ -1,0 +1,144 @@
+"""Why a loss is NaN or infinite: the inputs, the targets, or the outputs."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tfp_sgmcmc.internal import hints
+from tfp_sgmcmc.keras.model import inspection
+from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
+from tfp_sgmcmc.keras.model import losses as losses_lib
+from tfp_sgmcmc.keras.model import network
+
+__all__ = ['cause', 'may_be']
+
+_SMALL = 0.1
+_MOST_SHOWN = 5
+
+
+def may_be(
+    likelihood: likelihood_lib.Likelihood, x: hints.Data, y: hints.Data,
+) -> bool:
+  """Whether a new model's loss may be NaN or infinite; asks no model.
+
+  Args:
+    likelihood: `Likelihood` of the model.
+    x: Inputs of a batch.
+    y: Its targets.
+
+  Returns:
+    may_be: Whether data are, or a loss is not known to be finite for all
+      targets.
+  """
+  return any(inspection.rows_with_holes(data).any() for data in (x, y)) or any(
+      not (isinstance(loss, losses_lib.LocationScale)
+           or isinstance(loss, likelihood_lib.CROSSENTROPIES))
+      for loss in keras.tree.flatten(likelihood.losses) if loss is not None)
+
+
+def cause(
+    model: keras.Model, likelihood: likelihood_lib.Likelihood, batch: Any,
+) -> str | None:
+  """What makes the loss of a batch NaN or infinite.
+
+  Where the weights are NaN, the loss with other weights tells. A loss that is
+  infinite for some outputs, and finite for others, is no fault.
+
+  Args:
+    model: Built `keras.Model`. Its variables stay as they are.
+    likelihood: `Likelihood` of the model.
+    batch: Inputs, targets and sample weights, in one piece.
+
+  Returns:
+    cause: Sentences, None where nothing is found.
+  """
+  x, y, _ = batch
+  weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
+  if not network.is_finite(model):
+    weights = [
+        _SMALL * tf.random.stateless_normal(w.shape, [0, j], dtype=w.dtype)
+        for j, w in enumerate(weights)]
+  # If the loss is NaN for one of these, and not for the others, then it is not
+  # for the target's sake.
+  trials = [weights, [tf.zeros_like(w) for w in weights], [-w for w in weights]]
+  for name, data in (('inputs', x), ('targets', y)):
+    holes = inspection.rows_with_holes(data)
+    if holes.any() and not _is_smooth(model, likelihood, (x, y), trials[0]):
+      return (
+          f'The {name} hold NaN or infinite values, in {holes.sum()} of '
+          f'{len(holes)} rows of a batch{_where(data)}: leave these rows out, '
+          'or fill in what is missing.')
+  outputs = [network.forward(model, x, trial).outputs for trial in trials]
+  for term in likelihood.terms(outputs[0]):
+    values = np.stack([
+        term.log_likelihood(
+            likelihood.target(y, of_trial, term),
+            likelihood.flat_outputs(of_trial)[term.index], None).numpy()
+        for of_trial in outputs])
+    said = _of_finite_data(
+        term, values, likelihood.target(y, outputs[0], term),
+        likelihood.flat_outputs(outputs[0])[term.index])
+    if said is not None:
+      return said
+  return None
+
+
+def _is_smooth(model, likelihood, batch, weights):
+  """Whether the log likelihood and its gradient are finite."""
+  x, y = batch
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    values = likelihood.log_likelihood(
+        y, network.forward(model, x, weights).outputs, None)
+  return all(
+      np.isfinite(_numbers(tf.convert_to_tensor(part))).all()
+      for part in [values, *tape.gradient(values, weights)] if part is not None)
+
+
+def _of_finite_data(term, values, target, output):
+  """What is wrong with targets, or with outputs, that are finite."""
+  is_impossible = ~np.isfinite(values).any(axis=0)
+  of_output = '' if term.name is None else f' of the output {term.name!r}'
+  if is_impossible.any():
+    return (
+        f'The loss {term.loss.name!r}{of_output} is NaN or infinite for '
+        f'{is_impossible.sum()} of {len(is_impossible)} rows of a batch, '
+        f'whatever the model predicts: for the target '
+        f'{_first(target, is_impossible)}. Are these targets values that it '
+        'can have (counts of at least 0 for a Poisson law, positive numbers '
+        'for a log-normal or a gamma law)?')
+  is_nan = np.isnan(values[0])
+  if is_nan.any():
+    return (
+        f'The loss {term.loss.name!r}{of_output} is NaN for {is_nan.sum()} of '
+        f'{len(is_nan)} rows of a batch: for the output '
+        f'{_first(output, is_nan)}. Outputs that have to be positive, such as '
+        "rates and scales, need a last layer with activation='softplus' or "
+        "'exponential', or the same within the loss.")
+  return None
+
+
+def _first(values, is_chosen):
+  """The first chosen row of an array, in short."""
+  row = np.ravel(_numbers(values)[np.argmax(is_chosen)])
+  shown = ', '.join(f'{v:.4g}' for v in row[:_MOST_SHOWN].tolist())
+  if len(row) == 1:
+    return shown
+  return f'[{shown}{", ..." if len(row) > _MOST_SHOWN else ""}]'
+
+
+def _numbers(tensor):
+  return np.asarray(tensor, np.float64)
+
+
+def _where(data):
+  """The columns of a table that hold them, where there are few."""
+  if not tf.is_tensor(data) or data.shape.rank != 2 or data.shape[1] == 1:
+    return ''
+  columns = np.flatnonzero(
+      ~np.isfinite(_numbers(data)).all(axis=0)).tolist()
+  return '' if len(columns) > _MOST_SHOWN else (
+      f' (column{"s" if len(columns) > 1 else ""} '
+      f'{", ".join(map(str, columns))}, from 0)')
