@@ -143,7 +143,7 @@ def test_white_coordinates_of_a_gaussian(dtype):
 
 @pytest.mark.slow
 def test_white_coordinates_of_a_joint_distribution():
-  posterior, _, precision = groups(2000)
+  posterior, *_ = groups(2000)
   white = posterior.whiten(posterior.mode(seed=1))
   assert white.part_names is None
   phi = white.sample_prior([3], seed=0)
@@ -155,11 +155,10 @@ def test_white_coordinates_of_a_joint_distribution():
   for name, part in white.sample_predictive(phi, few, seed=2).items():
     np.testing.assert_allclose(
         part, posterior.sample_predictive(theta, few, seed=2)[name], atol=1e-3)
-  # Of some rows it is near: the largest group has half of them.
+  # Of half of the rows it is near, where groups have many.
   some = posterior.whiten(posterior.mode(seed=1), num_rows=1000, seed=1)
-  distance = some(tf.eye(9)) - some(tf.zeros([9]))
-  assert np.all(np.abs(distance + 0.5) < 0.3)
-  assert np.linalg.cond(precision) > 100.
+  distance = some(tf.eye(9)[:3]) - some(tf.zeros([9]))
+  assert np.all(np.abs(distance + 0.5) < 0.1)
 
 
 @pytest.mark.slow

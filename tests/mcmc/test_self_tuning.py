@@ -140,10 +140,13 @@ def test_planted_errors_are_seen(error):
   assert not np.allclose(theta.var(axis=0), 1., **LAW)
 
 
-def regression():
-  """Three columns; a batch is a fiftieth of the rows."""
+def regression(correlation=0.):
+  """Three columns, of which neighbours correlate; a batch is a fiftieth."""
   rng = np.random.default_rng(0)
   x = rng.normal(size=[2000, 3])
+  for k in (1, 2):
+    x[:, k] = correlation * x[:, k - 1] + np.sqrt(
+        1. - correlation**2) * x[:, k]
   y = x @ [1., -0.5, 2.] + rng.normal(size=2000)
 
   def log_likelihood(theta, batch):
@@ -182,6 +185,30 @@ def test_a_step_is_no_longer_than_the_noise_allows(
   noise = float(results.step_size)**2 * np.max(
       results.preconditioner[0] * results.noise_variance[0])
   assert (noise < 0.6 * temperature) != is_planted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('is_white', [
+    True, pytest.param(False, marks=pytest.mark.weekly)])
+def test_correlated_columns(is_white):
+  """Correlations of 0.95, and noise that is correlated likewise.
+
+  In the coordinates of the Hessian it is nearly uncorrelated. The variance of
+  2,000 chains in a direction has a standard error of 3.2%; 25% are five of
+  these and a bias of 9%. Without the coordinates the widest direction has a
+  fifth of its variance, and the narrowest 2.6 times its own.
+  """
+  posterior, mode, precision = regression(correlation=0.95)
+  target, start = posterior, np.float32(mode)
+  if is_white:
+    target, start = posterior.whiten(start), np.zeros(3, np.float32)
+  run = oracle.compile_chains(lambda: tuned(
+      target, estimator=gradients.Uniform(40), num_steps=1500))
+  states, _ = run(tf.tile(start[np.newaxis], [2000, 1]), 3000)
+  values, vectors = np.linalg.eigh(precision)
+  error = (target.constrain(states) - mode) @ vectors * np.sqrt(values)
+  variances = np.mean(np.square(error), axis=0)
+  assert (np.abs(variances - 1.).max() < 0.25) == is_white
 
 
 def test_what_is_learned_of_the_noise():

@@ -308,8 +308,8 @@ def _on_scales(kernel):
       kernel.parameters.get('preconditioner', '') is not None):
     return ''
   return (
-      ' Where parameters have unequal scales, preconditioner=preconditioners.'
-      'Diagonal(posterior.variances(mode)) makes one step size fit all.')
+      ' Where parameters have unequal scales or are correlated, sample '
+      'posterior.whiten(posterior.mode()): one step size fits all there.')
 
 
 def _rows_of(name, values, factor, place=None, advice=''):

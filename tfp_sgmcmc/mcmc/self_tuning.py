@@ -193,7 +193,8 @@ class SelfTuning(adaptation.AdaptingKernel):
   more gradient in each of the first 100 steps of the adaptation, and in a tenth
   to a fifth of its other steps. (Several replicas add up zeros in the remaining
   steps.) With the exact gradient there is no noise to learn scales from, and
-  G = 1: rescale the parameters by `Posterior.transform`.
+  G = 1: rescale the parameters by `Posterior.transform`. Noise is taken to be
+  uncorrelated: sample correlated parameters by `Posterior.whiten`.
 
   If the state is not that of the last step, for instance because weights were
   set from outside, the chain starts there anew.
