@@ -282,6 +282,10 @@ def test_wrong_arguments():
       (dict(batch_size=1.5), 'batch_size')):
     with pytest.raises((ValueError, TypeError), match=message):
       BayesianRegressor(**arguments).fit(x, y)
+  dates = pandas.DataFrame(
+      {'sold': pandas.date_range('2026-01-01', periods=len(x)), 'x': x[:, 0]})
+  with pytest.raises(TypeError, match="column 'sold' holds dates"):
+    BayesianRegressor(**FEW).fit(dates, y)
 
 
 # All of check_estimator passes, in some hundred fits that take six minutes for

@@ -272,19 +272,22 @@ class BayesianRegressor(base.RegressorMixin, _Perceptron):
     mean, std = found
     return self._unscaled(mean[:number]), self._unscaled(std[:number], 0.)
 
-  def quantiles(self, X: Any, q: Sequence[float]) -> np.ndarray:
+  def quantiles(self, X: Any, q: float | Sequence[float]) -> np.ndarray:
     """Quantiles of the predictive distribution.
 
     Args:
       X: Inputs `[n, features]`.
-      q: Probabilities above 0 and below 1.
+      q: Probabilities above 0 and below 1, or one.
 
     Returns:
-      quantiles: Array `[len(q), n]`, or `[len(q), n, targets]`.
+      quantiles: Array `[len(q), n]`, or `[len(q), n, targets]`; without the
+        first axis for one probability.
     """
     rows, number = self._rows(X)
-    found = self.posterior_.quantiles(rows, list(q), _BATCH_SIZE)
-    return np.stack([self._unscaled(one[:number]) for one in found])
+    found = self.posterior_.quantiles(
+        rows, np.ravel(q).tolist(), _BATCH_SIZE)
+    values = np.stack([self._unscaled(one[:number]) for one in found])
+    return values if np.ndim(q) else values[0]
 
   def _prior(self, x):
     # The default prior lets a network of few rows do anything between them. A
@@ -380,7 +383,12 @@ def _categories(x):
   """The places of a data frame's columns of words or categories."""
   if not (hasattr(x, 'iloc') and hasattr(x, 'columns')):
     return []
-  columns = (x.iloc[:, k] for k in range(len(x.columns)))
+  columns = [x.iloc[:, k] for k in range(len(x.columns))]
+  for name, column in zip(x.columns, columns):
+    if column.dtype.kind in 'mM':
+      raise TypeError(
+          f'The column {name!r} holds dates or durations, of dtype '
+          f'{column.dtype}: make numbers of them, such as days since a date.')
   return [
       k for k, column in enumerate(columns) if column.dtype.kind == 'O' and (
           column.dtype != object or any(isinstance(v, str) for v in column))]

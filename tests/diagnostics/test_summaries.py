@@ -295,16 +295,66 @@ def test_temperatures_against_the_exact_law():
   assert abs(row.value - noise) < 5. * row.standard_error < 0.5 * noise
 
 
+def correlated_noise(correlation, num_chains, seed):
+  """The row of three means, of noise with this correlation; and its value.
+
+  Exactly |E| / sqrt(3): of N = 200 rows with covariance S, in batches of n, the
+  noise of s g has covariance (N^2 / n) s S s.
+  """
+  n, h, friction = 10, 0.02, np.array([1., 2., 4.])
+  covariance = correlation + (1. - correlation) * np.eye(3)
+  x = np.random.default_rng(0).normal(size=[200, 3]) @ np.linalg.cholesky(
+      covariance).T
+  scale = np.array([0.3, 0.1, 0.2])
+  noise = 200.**2 / n * np.cov(x.T, bias=True) * np.outer(scale, scale)
+  posterior = sgmcmc.Posterior(
+      lambda theta: 0. * theta[..., 0],
+      lambda theta, x: -0.5 * tf.reduce_sum(
+          tf.square(x - theta[..., tf.newaxis, :]), axis=-1), np.float32(x))
+  kernel = sgmcmc.SGNHT(
+      posterior, h, 0., gradient_estimator=sgmcmc.gradients.Uniform(n),
+      preconditioner=sgmcmc.preconditioners.Diagonal([scale**2]),
+      noise_estimate=[np.diag(noise)], friction=[friction])
+  state = tf.zeros([num_chains, 3])
+  row = temperatures.correlated_noise(
+      kernel, [state], kernel.bootstrap_results(state),
+      temperatures.dynamics(kernel), sgmcmc.random.fold_in([0, 0], seed))
+  left = h / 2. * noise / np.sqrt(np.outer(friction, friction))
+  return row, np.sqrt(np.mean(
+      np.sum((left - np.diag(np.diag(left)))**2, axis=1)))
+
+
+@pytest.mark.parametrize('num_chains', [
+    20, pytest.param(1, marks=pytest.mark.slow)])
+def test_noise_that_is_correlated(num_chains):
+  for correlation, expected in (
+      (0.9, 'wrong'), (0.3, 'doubtful'), (0., 'fine')):
+    row, exact = correlated_noise(correlation, num_chains, 0)
+    assert row.verdict == expected, str(row)
+    assert abs(row.value - exact) < 5. * row.standard_error
+    if correlation:
+      assert row.standard_error < 0.15 * exact
+      assert 'posterior.whiten' in row.advice
+
+
+@pytest.mark.weekly
+@pytest.mark.slow
+def test_noise_that_is_not_correlated_is_fine():
+  """The alarm rate is 1e-3: two of 40 have a chance below 1e-3."""
+  found = [correlated_noise(0., 20, seed)[0].verdict for seed in range(40)]
+  assert sum(verdict != 'fine' for verdict in found) < 2
+
+
 def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
   """Though chains that have hardly moved have small batch errors."""
   for draws in (part_of(run(), 15, 1), part_of(run(h=1e-4), 15)):
     found = summary(draws, kernel_with())
     assert verdict(found.rows, CONFIGURATIONAL) == 'doubtful', str(found)
     assert verdict(found.rows, 'effective draws of the parameters') != 'fine'
-    assert 'preconditioners.Diagonal(posterior.variances' in str(found)
+    assert 'posterior.whiten(posterior.mode())' in str(found)
   scaled = kernel_with().copy(
       preconditioner=sgmcmc.preconditioners.Diagonal(tf.ones(3)))
-  assert 'preconditioners.Diagonal' not in str(summary(draws, scaled))
+  assert 'posterior.whiten' not in str(summary(draws, scaled))
   one = summary(part_of(run(), NUM_DRAWS, 1))
   assert verdict(one.rows, 'rank R-hat of the parameters') == 'fine', str(one)
 
@@ -382,8 +432,11 @@ def test_judge():
   assert row(1.2, 0.01).verdict == 'doubtful'
   assert row(2., 0.1).verdict == row(0.1, 0.1).verdict == 'wrong'
   assert row(2., 0.1).advice == 'One. Mend it.'
-  for unknown in (row(1., 0.4), row(np.nan, 0.1), row(1., np.nan)):
+  for unknown in (row(1., 0.4), row(1., np.nan),
+                  row([1., 900.], [0.1, 1e4], needs_precision=False)):
     assert unknown.verdict == 'doubtful' and 'run longer' in unknown.advice
+  assert unknown.value == 900.
+  assert 'NaN or infinite' in row(np.nan, 0.1).advice
   # 3.5 standard errors: one of one, or the worst of a thousand.
   one = verdicts.judge('x', 3.5, 1., 0., (0., 9.), '', '')
   many = verdicts.judge('x', [3.5] + [0.] * 999, 1., 0., (0., 9.), '', '')

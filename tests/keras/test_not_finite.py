@@ -1,5 +1,7 @@
 """Data that a loss cannot take: found early, and named."""
 
+import warnings
+
 import keras
 from keras import layers
 import numpy as np
@@ -116,6 +118,30 @@ def test_class_numbers_that_are_out_of_range():
   loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
   with pytest.raises(ValueError, match='from 1 to 4, and the outputs have 4'):
     fit(make(loss, 4), (table()[0], 1 + np.arange(96) % 4))
+
+
+def test_several_labels_at_once():
+  loss = keras.losses.CategoricalCrossentropy(from_logits=True)
+  x, classes = table()[0], np.arange(96) % 4
+  with pytest.warns(UserWarning, match='sum to up to 2 in a row.*sigmoid'):
+    fit(make(loss, 4), (x, np.eye(4)[classes] + np.eye(4)[3 - classes]))
+  with warnings.catch_warnings(record=True) as record:
+    warnings.simplefilter('always')
+    fit(make(loss, 4), (x, np.eye(4)[classes]))
+  assert not [w for w in record if 'in a row' in str(w.message)]
+
+
+@pytest.mark.slow
+def test_a_law_by_a_bijector_in_chains_that_take_turns():
+  """TFP caches the bijector's inverse of the targets, in another graph."""
+  model, (x, y) = make(None), table()
+  model.compile('adam', sgmcmc.keras.DistributionLoss(
+      lambda outputs: tfd.LogNormal(
+          outputs[..., :1], tf.nn.softplus(outputs[..., 1:]))),
+      metrics=['mae'])
+  sampling = fit(
+      model, (x, 1. + y[:, np.newaxis]), num_chains=2, num_more_rows='auto')
+  assert len(sampling.posterior) > 1
 
 
 def cause(model, x, y):

@@ -55,6 +55,10 @@ def summary(
     noise of the         h C / (2 friction T), C the variance of the estimate
       gradient           at the last state: by how much it heats the chain; 0,
                          likewise, unless the sampler compensates
+    correlated noise     of `SelfTuning`, which makes up for the variances of
+      of the gradient    noise and not for its covariances: by how much these
+                         heat and cool directions, a root mean square; doubtful
+                         from 0.2, wrong from 0.5
     acceptance           of EWSG's index chain, 1 with even weights: doubtful
                          within a tenth of the way from where the heaviest
                          minibatch always wins (1/2 with one index step)
@@ -184,6 +188,9 @@ def _(first: draws_lib.Draws, runs, kernel=None, num_gradients=1000,
     rows.append(temperatures.kinetic(
         [_mean_square(trace, rank) for trace in traces], known))
     rows.append(temperatures.noise_share(
+        kernels[0], states.to_parts(first.final_state), results[0], known[0],
+        seeds.to_stateless(seed)))
+    rows.append(temperatures.correlated_noise(
         kernels[0], states.to_parts(first.final_state), results[0], known[0],
         seeds.to_stateless(seed)))
   rows += verdicts.findings(

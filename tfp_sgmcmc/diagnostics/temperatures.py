@@ -38,6 +38,7 @@ law.
 
 from collections.abc import Callable
 from collections.abc import Sequence
+import itertools
 from typing import Any
 from typing import NamedTuple
 
@@ -58,6 +59,8 @@ from tfp_sgmcmc.internal import states
 __all__ = ['EnergyTrace', 'trace_energies']
 
 _NUM_REPEATS = 32
+_NUM_FOR_CORRELATION, _NUM_BLOCKS, _MOST_FOR_CORRELATION = 640, 8, 1000
+_TOLERANCES_OF_CORRELATION = (0.2, 0.5)
 _MOST_COORDINATES = 20
 _TOLERANCES = (0.1, 0.5)
 # Of neighbouring steps; and the momentum where it is not known.
@@ -365,24 +368,13 @@ def noise_share(
     scales = preconditioner.times(
         scales, getattr(results, 'preconditioner_results', ()), rank)
 
-  sharded = sharding.find(kernel)
-
-  def on_device(seed):
-    return estimator.one_step(
-        kernel.target_log_prob_fn, parts, results.gradient_estimator_results,
-        seed)[0].grads_target_log_prob
-
-  @tf.function(autograph=False)
-  def estimate(seed):
-    return collectives.run(sharded and sharded.strategy, on_device, seed)
-
-  shares = []
-  for k in range(_NUM_REPEATS):
-    pair = [
-        estimate(random.fold_in(seed, 2 * k + j)) for j in range(2)]
-    shares.append(np.mean(np.concatenate([
-        np.ravel(tf.square(a - b) / 4. * scale / friction)
-        for a, b, scale in zip(*pair, scales)])) / known.temperature)
+  shares = [
+      np.mean(np.concatenate([
+          np.ravel(tf.square(difference) / 4. * scale / friction)
+          for difference, scale in zip(differences, scales)])
+      ) / known.temperature
+      for differences in _differences(
+          kernel, parts, results, seed, _NUM_REPEATS)]
   error = np.std(shares, ddof=1) / np.sqrt(_NUM_REPEATS)
   is_balanced = estimator.needs_gaussian_step or getattr(
       kernel, 'balances_noise', False)
@@ -392,3 +384,79 @@ def noise_share(
       'It is made up for.' if is_balanced else 'It has to be small beside 1.',
       'It heats the chain by that share: take a smaller step size, larger '
       'minibatches, control variates, or SGNHT.', needs_precision=False)
+
+
+def correlated_noise(
+    kernel: tfp.mcmc.TransitionKernel,
+    parts: list[tf.Tensor],
+    results: hints.Results,
+    known: Dynamics,
+    seed: hints.Seed,
+) -> verdicts.Row | None:
+  """The row of the gradient's noise that a kernel by coordinate leaves.
+
+  `SGNHT` with a `noise_estimate` makes up for the variances of the noise, and
+  not for its covariances. With C that of s g, and gamma the friction,
+
+    E = h C / (2 T sqrt(gamma_i gamma_j)),   i != j,
+
+  is the share by which the temperature of a direction is off, u E u, |u| = 1:
+  the row is its root mean square over the eigenvectors, |E| / sqrt(d), from
+  pairs of estimates at the last states. With n of them, a and b, |E|^2 is the
+  mean of (a . b)^2, and its diagonal's that of sum_i (a_i b_i)^2.
+  """
+  estimator = getattr(kernel, 'gradient_estimator', None)
+  given = getattr(kernel, 'parameters', {})
+  if (known.step_size is None or estimator is None or estimator.is_exact
+      or not isinstance(given.get('noise_estimate'), list)
+      or sharding.find(kernel)):
+    return None
+  rank = results.target_log_prob.shape.rank
+  d = int(states.num_coordinates(parts, rank))
+  if not 1 < d <= _MOST_FOR_CORRELATION:
+    return None
+  scales = given['preconditioner'].times(
+      [states.cast(known.step_size, part.dtype) for part in parts], (), rank)
+  scales = [
+      tf.sqrt(scale / (4. * known.temperature * (gamma + known.friction)))
+      for scale, gamma in zip(scales, given['friction'])]
+  num_chains = int(np.prod(results.target_log_prob.shape))
+  noise = np.concatenate([
+      np.reshape(states.flatten(
+          [scale * x for scale, x in zip(scales, differences)], rank), [-1, d])
+      for differences in _differences(
+          kernel, parts, results, seed,
+          max(_NUM_REPEATS, _NUM_FOR_CORRELATION // num_chains))])
+  squares = []
+  for one, other in itertools.combinations(
+      np.array_split(noise.astype(np.float64), _NUM_BLOCKS), 2):
+    squares.append((
+        np.mean(np.square(one @ other.T))
+        - np.mean(np.square(one) @ np.square(other).T)) / d)
+  value = np.sqrt(max(np.mean(squares), 0.))
+  error = np.std(squares, ddof=1) / np.sqrt(_NUM_BLOCKS)
+  return verdicts.judge(
+      'correlated noise of the gradient / heat', value,
+      min(error / (2. * max(value, 1e-9)), np.sqrt(error)), 0.,
+      _TOLERANCES_OF_CORRELATION, 'It has to be small beside 1.',
+      'Minibatches heat some directions by about that share, and cool others: '
+      'the kernel makes up for noise by coordinate. Sample '
+      'posterior.whiten(posterior.mode()).', needs_precision=False)
+
+
+def _differences(kernel, parts, results, seed, number):
+  """The differences of pairs of estimates at a state, list by list of parts."""
+  sharded = sharding.find(kernel)
+
+  def on_device(seed):
+    return kernel.gradient_estimator.one_step(
+        kernel.target_log_prob_fn, parts, results.gradient_estimator_results,
+        seed)[0].grads_target_log_prob
+
+  @tf.function(autograph=False)
+  def estimate(seed):
+    return collectives.run(sharded and sharded.strategy, on_device, seed)
+
+  for k in range(number):
+    a, b = (estimate(random.fold_in(seed, 2 * k + j)) for j in range(2))
+    yield [x - y for x, y in zip(a, b)]

@@ -33,6 +33,11 @@ _ABOUT = (
     'It is about whether draws and chains agree and are at the temperature,')
 _NOT_ABOUT = 'not about how good the predictions are.'
 _RUN_LONGER = 'Too few draws to tell: run longer, or more chains.'
+_NOT_FINITE = (
+    'There is no such number: the log density is NaN or infinite at some '
+    'draws, or for some rows of the data, or the chains have not moved.')
+# So many tolerances off, a number is not right, whatever its error.
+_ABSURD = 4.
 
 
 class Row(NamedTuple):
@@ -140,7 +145,8 @@ def judge(
     meaning: A sentence that says what the value has to be.
     advice: Sentences that say what to try where it is not; or a function that
       returns them for the index of the worst.
-    needs_precision: Whether a large standard error is doubtful.
+    needs_precision: Whether a large standard error is doubtful; else it is
+      where the value is far off.
     number: Of how many the values are those farthest from the reference; by
       default they are all.
 
@@ -157,8 +163,13 @@ def judge(
     verdict = 'wrong'
   elif distances[worst] > tolerances[0]:
     verdict = 'doubtful'
+  elif not np.all(np.isfinite(values)):
+    verdict, advice = 'doubtful', _NOT_FINITE
   elif not np.all(np.isfinite(distances)) or (
       needs_precision and z * errors.max() > tolerances[1]):
+    verdict, advice = 'doubtful', _RUN_LONGER
+  elif np.abs(values - reference).max() > _ABSURD * tolerances[1]:
+    worst = int(np.argmax(np.abs(values - reference)))
     verdict, advice = 'doubtful', _RUN_LONGER
   if callable(advice):
     advice = advice(worst)

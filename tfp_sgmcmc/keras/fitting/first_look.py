@@ -193,6 +193,7 @@ class FirstLook:
       found.append(inspection.may_need_logits(self._likelihood, outputs))
       values = self._likelihood.log_likelihood(y_spec, outputs, sample_weight)
       inspection.check_class_numbers(self._likelihood, y, outputs)
+      inspection.warn_of_several_classes(self._likelihood, y, outputs)
       return values
 
     tf.function(

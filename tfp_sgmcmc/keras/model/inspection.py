@@ -16,7 +16,7 @@ __all__ = [
     'check_class_numbers', 'check_faults', 'check_log_likelihood',
     'check_sample_weight', 'check_shares', 'counted', 'faults', 'is_far',
     'look', 'may_need_logits', 'mean_weight', 'rows_with_holes',
-    'warn_of_mean_weight']
+    'warn_of_mean_weight', 'warn_of_several_classes']
 
 _NOT_FINITE, _NO_PROBABILITY = 1, 2
 # Rounding of probabilities, of half precision too.
@@ -188,6 +188,31 @@ def check_shares(term: likelihood_lib.Term, y: np.ndarray) -> None:
         f'{term.loss.name!r} is a negative log likelihood for targets {wanted} '
         'alone: change the targets, (y + 1) / 2 for labels -1 and 1, or the '
         'loss.')
+
+
+def warn_of_several_classes(
+    likelihood: likelihood_lib.Likelihood,
+    y: hints.Data,
+    outputs: hints.Nested,
+) -> None:
+  """Warns where targets of a categorical crossentropy sum to more than 1.
+
+  Args:
+    likelihood: `Likelihood` of the model.
+    y: The targets of a batch.
+    outputs: The model's outputs, or their specs.
+  """
+  for term in likelihood.terms(outputs):
+    if not term.is_classification or term.is_sparse or term.is_binary:
+      continue
+    total = np.sum(np.asarray(
+        likelihood.target(y, outputs, term), np.float64), axis=-1)
+    if np.max(total, initial=0.) > 1. + _ROUNDING:
+      warnings.warn(
+          f'Targets of the loss {term.loss.name!r} sum to up to '
+          f'{np.max(total):.3g} in a row: they count as so many examples. For '
+          'several labels at once take "binary_crossentropy" and a last layer '
+          'with a sigmoid; for one class a row, a row of one 1.', stacklevel=2)
 
 
 def look(

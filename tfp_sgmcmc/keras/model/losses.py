@@ -64,7 +64,8 @@ class LikelihoodLoss(keras.losses.Loss):
           f"makes a distribution of shape {shape}. They have to be the same, "
           'for otherwise each target would be compared with the outputs for '
           'other examples: reshape the targets, or the last layer.')
-    log_prob = distribution.log_prob(y_true)
+    # A copy: of the targets a bijector may have cached another graph's inverse.
+    log_prob = distribution.log_prob(tf.identity(y_true))
     return -tf.reduce_sum(log_prob, axis=range(1, log_prob.shape.rank))
 
 
