@@ -73,6 +73,7 @@ def test_regressor(made):
   np.testing.assert_array_equal(mean[:3], regressor.predict(x[:3]))
   lower, median, upper = regressor.quantiles(x, [0.05, 0.5, 0.95])
   assert np.all((lower < median) & (median < upper))
+  np.testing.assert_array_equal(median, regressor.quantiles(x, 0.5))
   again = pickle.loads(pickle.dumps(regressor))
   np.testing.assert_array_equal(mean, again.predict(x))
 

@@ -21,6 +21,7 @@ from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import chunks as chunks_lib
 from tfp_sgmcmc.internal import leaves
 
+tfd = tfp.distributions
 summary = sgmcmc.diagnostics.summary
 MODEL = oracle.GaussianModel()
 UNIFORM = sgmcmc.gradients.Uniform(6)
@@ -293,6 +294,23 @@ def test_temperatures_against_the_exact_law():
   noise = np.trace(MODEL.gradient_covariance(UNIFORM)) / 3. * h / 4.
   row = found.rows[-1]
   assert abs(row.value - noise) < 5. * row.standard_error < 0.5 * noise
+
+
+def test_rows_that_no_minibatch_had():
+  """A count of -1 in 1,000 rows, of which 30 steps take one each."""
+  y = np.where(np.arange(1000) == 17, -1., 2.).astype(np.float32)
+  posterior = sgmcmc.Posterior(
+      tfd.Normal(0., 1.).log_prob,
+      lambda theta, y: tfd.Poisson(
+          log_rate=theta[..., tf.newaxis]).log_prob(y), y)
+  kernel = sgmcmc.SGLD(
+      posterior, 1e-4, gradient_estimator=sgmcmc.gradients.Uniform(1))
+  draws = sgmcmc.sample(
+      kernel, 30, tf.zeros([2]), progress_bar=False, seed=0)
+  found = summary(draws, kernel)
+  row, = [row for row in found.rows if 'log likelihood' in row.quantity]
+  assert (row.value, row.verdict) == (1., 'wrong')
+  assert 'of 1,000 rows. The first is row 17' in row.advice
 
 
 def correlated_noise(correlation, num_chains, seed):

@@ -59,6 +59,8 @@ def summary(
       of the gradient    noise and not for its covariances: by how much these
                          heat and cool directions, a root mean square; doubtful
                          from 0.2, wrong from 0.5
+    impossible rows      those of the data whose log likelihood is NaN or
+                         infinite at the last draw: wrong from 1
     acceptance           of EWSG's index chain, 1 with even weights: doubtful
                          within a tenth of the way from where the heaviest
                          minibatch always wins (1/2 with one index step)
@@ -368,6 +370,26 @@ def _temperature_rows(
   if posterior.is_sharded or (
       posterior.has_examples and posterior.data is None):
     return []  # The examples are elsewhere, or come from a pipeline.
-  return temperatures.configurational(
-      posterior, parts, rank, known.temperature, num_gradients, num_effective,
-      place)
+  of_one_chain = [part[(-1, *[slice(1)] * rank)] for part in parts[0]]
+  return [*_of_impossible_rows(
+      posterior, of_one_chain), *temperatures.configurational(
+          posterior, parts, rank, known.temperature, num_gradients,
+          num_effective, place)]
+
+
+def _of_impossible_rows(posterior, parts):
+  """The row of data without a likelihood at a state, where there are some.
+
+  A minibatch may never have one of these.
+  """
+  if not posterior.has_examples:
+    return []
+  values = np.ravel(posterior.log_likelihood(*parts, batch=posterior.data))
+  bad = np.flatnonzero(~np.isfinite(values))
+  if not len(bad):
+    return []
+  return [verdicts.Row(
+      'rows whose log likelihood is NaN or infinite', float(len(bad)), None,
+      'wrong', f'It has to be 0, and is of {len(values):,} rows. The first is '
+      f'row {bad[0]}: leave such rows out, or mend the likelihood. Are they '
+      'values that it can have?')]

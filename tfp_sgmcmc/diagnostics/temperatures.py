@@ -68,8 +68,8 @@ _FEWEST_STEPS, _SLOW = 10, 0.99
 # Above this T in so many steps, and a whole epoch, a chain is lost.
 _HOT, HOT_STEPS = 100., 100
 _TOO_HOT = (
-    'Take a smaller step size (TemperatureStepSizeAdaptation finds one), '
-    'larger minibatches or more friction; look for noise or a temperature '
+    'Take a smaller step size (for SGLD and SGHMC '
+    'TemperatureStepSizeAdaptation finds one), larger minibatches or more friction; look for noise or a temperature '
     'counted twice, and for the factor N / n of the likelihood.')
 
 
