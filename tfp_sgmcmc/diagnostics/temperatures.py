@@ -69,8 +69,9 @@ _FEWEST_STEPS, _SLOW = 10, 0.99
 _HOT, HOT_STEPS = 100., 100
 _TOO_HOT = (
     'Take a smaller step size (for SGLD and SGHMC '
-    'TemperatureStepSizeAdaptation finds one), larger minibatches or more friction; look for noise or a temperature '
-    'counted twice, and for the factor N / n of the likelihood.')
+    'TemperatureStepSizeAdaptation finds one), larger minibatches or more '
+    'friction; look for noise or a temperature counted twice, and for the '
+    'factor N / n of the likelihood.')
 
 
 class EnergyTrace(NamedTuple):
