@@ -250,6 +250,13 @@ def test_weights_of_mean_one_are_not(weights):
   assert not fit(sample_weight=weights)
 
 
+def test_weights_of_another_mean_than_in_the_first_batch_are():
+  """1.9 there, in which 2.32 may be; so it does not depend on the order."""
+  weights = np.where(np.arange(50) < 20, 1. + 1.8 * (np.arange(50) % 2), 2.6)
+  said, = fit(sample_weight=weights)
+  assert 'mean 2.32' in said
+
+
 def test_looking_further_loses_no_batch(monkeypatch):
   """The chain is that of the same weights without a look."""
   found = []

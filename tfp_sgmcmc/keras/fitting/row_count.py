@@ -130,7 +130,7 @@ class ExampleCount:
     if mean is None and weights is not None:
       # One batch tells little of weights that a few rare examples have.
       mean, error = inspection.mean_weight([weights])
-      if inspection.is_far(mean):
+      if any(inspection.is_far(mean + k * error) for k in (-3, 0, 3)):
         mean, error = inspection.mean_weight([weights, *of_more_batches()])
       if not inspection.is_far(mean, error):
         return
