@@ -161,6 +161,22 @@ def test_white_coordinates_of_a_joint_distribution():
   assert np.all(np.abs(distance + 0.5) < 0.1)
 
 
+def test_white_coordinates_of_scales_that_differ():
+  """By 10,000, and one column that is correlated with another."""
+  scales = tf.constant([1., 1e-4, 30.])
+  factor = tf.constant([[1., 0., 0.], [0., 1., 0.], [0.8, 0., 0.6]])
+  posterior = sgmcmc.Posterior(
+      lambda theta: -0.5 * tf.reduce_sum(tf.square(tf.linalg.matvec(
+          tf.linalg.inv(factor), theta / scales)), axis=-1),
+      lambda theta, y: 0. * theta[..., :1] * y, tf.zeros(3))
+  white = posterior.whiten(tf.zeros(3))
+  phi = np.random.default_rng(0).normal(size=[6, 3]).astype(np.float32)
+  np.testing.assert_allclose(
+      white(phi) - white(tf.zeros(3)), -0.5 * np.sum(phi**2, axis=-1),
+      rtol=1e-3)
+  np.testing.assert_array_equal(white.constrain([phi]), white.constrain(phi))
+
+
 @pytest.mark.slow
 def test_what_cannot_be_whitened_is_said():
   flat = sgmcmc.Posterior(

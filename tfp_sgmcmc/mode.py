@@ -19,8 +19,8 @@ __all__ = ['factor', 'find', 'variances']
 
 # With more, the pass for each would take hours, and their square gigabytes.
 _MOST_COORDINATES = 5000
-# Of the largest curvature; less is rounding.
-_LEAST_CURVATURE = 1e-6
+# Of the largest curvature, where all are 1 by coordinate; less is rounding.
+_LEAST_CURVATURE = {'float32': 1e-6, 'float64': 1e-12}
 
 
 def find(
@@ -103,16 +103,19 @@ def factor(
     return tf.map_fn(column, tf.range(d), fn_output_signature=parts[0].dtype)
 
   found = np.asarray(curvature(), np.float64)
-  found = (found + found.T) / 2.
+  diagonal = np.diag(found)
+  # In units of each coordinate: scales that differ are no fault.
+  units = 1. / np.sqrt(np.where(diagonal > 0., diagonal, 1.))
+  found = (found + found.T) / 2. * np.outer(units, units)
   least, largest = np.linalg.eigvalsh(found)[[0, -1]]
-  if not least > _LEAST_CURVATURE * largest:
+  if not least > _LEAST_CURVATURE.get(dtypes[0], 1e-6) * largest:
     raise ValueError(
         'The density does not fall in each direction from the state that was '
-        f'given: curvatures from {least:.3g} to {largest:.3g}. Pass the mode, '
-        '`posterior.mode()`; and where data and prior leave a direction open, '
-        'give it a prior.')
-  lower = np.linalg.cholesky(found)
-  return parts, np.linalg.inv(lower).T
+        f'given: curvatures from {least:.3g} to {largest:.3g}, in units of '
+        'those along the coordinates. Pass the mode, `posterior.mode()`; and '
+        'where data and prior leave a direction open, give it a prior.')
+  return parts, units[:, np.newaxis] * np.linalg.inv(
+      np.linalg.cholesky(found)).T
 
 
 def _about(posterior, state, num_rows, seed):

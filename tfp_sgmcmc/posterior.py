@@ -437,8 +437,8 @@ class Posterior:
     """The parameters that the prior is a density of, from a state or draws.
 
     For `from_joint_distribution` these are the parts of the model, in its
-    structure; for `transform` the bijector's `forward` of the state; otherwise
-    the state itself.
+    structure; for `transform` the bijector's `forward` of the state; for
+    `whiten` mode + L phi; otherwise the state itself.
 
     Args:
       state: Tensor or list of tensors, with any leading axes (draws, chains).

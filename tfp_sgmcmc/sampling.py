@@ -97,10 +97,10 @@ def sample(
       `int32[2]`. By default one is drawn from TensorFlow's global generator.
     previous_kernel_results: The `kernel_results` of an earlier run, to continue
       from. With the same seed this is the chain of one long run, for kernels of
-      this library, if `num_burnin_steps` is `num_steps_between_results` here:
-      the steps before the first draw. With another kernel take another seed.
-      Default: the kernel's
-      `bootstrap_results`.
+      this library; with another kernel take another seed. Where draws are
+      thinned, pass `num_burnin_steps=num_steps_between_results`, so that as
+      many steps lie before the first draw as before the others. Default: the
+      kernel's `bootstrap_results`.
     jit_compile: Python `bool`: compile with XLA. It has no effect for
       `gradients.Stream`, or if TensorFlow has no XLA compiler for the host.
     fingerprint: Python `str` that identifies arguments which a `directory`

@@ -16,6 +16,7 @@ import tensorflow_probability as tfp
 from tests import oracle
 import tfp_sgmcmc as sgmcmc
 from tfp_sgmcmc.diagnostics import chains as chains_lib
+from tfp_sgmcmc.diagnostics import summaries
 from tfp_sgmcmc.diagnostics import temperatures
 from tfp_sgmcmc.diagnostics import verdicts
 from tfp_sgmcmc.internal import chunks as chunks_lib
@@ -313,6 +314,16 @@ def test_rows_that_no_minibatch_had():
   assert 'of 1,000 rows. The first is row 17' in row.advice
 
 
+def test_an_overflow_at_a_draw_is_no_impossible_row():
+  posterior = sgmcmc.Posterior(
+      tfd.Normal(0., 1.).log_prob,
+      lambda theta, y: tfd.Poisson(
+          log_rate=theta[..., tf.newaxis]).log_prob(y), tf.ones(50))
+  assert not np.isfinite(posterior(tf.constant(95.)))
+  draw = [tf.fill([1], 95.)]
+  assert not summaries._of_impossible_rows(posterior, [draw] * 3)
+
+
 def correlated_noise(correlation, num_chains, seed):
   """The row of three means, of noise with this correlation; and its value.
 
@@ -355,6 +366,22 @@ def test_noise_that_is_correlated(num_chains):
       assert 'posterior.whiten' in row.advice
 
 
+def test_noise_estimates_of_one_s_own_have_no_such_row():
+  """Without a metric, or with a friction that is a number."""
+  posterior = MODEL.posterior()
+  state = tf.zeros([4, 3])
+  for arguments in (
+      {}, dict(friction=[tf.ones(3)]), dict(
+          friction=1.,
+          preconditioner=sgmcmc.preconditioners.Diagonal(tf.ones(3)))):
+    kernel = sgmcmc.SGNHT(
+        posterior, 0.01, 0.1, gradient_estimator=UNIFORM,
+        noise_estimate=[tf.ones(3)], **arguments)
+    assert temperatures.correlated_noise(
+        kernel, [state], kernel.bootstrap_results(state),
+        temperatures.dynamics(kernel), sgmcmc.random.fold_in([0, 0], 0)) is None
+
+
 @pytest.mark.weekly
 @pytest.mark.slow
 def test_noise_that_is_not_correlated_is_fine():
@@ -369,7 +396,7 @@ def test_a_run_that_is_too_short_is_doubtful_and_not_wrong():
     found = summary(draws, kernel_with())
     assert verdict(found.rows, CONFIGURATIONAL) == 'doubtful', str(found)
     assert verdict(found.rows, 'effective draws of the parameters') != 'fine'
-    assert 'posterior.whiten(posterior.mode())' in str(found)
+    assert 'posterior.whiten(posterior.mode(seed=0))' in str(found)
   scaled = kernel_with().copy(
       preconditioner=sgmcmc.preconditioners.Diagonal(tf.ones(3)))
   assert 'posterior.whiten' not in str(summary(draws, scaled))

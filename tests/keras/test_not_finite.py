@@ -17,7 +17,7 @@ tfd = tfp.distributions
 GAUSSIAN = sgmcmc.keras.GaussianLikelihood
 INPUTS = r'inputs hold NaN .* in 1 of \d+ rows of a batch \(column 2, from 0\)'
 TARGETS = 'targets hold NaN .* in 1 of'
-IMPOSSIBLE = 'for 1 of .* whatever the model predicts: for the target -2'
+IMPOSSIBLE = 'for 1 of .* whatever outputs were tried: for the target -2'
 
 
 def poisson():
@@ -98,11 +98,12 @@ def test_rows_that_can_be_read_once():
         rows.batch(32), epochs=4, verbose=0, callbacks=[sampling])
 
 
-def test_a_model_that_takes_them():
-  class Filled(layers.Layer):
-    def call(self, x):
-      return tf.where(tf.math.is_finite(x), x, 0.)
+class Filled(layers.Layer):
+  def call(self, x):
+    return tf.where(tf.math.is_finite(x), x, 0.)
 
+
+def test_a_model_that_takes_them():
   sampling = fit(
       make(GAUSSIAN(), first=[Filled()]), table(x={3: np.nan, 80: np.nan}))
   assert np.isfinite(sampling.posterior.predict(table()[0])).all()
@@ -156,9 +157,45 @@ def test_an_overflow_is_no_fault_of_the_data():
   model.layers[-1].bias.assign([500.])
   assert cause(model, x, y) is None
   assert 'target -1' in cause(model, x, np.where(y == 1., -1., y))
-  # A place in which nothing is finite says nothing of the targets.
+  # Nor do weights that have become NaN say anything of the targets.
   model.layers[-1].bias.assign([np.nan])
   assert cause(model, x, y) is None
+
+
+def test_a_model_that_fills_inputs_and_targets_that_are_wrong():
+  """The targets are named, not the inputs."""
+  for value, message in ((np.nan, TARGETS), (-2., IMPOSSIBLE)):
+    with pytest.raises(ValueError, match=message):
+      fit(make(poisson(), 1, first=[Filled()]),
+          table(x={5: np.nan}, y={3: value}))
+  with pytest.raises(ValueError, match='inputs hold .* The targets hold'):
+    fit(make(GAUSSIAN()), table(x={5: np.nan}, y={3: np.nan}))
+
+
+def test_rates_that_are_not_positive_are_the_outputs_fault():
+  loss = sgmcmc.keras.DistributionLoss(lambda rate: tfd.Poisson(rate[..., 0]))
+  with pytest.raises(ValueError, match='NaN for .* for the output -.*softplus'):
+    fit(make(loss, 1), table())
+
+
+def test_a_callback_that_puts_weights_back():
+  """After an epoch whose loss was not finite, and wherever it is listed."""
+  class PutBack(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+      self.kept = self.model.get_weights()
+      if epoch == 0:
+        self.model.layers[-1].bias.assign([500.])
+
+    def on_epoch_end(self, epoch, logs=None):
+      if not np.isfinite(logs['loss']):
+        self.model.set_weights(self.kept)
+
+  sampling = sgmcmc.keras.PosteriorSampling(
+      seed=0, num_chains=1, num_more_rows=0, start_epoch=2)
+  make(poisson(), 1).fit(
+      *table(), epochs=8, batch_size=32, verbose=0,
+      callbacks=[sampling, PutBack()])
+  assert len(sampling.posterior)
 
 
 def test_the_output_is_named():

@@ -60,7 +60,7 @@ def summary(
                          heat and cool directions, a root mean square; doubtful
                          from 0.2, wrong from 0.5
     impossible rows      those of the data whose log likelihood is NaN or
-                         infinite at the last draw: wrong from 1
+                         infinite at three draws: wrong from 1
     acceptance           of EWSG's index chain, 1 with even weights: doubtful
                          within a tenth of the way from where the heaviest
                          minibatch always wins (1/2 with one index step)
@@ -318,7 +318,8 @@ def _on_scales(kernel):
     return ''
   return (
       ' Where parameters have unequal scales or are correlated, sample '
-      'posterior.whiten(posterior.mode()): one step size fits all there.')
+      'posterior.whiten(posterior.mode(seed=0)): one step size fits all '
+      'there.')
 
 
 def _rows_of(name, values, factor, place=None, advice=''):
@@ -370,26 +371,33 @@ def _temperature_rows(
   if posterior.is_sharded or (
       posterior.has_examples and posterior.data is None):
     return []  # The examples are elsewhere, or come from a pipeline.
-  of_one_chain = [part[(-1, *[slice(1)] * rank)] for part in parts[0]]
+  num = len(parts[0][0])
+  of_one_chain = [
+      [part[(k, *[slice(1)] * rank)] for part in parts[0]]
+      for k in (num // 4, num // 2, num - 1)]
   return [*_of_impossible_rows(
       posterior, of_one_chain), *temperatures.configurational(
           posterior, parts, rank, known.temperature, num_gradients,
           num_effective, place)]
 
 
-def _of_impossible_rows(posterior, parts):
-  """The row of data without a likelihood at a state, where there are some.
+def _of_impossible_rows(posterior, draws):
+  """The row of data without a likelihood at some draws, where there are some.
 
-  A minibatch may never have one of these.
+  A minibatch may never have one of these. Where all rows are such, it is the
+  state's fault, of which the other rows of the summary tell.
   """
   if not posterior.has_examples:
     return []
-  values = np.ravel(posterior.log_likelihood(*parts, batch=posterior.data))
-  bad = np.flatnonzero(~np.isfinite(values))
-  if not len(bad):
+  values = np.stack([
+      np.ravel(posterior.log_likelihood(*parts, batch=posterior.data))
+      for parts in draws])
+  is_bad = ~np.isfinite(values).any(axis=0)
+  bad = np.flatnonzero(is_bad)
+  if not is_bad.any() or is_bad.all():
     return []
   return [verdicts.Row(
       'rows whose log likelihood is NaN or infinite', float(len(bad)), None,
-      'wrong', f'It has to be 0, and is of {len(values):,} rows. The first is '
+      'wrong', f'It has to be 0, and is of {len(is_bad):,} rows. The first is '
       f'row {bad[0]}: leave such rows out, or mend the likelihood. Are they '
       'values that it can have?')]

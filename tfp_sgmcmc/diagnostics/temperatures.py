@@ -396,20 +396,25 @@ def correlated_noise(
 ) -> verdicts.Row | None:
   """The row of the gradient's noise that a kernel by coordinate leaves.
 
-  `SGNHT` with a `noise_estimate` makes up for the variances of the noise, and
-  not for its covariances. With C that of s g, and gamma the friction,
+  `SGNHT` with a `noise_estimate` for each coordinate, as `SelfTuning` has it,
+  makes up for the variances of the noise, and not for its covariances. With G
+  the preconditioner, C the covariance of the noise of sqrt(G) times the
+  gradient, and gamma the friction,
 
-    E = h C / (2 T sqrt(gamma_i gamma_j)),   i != j,
+    E_ij = h C_ij / (2 T sqrt(gamma_i gamma_j)),   i != j,   E_ii = 0,
 
-  is the share by which the temperature of a direction is off, u E u, |u| = 1:
-  the row is its root mean square over the eigenvectors, |E| / sqrt(d), from
-  pairs of estimates at the last states. With n of them, a and b, |E|^2 is the
-  mean of (a . b)^2, and its diagonal's that of sum_i (a_i b_i)^2.
+  is the share by which the temperature of a direction u is off, u E u with
+  |u| = 1. The row is its root mean square over the eigenvectors of E, the norm
+  of E over sqrt(d). E is measured by pairs of estimates at the last states, in
+  blocks that are independent: the square of the norm is the mean of the product
+  of two of them, without a bias by their own noise.
   """
   estimator = getattr(kernel, 'gradient_estimator', None)
   given = getattr(kernel, 'parameters', {})
   if (known.step_size is None or estimator is None or estimator.is_exact
-      or not isinstance(given.get('noise_estimate'), list)
+      or not all(isinstance(given.get(name), list) for name in (
+          'noise_estimate', 'friction'))
+      or given.get('preconditioner') is None or callable(known.friction)
       or sharding.find(kernel)):
     return None
   rank = results.target_log_prob.shape.rank
@@ -422,27 +427,27 @@ def correlated_noise(
       tf.sqrt(scale / (4. * known.temperature * (gamma + known.friction)))
       for scale, gamma in zip(scales, given['friction'])]
   num_chains = int(np.prod(results.target_log_prob.shape))
-  noise = np.concatenate([
-      np.reshape(states.flatten(
-          [scale * x for scale, x in zip(scales, differences)], rank), [-1, d])
-      for differences in _differences(
-          kernel, parts, results, seed,
-          max(_NUM_REPEATS, _NUM_FOR_CORRELATION // num_chains))])
-  squares = []
-  for one, other in itertools.combinations(
-      np.array_split(noise.astype(np.float64), _NUM_BLOCKS), 2):
-    squares.append((
-        np.mean(np.square(one @ other.T))
-        - np.mean(np.square(one) @ np.square(other).T)) / d)
+  number = max(1, _NUM_FOR_CORRELATION // (_NUM_BLOCKS * num_chains))
+  measured = np.zeros([_NUM_BLOCKS, d, d])
+  for k, differences in enumerate(_differences(
+      kernel, parts, results, seed, _NUM_BLOCKS * number)):
+    noise = np.reshape(states.flatten([
+        scale * x for scale, x in zip(scales, differences)], rank), [-1, d])
+    noise = noise.astype(np.float64)
+    measured[k // number] += noise.T @ noise / (number * len(noise))
+  measured[:, range(d), range(d)] = 0.
+  squares = [
+      np.sum(one * other) / d
+      for one, other in itertools.combinations(measured, 2)]
   value = np.sqrt(max(np.mean(squares), 0.))
   error = np.std(squares, ddof=1) / np.sqrt(_NUM_BLOCKS)
   return verdicts.judge(
-      'correlated noise of the gradient / heat', value,
+      'correlated noise of the gradient', value,
       min(error / (2. * max(value, 1e-9)), np.sqrt(error)), 0.,
       _TOLERANCES_OF_CORRELATION, 'It has to be small beside 1.',
       'Minibatches heat some directions by about that share, and cool others: '
       'the kernel makes up for noise by coordinate. Sample '
-      'posterior.whiten(posterior.mode()).', needs_precision=False)
+      'posterior.whiten(posterior.mode(seed=0)).', needs_precision=False)
 
 
 def _differences(kernel, parts, results, seed, number):

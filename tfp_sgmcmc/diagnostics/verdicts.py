@@ -7,7 +7,8 @@ and excess = |value - reference| - z standard_error,
 
   wrong     excess is above the larger tolerance
   doubtful  it is above the smaller one; or z standard_error alone is above the
-            larger one, so that the number says nothing
+            larger one, so that the number says nothing; or it is NaN; or it
+            is four of the larger ones off, whatever its error
   fine      else.
 """
 

@@ -155,7 +155,8 @@ class _White:
           np.linalg.slogdet(factor)[1], self._mode.dtype)
 
   def constrain(self, state):
-    parts = self._theta(tf.convert_to_tensor(state))
+    vector, = state if isinstance(state, (list, tuple)) else [state]
+    parts = self._theta(tf.convert_to_tensor(vector))
     return self._posterior.constrain(parts if self._is_list else parts[0])
 
   def sample_prior(self, sample_shape, seed):

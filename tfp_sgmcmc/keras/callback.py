@@ -206,6 +206,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     # chain: Keras and its SwapEMAWeights put the average in their place.
     self._last_weights = None
     self._is_swapped = False
+    self._loss_of_training = None
     self._is_copied = False
     self._last_epoch, self._has_ended = None, False
     self._num_batches = 0
@@ -347,11 +348,15 @@ class PosteriorSampling(keras.callbacks.Callback):
           model, self._execute)
     self._train_function.begin_fit()
     self._settings.examples.begin_fit()
-    self._is_checked = False
+    self._is_checked, self._loss_of_training = False, None
 
   def on_epoch_begin(self, epoch, logs=None):
     del logs
     self._last_epoch = epoch
+    if self._loss_of_training is not None:
+      # Not at the epoch's end: another callback may put weights back there.
+      self._chain.check_training(self._loss_of_training)
+      self._loss_of_training = None
     if self._num_batches:
       self._steps_in_epoch = self._num_batches
     going_on = self._resumption
@@ -391,7 +396,7 @@ class PosteriorSampling(keras.callbacks.Callback):
     if self._is_sampling:
       self._chain.judge_epoch(loss)
     else:
-      self._chain.check_training(loss)
+      self._loss_of_training = loss
     with self._chains_weights():
       if self._chain.is_searching:
         temperature_search.validation_data(self.model)  # Early, without any.

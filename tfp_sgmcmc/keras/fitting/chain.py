@@ -92,6 +92,7 @@ class Chain:
     self._step: step_of_chains.StepOfChains | None = None
     self._inputs = None
     self._iterator = None  # Over the data of the present fit.
+    self._has_searched = False
     self._rows = rows_and_steps.RowsAndSteps(model, settings, self._progress)
     self._executions = executions.Executions(
         model, settings, self._progress, self._rows)
@@ -249,6 +250,7 @@ class Chain:
       ValueError: If other weights are trainable than when the chain began.
     """
     self._first_look.begin_fit(likelihood)
+    self._has_searched = False
     self._ahead.clear()
     self._rows.begin_fit()
     self._judge.begin_fit()
@@ -418,17 +420,19 @@ class Chain:
           self._model, self._step.train_step)
     return program.compiled
 
-  def check_training(self, loss: float | None) -> None:
+  def check_training(self, loss: float) -> None:
     """Raises where the optimizer's epoch has lost the network.
 
     Args:
-      loss: The epoch's mean loss, None where it is not known.
+      loss: The epoch's mean loss.
 
     Raises:
       ValueError: If it is not finite by the data, or weights are not.
     """
-    if (loss is None or np.isfinite(loss)) and network.is_finite(self._model):
+    is_finite = network.is_finite(self._model)
+    if is_finite and (np.isfinite(loss) or self._has_searched):
       return
+    self._has_searched = True
     said = self._why_not_finite()
     if said is not None:
       raise ValueError(said)

@@ -165,10 +165,9 @@ class FirstLook:
       self.check_weights()
     if is_suspect:
       self.look_at(y, self._forward(x), sample_weight)
-    if not_finite.may_be(self._likelihood, x, y):
-      said = self._cause(batch)
-      if said is not None:
-        raise ValueError(said)
+    said = self._cause(batch)
+    if said is not None:
+      raise ValueError(said)
 
   def why_not_finite(self, batches: Iterator[Any]) -> str | None:
     """What makes the loss of some batches NaN or infinite; None if unknown."""
@@ -176,11 +175,13 @@ class FirstLook:
         self._cause(whole_batch(self._model, data)) for data in batches)), None)
 
   def _cause(self, batch):
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    if not not_finite.may_be(self._likelihood, x, y):
+      return None
     if not network.is_built(self._model):
-      self._forward(keras.utils.unpack_x_y_sample_weight(batch)[0])
+      self._forward(x)
     return not_finite.cause(
-        self._model, self._likelihood,
-        keras.utils.unpack_x_y_sample_weight(batch))
+        self._model, self._likelihood, (x, y, sample_weight))
 
   def _check_spec(self, element_spec, y):
     """Traces the likelihood; whether outputs may be no probabilities."""

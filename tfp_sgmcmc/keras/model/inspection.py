@@ -205,8 +205,9 @@ def warn_of_several_classes(
   for term in likelihood.terms(outputs):
     if not term.is_classification or term.is_sparse or term.is_binary:
       continue
-    total = np.sum(np.asarray(
-        likelihood.target(y, outputs, term), np.float64), axis=-1)
+    total = np.sum(
+        np.asarray(likelihood.target(y, outputs, term), np.float64),
+        axis=term.loss.get_config().get('axis', -1))
     if np.max(total, initial=0.) > 1. + _ROUNDING:
       warnings.warn(
           f'Targets of the loss {term.loss.name!r} sum to up to '
@@ -364,10 +365,11 @@ def rows_with_holes(structure: hints.Data) -> np.ndarray:
   """
   holes = np.zeros([1], bool)
   for leaf in keras.tree.flatten(structure):
-    if (isinstance(leaf, (tf.Tensor, np.ndarray))
+    if (isinstance(leaf, (tf.Tensor, np.ndarray)) and len(leaf.shape)
         and tf.as_dtype(leaf.dtype).is_floating):
       is_bad = ~np.isfinite(np.asarray(leaf, np.float64))
-      holes = holes | np.any(np.reshape(is_bad, [len(is_bad), -1]), axis=1)
+      if len(is_bad) == len(holes) or len(holes) == 1:
+        holes = holes | np.any(np.reshape(is_bad, [len(is_bad), -1]), axis=1)
   return holes
 
 

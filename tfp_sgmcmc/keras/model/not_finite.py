@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tfp_sgmcmc.internal import compat
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.keras.model import inspection
 from tfp_sgmcmc.keras.model import likelihood as likelihood_lib
@@ -15,6 +16,7 @@ from tfp_sgmcmc.keras.model import network
 __all__ = ['cause', 'may_be']
 
 _SMALL = 0.1
+_OUTPUTS = (-3., -0.3, 0., 0.3, 3.)
 _MOST_SHOWN = 5
 
 
@@ -43,8 +45,10 @@ def cause(
 ) -> str | None:
   """What makes the loss of a batch NaN or infinite.
 
-  Where the weights are NaN, the loss with other weights tells. A loss that is
-  infinite for some outputs, and finite for others, is no fault.
+  Inputs or targets are at fault where the loss and its gradient are finite once
+  their NaN are 0; other targets where the loss is NaN or infinite for all
+  outputs that are tried; and finite outputs where the loss is NaN for them, and
+  not for others. A loss that is infinite for some outputs is no fault.
 
   Args:
     model: Built `keras.Model`. Its variables stay as they are.
@@ -60,34 +64,54 @@ def cause(
     weights = [
         _SMALL * tf.random.stateless_normal(w.shape, [0, j], dtype=w.dtype)
         for j, w in enumerate(weights)]
-  # If the loss is NaN for one of these, and not for the others, then it is not
-  # for the target's sake.
-  trials = [weights, [tf.zeros_like(w) for w in weights], [-w for w in weights]]
-  for name, data in (('inputs', x), ('targets', y)):
-    holes = inspection.rows_with_holes(data)
-    if holes.any() and not _is_smooth(model, likelihood, (x, y), trials[0]):
-      return (
-          f'The {name} hold NaN or infinite values, in {holes.sum()} of '
-          f'{len(holes)} rows of a batch{_where(data)}: leave these rows out, '
-          'or fill in what is missing.')
-  outputs = [network.forward(model, x, trial).outputs for trial in trials]
-  for term in likelihood.terms(outputs[0]):
-    values = np.stack([
-        term.log_likelihood(
-            likelihood.target(y, of_trial, term),
-            likelihood.flat_outputs(of_trial)[term.index], None).numpy()
-        for of_trial in outputs])
+  said = _of_holes(model, likelihood, x, y, weights)
+  if said is not None:
+    return said
+  outputs = network.forward(model, x, weights).outputs
+  for term in likelihood.terms(outputs):
+    output = likelihood.flat_outputs(outputs)[term.index]
     said = _of_finite_data(
-        term, values, likelihood.target(y, outputs[0], term),
-        likelihood.flat_outputs(outputs[0])[term.index])
+        term, likelihood.target(y, outputs, term), output)
     if said is not None:
       return said
   return None
 
 
-def _is_smooth(model, likelihood, batch, weights):
+def _of_holes(model, likelihood, x, y, weights):
+  """Whether NaN in inputs, in targets, or in both spoil the loss."""
+  both = ('inputs', x), ('targets', y)
+  suspects = [
+      [(name, data)] for name, data in both
+      if inspection.rows_with_holes(data).any()]
+  if not suspects or _is_smooth(model, likelihood, x, y, weights):
+    return None
+  if len(suspects) == 2:
+    suspects.append(list(both))
+  for found in suspects:
+    filled = dict(both) | {name: _filled(data) for name, data in found}
+    if _is_smooth(
+        model, likelihood, filled['inputs'], filled['targets'], weights):
+      return f'{" ".join(_named(name, data) for name, data in found)} ' + (
+          'Leave these rows out, or fill in what is missing.')
+  return None
+
+
+def _filled(data):
+  """0 in place of NaN and infinite values."""
+  return tf.nest.map_structure(
+      lambda leaf: tf.where(tf.math.is_finite(leaf), leaf, 0)
+      if isinstance(leaf, tf.Tensor) and leaf.dtype.is_floating else leaf, data)
+
+
+def _named(name, data):
+  holes = inspection.rows_with_holes(data)
+  return (
+      f'The {name} hold NaN or infinite values, in {holes.sum()} of '
+      f'{len(holes)} rows of a batch{_where(data)}.')
+
+
+def _is_smooth(model, likelihood, x, y, weights):
   """Whether the log likelihood and its gradient are finite."""
-  x, y = batch
   with tf.GradientTape() as tape:
     tape.watch(weights)
     values = likelihood.log_likelihood(
@@ -97,19 +121,28 @@ def _is_smooth(model, likelihood, batch, weights):
       for part in [values, *tape.gradient(values, weights)] if part is not None)
 
 
-def _of_finite_data(term, values, target, output):
+def _of_finite_data(term, target, output):
   """What is wrong with targets, or with outputs, that are finite."""
-  is_impossible = ~np.isfinite(values).any(axis=0)
+  values = term.log_likelihood(target, output, None).numpy()
+  is_bad = ~np.isfinite(values)
+  if not is_bad.any():
+    return None
+  others = np.stack([
+      term.log_likelihood(target, _constant(output, value), None).numpy()
+      for value in _OUTPUTS])
+  is_impossible = is_bad & ~np.isfinite(others).any(axis=0)
   of_output = '' if term.name is None else f' of the output {term.name!r}'
-  if is_impossible.any():
+  if is_impossible.any() and np.isfinite(others).any():
     return (
         f'The loss {term.loss.name!r}{of_output} is NaN or infinite for '
         f'{is_impossible.sum()} of {len(is_impossible)} rows of a batch, '
-        f'whatever the model predicts: for the target '
+        'whatever outputs were tried: for the target '
         f'{_first(target, is_impossible)}. Are these targets values that it '
         'can have (counts of at least 0 for a Poisson law, positive numbers '
         'for a log-normal or a gamma law)?')
-  is_nan = np.isnan(values[0])
+  is_finite = np.isfinite(_numbers(output)).reshape([len(values), -1])
+  is_nan = np.isnan(values) & is_finite.all(axis=1) & np.isfinite(
+      others).any(axis=0)
   if is_nan.any():
     return (
         f'The loss {term.loss.name!r}{of_output} is NaN for {is_nan.sum()} of '
@@ -118,6 +151,12 @@ def _of_finite_data(term, values, target, output):
         "rates and scales, need a last layer with activation='softplus' or "
         "'exponential', or the same within the loss.")
   return None
+
+
+def _constant(output, value):
+  """Outputs that are all alike, under the same mask."""
+  constant = tf.fill(tf.shape(output), tf.cast(value, output.dtype))
+  return compat.with_mask(constant, compat.mask(output))
 
 
 def _first(values, is_chosen):
