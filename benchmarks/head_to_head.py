@@ -139,7 +139,6 @@ def whitened(problem: Problem) -> Problem:
   """
   start = problem.start[0]
   white = problem.posterior.whiten(problem.posterior.mode(start[0]))
-
   return problem._replace(
       posterior=white, start=[tf.random.stateless_normal(start.shape, [0, 0])],
       error=lambda states: problem.error(white.constrain(states)))
@@ -150,6 +149,10 @@ def _on_all_rows(problem, h, num_burnin_steps):
   return stacked.on_all_rows(problem.posterior, num_burnin_steps)
 
 
+SELF_TUNING = Sampler(
+    lambda problem, h, number: stacked.tuned(
+        problem.posterior, problem.batch_size, number),
+    None, lambda problem: 1.05)
 SAMPLERS = {
     'SGLD': overdamped(sgmcmc.SGLD),
     'SGLRW': overdamped(sgmcmc.SGLRW),
@@ -180,14 +183,8 @@ SAMPLERS = {
             problem.posterior, h, temperature_ratios=(1., 1.5),
             gradient_estimator=_uniform(problem)),
         lambda noise, size: 0.1 / noise, lambda problem: 2.2),
-    'SelfTuning(SGNHT)': Sampler(
-        lambda problem, h, number: stacked.tuned(
-            problem.posterior, problem.batch_size, number),
-        None, lambda problem: 1.05),
-    'SelfTuning(SGNHT), whitened': Sampler(
-        lambda problem, h, number: stacked.tuned(
-            problem.posterior, problem.batch_size, number),
-        None, lambda problem: 1.05, whitened),
+    'SelfTuning(SGNHT)': SELF_TUNING,
+    'SelfTuning(SGNHT), whitened': SELF_TUNING._replace(prepare=whitened),
 }
 
 

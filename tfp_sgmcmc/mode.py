@@ -11,14 +11,13 @@ import tensorflow_probability as tfp
 
 from tfp_sgmcmc import random
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hessians
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import maximum
 from tfp_sgmcmc.internal import states
 
 __all__ = ['factor', 'find', 'variances']
 
-# With more, the pass for each would take hours, and their square gigabytes.
-_MOST_COORDINATES = 5000
 # Of the largest curvature, where all are 1 by coordinate; less is rounding.
 _LEAST_CURVATURE = {'float32': 1e-6, 'float64': 1e-12}
 
@@ -76,31 +75,16 @@ def factor(
       with L L^T = (-H)^(-1).
   """
   parts, terms = _about(posterior, mode, num_rows, seed)
-  d = sum(part.shape.num_elements() for part in parts)
-  dtypes = sorted({part.dtype.name for part in parts})
-  if d > _MOST_COORDINATES:
-    raise ValueError(
-        f'The state has {d:,} coordinates, and its Hessian takes a pass over '
-        f'the data for each: at most {_MOST_COORDINATES:,} are possible.')
-  if len(dtypes) > 1:
-    raise ValueError(
-        f'The parts of the state have dtypes {", ".join(dtypes)}: one for all '
-        'is needed.')
+  hessians.check_size(parts, 0, 'Posterior.whiten')
 
   def density(*parts):
     return -tf.reduce_sum(terms(*parts))
 
   @tf.function(autograph=False)
   def curvature():
-    def column(k):
-      direction = states.unflatten(
-          tf.one_hot(k, d, dtype=parts[0].dtype), parts, 0)
-      _, products = states.value_and_gradients(
-          lambda *parts: states.slope(density, parts, direction)[1], parts,
-          num_required=0)
-      return states.flatten(products, 0)
-
-    return tf.map_fn(column, tf.range(d), fn_output_signature=parts[0].dtype)
+    return hessians.of_columns(
+        lambda direction: hessians.slope_and_gradients(
+            density, parts, direction)[1], parts, 0)
 
   found = np.asarray(curvature(), np.float64)
   diagonal = np.diag(found)
@@ -108,7 +92,7 @@ def factor(
   units = 1. / np.sqrt(np.where(diagonal > 0., diagonal, 1.))
   found = (found + found.T) / 2. * np.outer(units, units)
   least, largest = np.linalg.eigvalsh(found)[[0, -1]]
-  if not least > _LEAST_CURVATURE.get(dtypes[0], 1e-6) * largest:
+  if not least > _LEAST_CURVATURE.get(parts[0].dtype.name, 1e-6) * largest:
     raise ValueError(
         'The density does not fall in each direction from the state that was '
         f'given: curvatures from {least:.3g} to {largest:.3g}, in units of '

@@ -147,7 +147,7 @@ def test_a_law_by_a_bijector_in_chains_that_take_turns():
 
 def cause(model, x, y):
   return not_finite.cause(
-      model, likelihood_lib.Likelihood(model), (x, tf.constant(y), None))
+      model, likelihood_lib.Likelihood(model), x, tf.constant(y))
 
 
 def test_an_overflow_is_no_fault_of_the_data():

@@ -363,12 +363,7 @@ def noise_share(
   friction = kernel.friction_of_noise(int(states.num_coordinates(parts, rank)))
   if friction is None:
     return None
-  scales = [states.cast(known.step_size, part.dtype) for part in parts]
-  preconditioner = kernel.parameters.get('preconditioner')
-  if preconditioner is not None:
-    scales = preconditioner.times(
-        scales, getattr(results, 'preconditioner_results', ()), rank)
-
+  scales = _scales(kernel, parts, results, known)
   shares = [
       np.mean(np.concatenate([
           np.ravel(tf.square(difference) / 4. * scale / friction)
@@ -421,11 +416,10 @@ def correlated_noise(
   d = int(states.num_coordinates(parts, rank))
   if not 1 < d <= _MOST_FOR_CORRELATION:
     return None
-  scales = given['preconditioner'].times(
-      [states.cast(known.step_size, part.dtype) for part in parts], (), rank)
   scales = [
       tf.sqrt(scale / (4. * known.temperature * (gamma + known.friction)))
-      for scale, gamma in zip(scales, given['friction'])]
+      for scale, gamma in zip(
+          _scales(kernel, parts, results, known), given['friction'])]
   num_chains = int(np.prod(results.target_log_prob.shape))
   number = max(1, _NUM_FOR_CORRELATION // (_NUM_BLOCKS * num_chains))
   measured = np.zeros([_NUM_BLOCKS, d, d])
@@ -448,6 +442,17 @@ def correlated_noise(
       'Minibatches heat some directions by about that share, and cool others: '
       'the kernel makes up for noise by coordinate. Sample '
       'posterior.whiten(posterior.mode(seed=0)).', needs_precision=False)
+
+
+def _scales(kernel, parts, results, known):
+  """h G for each part."""
+  scales = [states.cast(known.step_size, part.dtype) for part in parts]
+  preconditioner = kernel.parameters.get('preconditioner')
+  if preconditioner is None:
+    return scales
+  return preconditioner.times(
+      scales, getattr(results, 'preconditioner_results', ()),
+      results.target_log_prob.shape.rank)
 
 
 def _differences(kernel, parts, results, seed, number):

@@ -28,13 +28,11 @@ from tfp_sgmcmc.gradients import full_pass
 from tfp_sgmcmc.gradients import minibatch
 from tfp_sgmcmc.gradients import preferential
 from tfp_sgmcmc.internal import checks
+from tfp_sgmcmc.internal import hessians
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import states
 
 __all__ = ['ControlVariate', 'ControlVariateResults']
-
-# With more the Hessian, a pass for each, would take hours and gigabytes.
-_MOST_COORDINATES = 5000
 
 
 class ControlVariateResults(NamedTuple):
@@ -266,7 +264,9 @@ class ControlVariate(anchored.AnchoredEstimator):
       return base.count(
           ControlVariateResults(start, self._anchor(target, parts)),
           target.total_rows)
-    d = _size_of_hessian(parts, target.zeros(parts).shape.rank)
+    d = hessians.check_size(
+        parts, target.zeros(parts).shape.rank,
+        'with order=2 a ControlVariate', 'take order=1')
     return base.count(
         ControlVariateResults(
             start, self._anchor(target, parts),
@@ -287,23 +287,6 @@ class ControlVariate(anchored.AnchoredEstimator):
     return [
         tf.cast(a, part.dtype)
         for a, part in zip(self._anchor_parts, state_parts)]
-
-
-def _size_of_hessian(parts, chain_rank):
-  """d, or an error where there can be no Hessian."""
-  d = sum(part.shape[chain_rank:].num_elements() for part in parts)
-  if d > _MOST_COORDINATES:
-    raise ValueError(
-        f'The state has {d:,} coordinates, and with order=2 a ControlVariate '
-        'takes a pass over the data for each, and keeps their square of '
-        f'numbers: it is for at most {_MOST_COORDINATES:,}. Take order=1.')
-  dtypes = sorted({part.dtype.name for part in parts})
-  if len(dtypes) > 1:
-    raise ValueError(
-        f'The parts of the state have dtypes {", ".join(dtypes)}, and with '
-        'order=2 a ControlVariate keeps the Hessian of all of them in one: '
-        'cast them to one dtype, or take order=1.')
-  return d
 
 
 def _show(shapes):

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_sgmcmc import posterior as posterior_lib
+from tfp_sgmcmc.internal import hessians
 from tfp_sgmcmc.internal import hints
 from tfp_sgmcmc.internal import kept
 from tfp_sgmcmc.internal import states
@@ -107,23 +108,12 @@ def hessian(
     hessian: `chains + [d, d]`, of the coordinates of all parts side by side.
   """
   def whole(state_parts):
-    chain_rank = target.zeros(state_parts).shape.rank
-    flat = states.flatten(state_parts, chain_rank)
-    d = flat.shape[-1]
-
-    def column(k):
-      direction = states.unflatten(
-          tf.broadcast_to(tf.one_hot(k, d, dtype=flat.dtype), tf.shape(flat)),
-          state_parts, chain_rank)
-      _, products = _of_log_likelihood(
-          lambda fn, parts: states.value_and_gradients(
-              lambda *parts: states.slope(fn, parts, direction)[1], parts,
-              num_required=0),
-          target, state_parts, rows_per_chunk)
-      return states.flatten(products, chain_rank)
-
-    columns = tf.map_fn(column, tf.range(d), fn_output_signature=flat.dtype)
-    return tf.transpose(columns, [*range(1, chain_rank + 2), 0])
+    return hessians.of_columns(
+        lambda direction: _of_log_likelihood(
+            functools.partial(
+                hessians.slope_and_gradients, direction=direction),
+            target, state_parts, rows_per_chunk)[1],
+        state_parts, target.zeros(state_parts).shape.rank)
 
   # A graph: eagerly each operation of each pass would be started by Python.
   return kept.function(target, ('hessian', rows_per_chunk), whole)(

@@ -155,8 +155,8 @@ class FirstLook:
     """
     self._is_checked, self._has_looked = True, False
     model = self._model
-    batch = whole_batch(model, data)
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(
+        whole_batch(model, data))
     if model.run_eagerly:  # Which may not be traceable.
       is_suspect = bool(self._likelihood.losses_of_probabilities) or (
           not network.is_built(model))
@@ -165,23 +165,23 @@ class FirstLook:
       self.check_weights()
     if is_suspect:
       self.look_at(y, self._forward(x), sample_weight)
-    said = self._cause(batch)
+    said = self._cause(x, y)
     if said is not None:
       raise ValueError(said)
 
   def why_not_finite(self, batches: Iterator[Any]) -> str | None:
     """What makes the loss of some batches NaN or infinite; None if unknown."""
-    return next(filter(None, (
-        self._cause(whole_batch(self._model, data)) for data in batches)), None)
+    pairs = (
+        keras.utils.unpack_x_y_sample_weight(whole_batch(self._model, data))[:2]
+        for data in batches)
+    return next(filter(None, (self._cause(x, y) for x, y in pairs)), None)
 
-  def _cause(self, batch):
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+  def _cause(self, x, y):
     if not not_finite.may_be(self._likelihood, x, y):
       return None
     if not network.is_built(self._model):
       self._forward(x)
-    return not_finite.cause(
-        self._model, self._likelihood, (x, y, sample_weight))
+    return not_finite.cause(self._model, self._likelihood, x, y)
 
   def _check_spec(self, element_spec, y):
     """Traces the likelihood; whether outputs may be no probabilities."""

@@ -1,7 +1,5 @@
 """Why a loss is NaN or infinite: the inputs, the targets, or the outputs."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -35,13 +33,14 @@ def may_be(
       targets.
   """
   return any(inspection.rows_with_holes(data).any() for data in (x, y)) or any(
-      not (isinstance(loss, losses_lib.LocationScale)
-           or isinstance(loss, likelihood_lib.CROSSENTROPIES))
+      not isinstance(loss, (
+          losses_lib.LocationScale, *likelihood_lib.CROSSENTROPIES))
       for loss in keras.tree.flatten(likelihood.losses) if loss is not None)
 
 
 def cause(
-    model: keras.Model, likelihood: likelihood_lib.Likelihood, batch: Any,
+    model: keras.Model, likelihood: likelihood_lib.Likelihood, x: hints.Data,
+    y: hints.Data,
 ) -> str | None:
   """What makes the loss of a batch NaN or infinite.
 
@@ -53,12 +52,12 @@ def cause(
   Args:
     model: Built `keras.Model`. Its variables stay as they are.
     likelihood: `Likelihood` of the model.
-    batch: Inputs, targets and sample weights, in one piece.
+    x: Inputs of a batch.
+    y: Its targets.
 
   Returns:
     cause: Sentences, None where nothing is found.
   """
-  x, y, _ = batch
   weights = [tf.convert_to_tensor(v) for v in model.trainable_variables]
   if not network.is_finite(model):
     weights = [
