@@ -341,7 +341,8 @@ def correlated_noise(correlation, num_chains, seed):
       lambda theta, x: -0.5 * tf.reduce_sum(
           tf.square(x - theta[..., tf.newaxis, :]), axis=-1), np.float32(x))
   kernel = sgmcmc.SGNHT(
-      posterior, h, 0., gradient_estimator=sgmcmc.gradients.Uniform(n),
+      posterior, h, 0.,
+      gradient_estimator=sgmcmc.gradients.Uniform(n, replacement=True),
       preconditioner=sgmcmc.preconditioners.Diagonal([scale**2]),
       noise_estimate=[np.diag(noise)], friction=[friction])
   state = tf.zeros([num_chains, 3])
